@@ -1,0 +1,51 @@
+# The CPU build of torch is pinned so that a plain install does not fetch CUDA packages.
+# A CUDA build: make install CONSTRAINTS=/dev/null TORCH_INDEX=https://download.pytorch.org/whl/cu128
+PYTHON      ?= python3
+CONSTRAINTS ?= constraints.txt
+TORCH_INDEX ?=
+OUT         ?= runs/demo
+SEED        ?= 0
+
+BIN  := .venv/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: install demo test test-full test-browser check format docs perf clean
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml $(wildcard $(CONSTRAINTS))
+	$(PYTHON) -m venv .venv
+	$(PIP) install --quiet 'pip>=25.1'
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		--editable '.[all]' --group dev
+	touch $@
+
+demo: install
+	$(BIN)/longrm demo --out $(OUT) --seed $(SEED)
+
+# What a plain run skips is listed at its end, with the reason.
+test: install
+	$(BIN)/python -m pytest -n 2 -m 'not full and not browser'
+
+test-full: install
+	$(BIN)/python -m pytest -m 'full'
+
+test-browser: install
+	$(BIN)/python -m pytest -m 'browser'
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/cli_page.py --check
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: install
+	$(BIN)/python docs/cli_page.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

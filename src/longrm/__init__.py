@@ -1,0 +1,6 @@
+"""Reveals how far a reward model's judgment reaches into a long context, and pushes that boundary out."""
+
+from longrm.reward_models import RewardModel, load
+
+__all__ = ["RewardModel", "load"]
+__version__ = "0.1.0"

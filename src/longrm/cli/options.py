@@ -1,0 +1,53 @@
+"""Options that every run command shares, and how they become one resolved configuration."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from longrm.config import Config, parse_assignments
+
+Settings = TypeVar("Settings", bound=Config)
+_Command = Callable[..., Any]
+
+
+def run_options(out_help: str) -> Callable[[_Command], _Command]:
+    """Adds `--out`, `--config`, `--set` and `--json` to a command."""
+
+    def add(command: _Command) -> _Command:
+        for option in (
+            click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+            click.option(
+                "--set",
+                "assignments",
+                multiple=True,
+                metavar="A.B=VALUE",
+                help="Change one setting (TOML value); repeatable.",
+            ),
+            click.option(
+                "--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings."
+            ),
+            click.option("--out", required=True, type=click.Path(path_type=Path), help=out_help),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def resolve(
+    settings: type[Settings],
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Defaults < `--config` < named flags and `--set`. A flag that was not given changes nothing."""
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    return settings.resolve(config_file, given | parse_assignments(assignments))
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Prints a summary as one JSON object."""
+    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))

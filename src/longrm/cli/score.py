@@ -1,0 +1,44 @@
+"""`longrm score`."""
+
+from pathlib import Path
+
+import click
+
+from longrm.cli.progress import progress
+
+
+@click.command("score", short_help="Score the responses in a file of preference data.")
+@click.option("--model", required=True, help="Folder or Hub id of a reward model, or baseline:NAME.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Preference data.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="JSONL or Parquet file to write.")
+@click.option("--format", "row_format", help="The rows' format; recognized from the columns by default.")
+@click.option("--column", default="scores", show_default=True, help="Column for the scores.")
+@click.option(
+    "--on-bad-row",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="What an unreadable row does.",
+)
+def command(model: str, data: Path, out: Path, row_format: str | None, column: str, on_bad_row: str) -> None:
+    r"""Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
+
+    The scores follow the row's own order: chosen, then rejected; or candidates as listed. A row that
+    the model could not answer has null scores, and its outcome says why. A killed run continues from
+    what OUT.partial holds.
+
+    \b
+    longrm score --model runs/demo/training/long/model --data pairs.jsonl --out scored.jsonl
+    """
+    from longrm.evaluation.scored_file import Scoring, score_file
+
+    settings = Scoring.resolve(
+        overrides={"model": model, "data": str(data), "on_bad_row": on_bad_row, "column": column}
+        | ({"format": row_format} if row_format else {})
+    )
+    with progress() as report:
+        result = score_file(settings, out, progress=report)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
+    click.echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
+    if result.skipped:
+        click.echo(f"Skipped {result.skipped} unreadable rows", err=True)

@@ -1,0 +1,82 @@
+"""Tables for the terminal; they fit 80 columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Metric = Mapping[str, Any]
+
+
+def percent(metric: Metric, *, interval: bool = True) -> str:
+    """A metric as a percentage, with its 95% interval; a dash where it is undefined."""
+    if metric["value"] is None:
+        return "–"
+    value = f"{100 * metric['value']:.1f}"
+    if not interval or metric["low"] is None:
+        return value
+    return f"{value} [{100 * metric['low']:.1f}, {100 * metric['high']:.1f}]"
+
+
+def print_evaluation(summary: Mapping[str, Any]) -> None:
+    """Prints accuracy by length, the outcomes, and the context boundary."""
+    metrics = summary["metrics"]
+    name = main_metric(metrics["overall"])
+    rows = [("all", metrics["overall"]), *metrics["by_length"].items()]
+    _print(
+        f"{summary['model']} on {summary['bench']}",
+        ("length", f"{name.replace('_', ' ')}, %", "n", "groups"),
+        [(label, percent(row[name]), str(row[name]["n"]), str(row[name]["groups"])) for label, row in rows],
+        caption=f"95% intervals; chance is {100 * summary['chance'][name]:.1f}%",
+    )
+    outcomes = {key: count for key, count in summary["counts"]["outcomes"].items() if count}
+    Console().print("Outcomes: " + ", ".join(f"{count} {key}" for key, count in outcomes.items()))
+    if summary["boundary"]:
+        Console().print(boundary_line(summary["boundary"]), highlight=False)
+    if not summary["complete"]:
+        Console().print("Incomplete: some comparisons ended in errors; the same command tries them again.")
+
+
+def main_metric(metrics: Mapping[str, Any]) -> str:
+    """Pair accuracy, or top-1 where there are more than two responses."""
+    return "top1" if "top1" in metrics else "pair_accuracy"
+
+
+def boundary_line(boundary: Mapping[str, Any]) -> str:
+    """The context boundary in one sentence."""
+    if boundary["status"] == "resolved":
+        found = boundary["estimate"]
+        return (
+            f"Context boundary: about {found['value']:.0f} tokens "
+            f"[{found['low']:.0f}, {found['high']:.0f}], where accuracy falls through {boundary['tau']:.2f}"
+        )
+    meaning = {
+        "below_range": "below the shortest length measured",
+        "beyond_range": "beyond the longest length measured",
+        "unresolved": "not resolved by this many comparisons",
+    }
+    return f"Context boundary: {meaning[boundary['status']]} (tau {boundary['tau']:.2f})"
+
+
+def print_stages(stages: Mapping[str, Any], title: str) -> None:
+    """Prints one row a stage and one column a length."""
+    first = next(iter(stages.values()))["metrics"]
+    name = main_metric(first["overall"])
+    lengths = list(first["by_length"])
+    rows = [
+        (stage, *(percent(summary["metrics"]["by_length"][n][name], interval=False) for n in lengths))
+        for stage, summary in stages.items()
+    ]
+    _print(title, ("stage", *lengths), rows)
+
+
+def _print(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None
+) -> None:
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

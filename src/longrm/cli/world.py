@@ -1,0 +1,73 @@
+"""`longrm world`."""
+
+from pathlib import Path
+
+import click
+
+
+def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
+    if value == "uniform":
+        return value
+    try:
+        depth = float(value)
+    except ValueError:
+        depth = -1.0
+    if not 0.0 <= depth <= 1.0:
+        raise click.BadParameter(f"needs a number from 0 (start) to 1 (end), or 'uniform'; got '{value}'")
+    return depth
+
+
+@click.command("world", short_help="Generate comparisons whose right answers are known.")
+@click.argument("name")
+@click.option("--length", type=click.IntRange(min=1), required=True, help="Prompt length in tokens.")
+@click.option("--n", type=click.IntRange(min=1), required=True, help="How many comparisons.")
+@click.option("--responses", type=click.IntRange(min=2), default=2, show_default=True, help="Responses each.")
+@click.option(
+    "--depth", callback=_depth, default="uniform", show_default=True, help="Where the evidence is, 0 to 1."
+)
+@click.option(
+    "--per-group",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Questions about each context.",
+)
+@click.option(
+    "--tokenizer", default="words", show_default=True, help="words, or a tokenizer's file, folder or Hub id."
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--unrelated", is_flag=True, help="Control: ask about a context the answers are not from.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="JSONL or Parquet file to write.")
+def command(
+    name: str,
+    length: int,
+    n: int,
+    responses: int,
+    depth: float | str,
+    per_group: int,
+    tokenizer: str,
+    seed: int,
+    unrelated: bool,
+    out: Path,
+) -> None:
+    r"""Writes N generated comparisons of the world NAME (records, chain) to a file.
+
+    \b
+    longrm world records --length 4096 --n 100 --out records.jsonl
+    longrm world chain --length 8192 --n 100 --responses 4 --depth 0.5 --out chain.jsonl
+    """
+    from longrm.data import write
+    from longrm.worlds import Plan, generate
+    from longrm.worlds.words import load_tokenizer
+
+    plan = Plan(
+        world=name,
+        length=length,
+        responses=responses,
+        depth=depth,  # type: ignore[arg-type]  # the callback leaves a float or "uniform"
+        per_group=per_group,
+        seed=seed,
+        unrelated=unrelated,
+    )
+    write(out, generate(plan, n, load_tokenizer(tokenizer)))
+    click.echo(f"Wrote {n} comparisons of the world '{name}' at {length} tokens to {out}")

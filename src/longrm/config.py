@@ -1,0 +1,141 @@
+"""Strict settings: defaults, then a TOML file, then flags and `--set a.b=value`.
+
+Every command owns one subclass of `Config`. An unknown key or a wrong type fails before any work starts,
+and the resolved settings are written into the run folder as a file that repeats the run.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from longrm.errors import ConfigError
+
+
+class Config(BaseModel):
+    """A frozen group of settings that refuses unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def resolve(cls, file: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
+        """Merges defaults, an optional TOML file and overrides by dotted key, in rising precedence.
+
+        Raises:
+            ConfigError: An unreadable file, an unknown key (with the nearest name) or a wrong value.
+        """
+        tree = read_toml(file) if file else {}
+        for key, value in (overrides or {}).items():
+            _assign(tree, key, value)
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise ConfigError(_explain(cls, error, file)) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain TOML-able values; unset optional settings are left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Reads a TOML file.
+
+    Raises:
+        ConfigError: The file is missing or is not TOML.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+
+
+def to_toml(settings: Mapping[str, Any]) -> str:
+    """Writes settings as TOML text."""
+    return tomli_w.dumps(dict(settings))
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """Reads `a.b=value` pairs. A value that is not TOML is taken as a plain string, so paths need no quotes.
+
+    Raises:
+        ConfigError: A pair has no `=` or an empty key.
+    """
+    parsed = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not all(key.strip().split(".")):
+            raise ConfigError(f"--set needs KEY=VALUE, such as optimizer.steps=100; got '{assignment}'")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        parsed[key.strip()] = value
+    return parsed
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Dotted keys whose values differ, each as `key: old -> new`."""
+    before, after = _flatten(old), _flatten(new)
+    unset = "unset"
+    return [
+        f"{key}: {before.get(key, unset)!r} -> {after.get(key, unset)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key, unset) != after.get(key, unset)
+    ]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    for parent in parents:
+        below = tree.setdefault(parent, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"cannot set '{dotted}': '{parent}' is a value, not a group of settings")
+        tree = below
+    tree[last] = value
+
+
+def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) -> str:
+    """One line for the first fault, with the nearest known name where a key is unknown."""
+    first, *others = error.errors()
+    key = ".".join(str(part) for part in first["loc"])
+    where = f" (in {file} or the flags)" if file else ""
+    more = f"; {len(others)} more faults follow" if others else ""
+    if first["type"] == "extra_forbidden":
+        names = _names_at(cls, first["loc"][:-1])
+        near = difflib.get_close_matches(str(first["loc"][-1]), names, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}"
+        return f"unknown key '{key}'{where}; {hint}{more}"
+    if first["type"] == "missing":
+        return f"the setting '{key}' is required{where}{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    if not key:
+        return f"{message}{where}{more}"
+    return f"wrong value for '{key}'{where}: {message}, got {first['input']!r}{more}"
+
+
+def _names_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Field names of the group at a location; of the whole where the path leads through a list."""
+    group: Any = cls
+    for part in location:
+        field = group.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:
+            continue
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        group = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), group)
+    return list(group.model_fields)

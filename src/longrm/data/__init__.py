@@ -1,0 +1,16 @@
+"""Preference data as users have it: read in every common format, written as JSONL or Parquet."""
+
+from longrm.data.formats import FORMATS
+from longrm.data.reading import Reading, Row, Skipped, read, read_demonstrations
+from longrm.data.writing import write, write_rows
+
+__all__ = [
+    "FORMATS",
+    "Reading",
+    "Row",
+    "Skipped",
+    "read",
+    "read_demonstrations",
+    "write",
+    "write_rows",
+]

@@ -1,0 +1,209 @@
+"""The fields of a row: checked one by one, so that a fault can name the field that holds it."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from longrm.types import Comparison, Message, Response, Span, message_text
+
+Source = Mapping[str, Any]
+"""A row as its file holds it."""
+
+_IDS = ("id", "uuid")
+_GROUPS = ("group", "context_id", "document_id")
+_QUESTIONS = ("question", "query")
+
+
+class FieldError(Exception):
+    """What is wrong with one field of a row; whoever knows the file and the row makes it a `DataError`."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"field '{field}': {problem}")
+
+
+def required(row: Source, *names: str) -> tuple[str, Any]:
+    """The first of these columns that the row fills, with its name."""
+    for name in names:
+        if row.get(name) is not None:
+            return name, row[name]
+    others = f" (or {', '.join(names[1:])})" if names[1:] else ""
+    raise FieldError(names[0], f"missing; add a column '{names[0]}'{others}")
+
+
+def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
+    """A text, which becomes one message of the role, or a list of messages, kept as they are."""
+    messages: tuple[Message, ...]
+    if isinstance(value, str):
+        messages = ({"role": role, "content": value},)
+    elif isinstance(value, Sequence) and value:
+        for index, message in enumerate(value):
+            _check_message(message, f"{field}[{index}]")
+        messages = tuple(value)
+    else:
+        raise FieldError(field, f"needs a text or a list of messages, got {_kind(value)}")
+    texts = "".join(message_text(message) for message in messages)
+    if not texts.strip() and not any(message.get("tool_calls") for message in messages):
+        raise FieldError(field, "empty; give it some text, or remove the row")
+    try:
+        texts.encode()
+    except UnicodeEncodeError as error:
+        raise FieldError(
+            field, f"holds half of a surrogate pair at character {error.start}; repair it"
+        ) from error
+    return messages
+
+
+def responses_of(value: Any, field: str) -> list[Response]:
+    """A list of at least two texts or lists of messages."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise FieldError(field, f"needs a list of responses, got {_kind(value)}")
+    if len(value) < 2:
+        raise FieldError(field, f"a comparison needs at least 2 responses, got {len(value)}")
+    return [messages_of(item, f"{field}[{index}]", "assistant") for index, item in enumerate(value)]
+
+
+def ranks_of(value: Any, count: int, field: str) -> tuple[int, ...]:
+    """One whole number from 1 up for each response."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise FieldError(field, f"needs a list of whole numbers, got {_kind(value)}")
+    for rank in value:
+        if isinstance(rank, bool) or not isinstance(rank, int):
+            raise FieldError(field, f"needs whole numbers, got {rank!r}")
+        if rank < 1:
+            raise FieldError(field, f"ranks count from 1 (the best), got {rank}")
+    if len(value) != count:
+        raise FieldError(field, f"{len(value)} ranks for {count} responses; give one rank for each")
+    return tuple(value)
+
+
+def comparison_of(
+    row: Source,
+    number: int,
+    *,
+    used: Iterable[str],
+    prompt: tuple[Message, ...],
+    responses: Sequence[Response],
+    ranks: tuple[int, ...] | None,
+    field: str,
+    role: Literal["response", "judgment"] = "response",
+) -> Comparison:
+    """Puts a comparison together, with the fields that all foreign formats may have.
+
+    Args:
+        row: The row; its columns that have no meaning here become metadata.
+        number: The row's number, the last resort for an id.
+        used: The columns that the format has read.
+        prompt: The prompt's messages.
+        responses: The responses.
+        ranks: Their ranks.
+        field: The column to blame where the responses do not make a comparison.
+        role: Whether the responses are judgments.
+    """
+    check_distinct(responses, ranks, field)
+    context, question = find_context(row, prompt), find_question(row, prompt)
+    identity = {*_IDS, *_GROUPS, "metadata"}
+    extra = {key: plain(value) for key, value in row.items() if key not in {*used, *identity}}
+    metadata = row.get("metadata")
+    return Comparison(
+        id=identity_of(row, number),
+        group=group_of(row, prompt, context, question),
+        prompt=prompt,
+        responses=tuple(responses),
+        ranks=ranks,
+        metadata=extra | (plain(metadata) if isinstance(metadata, Mapping) else {}),
+        context=context,
+        question=question,
+        role=role,
+    )
+
+
+def check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None, field: str) -> None:
+    """No two equal responses have different ranks: no judge could tell them apart."""
+    if ranks is None:
+        return
+    for index, response in enumerate(responses):
+        for other in range(index):
+            if ranks[index] != ranks[other] and response == responses[other]:
+                raise FieldError(
+                    field, f"responses {other + 1} and {index + 1} are identical but ranked differently"
+                )
+
+
+def identity_of(row: Source, number: int) -> str:
+    """The row's own id, else one made from its number."""
+    return next((str(row[name]) for name in _IDS if row.get(name) is not None), f"row-{number}")
+
+
+def group_of(row: Source, prompt: Sequence[Message], context: Sequence[Span], question: Span | None) -> str:
+    """The row's own group, else a hash of what it may share with others.
+
+    That is the context where it is known, else the prompt up to the question, else the whole prompt.
+    """
+    for name in _GROUPS:
+        if row.get(name) is not None:
+            return str(row[name])
+    texts = [message_text(message) for message in prompt]
+    if context:
+        texts = [texts[span.message][span.start : span.end] for span in context]
+    elif question is not None and (question.message or question.start):
+        texts = [*texts[: question.message], texts[question.message][: question.start]]
+    return hashlib.sha256("\x00".join(texts).encode()).hexdigest()[:16]
+
+
+def find_context(row: Source, prompt: Sequence[Message]) -> tuple[Span, ...]:
+    """Where the text of a `context` column stands in the prompt; empty where it is no part of it."""
+    text = row.get("context")
+    if not isinstance(text, str):
+        return ()
+    if not text.strip():
+        raise FieldError("context", "empty; fill it, or remove the column where there is no context")
+    found = _find(text, prompt) or _find(text.strip(), prompt)
+    return (found,) if found else ()
+
+
+def find_question(row: Source, prompt: Sequence[Message]) -> Span | None:
+    """Where the text of a `question` or `query` column stands in the prompt, at its last occurrence."""
+    text = next((row[name] for name in _QUESTIONS if isinstance(row.get(name), str)), "")
+    return _find(text.strip(), prompt) if text.strip() else None
+
+
+def plain(value: Any) -> Any:
+    """A value of JSON types: what has none becomes its text, a number that is none becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def _find(text: str, prompt: Sequence[Message]) -> Span | None:
+    for index in reversed(range(len(prompt))):
+        start = message_text(prompt[index]).rfind(text)
+        if start >= 0:
+            return Span(index, start, start + len(text))
+    return None
+
+
+def _check_message(message: Any, field: str) -> None:
+    if not isinstance(message, Mapping):
+        raise FieldError(
+            field, f"needs a message such as {{'role': 'user', 'content': '...'}}, got {_kind(message)}"
+        )
+    if not isinstance(message.get("role"), str):
+        raise FieldError(f"{field}.role", "missing; every message needs a role such as 'user' or 'assistant'")
+    content = message.get("content")
+    if content is not None and not isinstance(content, str | list | tuple):
+        raise FieldError(f"{field}.content", f"needs a text or a list of parts, got {_kind(content)}")
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Sequence) and not value:
+        return "an empty list"
+    return {"dict": "an object", "list": "a list", "str": "a text"}.get(
+        type(value).__name__, f"{value!r:.40}"
+    )

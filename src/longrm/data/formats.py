@@ -1,0 +1,242 @@
+"""The formats of preference data: by which columns each is known, and how its rows become comparisons."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from longrm.data import native
+from longrm.data.fields import (
+    FieldError,
+    Source,
+    comparison_of,
+    messages_of,
+    plain,
+    ranks_of,
+    required,
+    responses_of,
+)
+from longrm.types import Comparison, Demonstration, Message, Response, message_text
+
+_PROMPTS = ("prompt", "prompt_template", "chat_template")
+_REJECTED = ("rejected", "rejects", "rejected_responses")
+_TURN = re.compile(r"\n\n(Human|Assistant):")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        columns: What its rows hold, as told to the user.
+        recognizes: Whether these columns are of this format.
+        convert: Makes a row and its number a comparison; raises `FieldError`.
+    """
+
+    columns: str
+    recognizes: Callable[[Set[str]], bool]
+    convert: Callable[[Source, int], Comparison]
+
+
+def from_trl(row: Source, number: int) -> Comparison:
+    """TRL's preference rows: messages or plain text, the prompt explicit or what all responses begin with.
+
+    One or many rejected responses; all of them share rank 2.
+    """
+    field, given = _chosen_and_rejected(row)
+    answers = [messages_of(value, name, "assistant") for name, value in given.items()]
+    explicit = next((name for name in _PROMPTS if row.get(name) is not None), None)
+    prompt: tuple[Message, ...] = ()
+    if explicit is not None:
+        prompt = messages_of(row[explicit], explicit, "user")
+    elif all(isinstance(value, str) for value in given.values()):
+        prompt, answers = _split_texts(list(given.values()))
+    if all(_begins_with(answer, prompt) for answer in answers):
+        prompt, answers = _split_conversations(answers)
+    return comparison_of(
+        row,
+        number,
+        used={"chosen", field, explicit or "prompt"},
+        prompt=prompt,
+        responses=[
+            messages_of(answer, name, "assistant") for name, answer in zip(given, answers, strict=True)
+        ],
+        ranks=(1, *[2] * (len(given) - 1)),
+        field=field,
+    )
+
+
+def from_chat_template(row: Source, number: int) -> Comparison:
+    """LongRM's released rows: a judging prompt under `chat_template`, and judgments chosen or rejected.
+
+    Their column `context` is the critical chunk, which stands between distractors: evidence, in our words.
+    """
+    prompt = messages_of(required(row, "chat_template")[1], "chat_template", "user")
+    if row.get("chosen") is None and row.get("golden") is not None:
+        raise FieldError(
+            "golden", "a demonstration (stage 1), which ranks nothing; read it with read_demonstrations"
+        )
+    field, given = _chosen_and_rejected(row)
+    comparison = comparison_of(
+        row,
+        number,
+        used={"chat_template", "chosen", field},
+        prompt=prompt,
+        responses=[messages_of(value, name, "assistant") for name, value in given.items()],
+        ranks=(1, *[2] * (len(given) - 1)),
+        field=field,
+        role="judgment",
+    )
+    return replace(comparison, context=(), evidence=comparison.context)
+
+
+def from_candidates(row: Source, number: int) -> Comparison:
+    """Candidates ranked best first; equal `candidates_score` tie; explicit `ranks` come before both.
+
+    A column `scores` is not looked at: scoring a file writes a model's scores there.
+    """
+    name, given = required(row, *_PROMPTS)
+    prompt = messages_of(given, name, "user")
+    candidates = responses_of(required(row, "candidates")[1], "candidates")
+    if row.get("ranks") is not None:
+        ranks = ranks_of(row["ranks"], len(candidates), "ranks")
+    elif row.get("candidates_score") is not None:
+        ranks = _ranks_of_scores(row["candidates_score"], len(candidates))
+    else:
+        ranks = tuple(range(1, len(candidates) + 1))
+    return comparison_of(
+        row,
+        number,
+        used={name, "candidates", "ranks"},
+        prompt=prompt,
+        responses=candidates,
+        ranks=ranks,
+        field="candidates",
+    )
+
+
+def demonstration_from(row: Source, number: int) -> Demonstration:
+    """A prompt and its `golden` (or `completion`): stage-1 rows."""
+    name, given = required(row, "chat_template", "prompt")
+    field, completion = required(row, "golden", "completion")
+    return Demonstration(
+        id=str(row["id"]) if row.get("id") is not None else f"row-{number}",
+        prompt=messages_of(given, name, "user"),
+        completion=messages_of(completion, field, "assistant"),
+        metadata={key: plain(value) for key, value in row.items() if key not in {"id", name, field}},
+    )
+
+
+FORMATS: dict[str, Format] = {
+    "chat_template": Format(
+        "chat_template, chosen, rejects",
+        lambda columns: "chat_template" in columns and bool(columns & {"chosen", "golden"}),
+        from_chat_template,
+    ),
+    "candidates": Format("prompt, candidates", lambda columns: "candidates" in columns, from_candidates),
+    "trl": Format(
+        "prompt, chosen, rejected",
+        lambda columns: "chosen" in columns and "responses" not in columns,
+        from_trl,
+    ),
+    "longrm": Format(
+        "prompt, responses, ranks",
+        lambda columns: "prompt" in columns and bool(columns & {"responses", "ranks", "group"}),
+        native.from_row,
+    ),
+}
+"""The formats by name, in the order in which they are tried."""
+
+
+def recognize(columns: Set[str]) -> str | None:
+    """The name of the format that has these columns."""
+    return next((name for name, known in FORMATS.items() if known.recognizes(columns)), None)
+
+
+def describe_formats() -> str:
+    """All formats with their columns, for error messages."""
+    return "; ".join(f"{name} ({known.columns})" for name, known in FORMATS.items())
+
+
+def _chosen_and_rejected(row: Source) -> tuple[str, dict[str, Any]]:
+    """The column of the rejected responses, and all responses under their names, the chosen one first."""
+    chosen = required(row, "chosen")[1]
+    field, rejected = required(row, *_REJECTED)
+    if not _is_many(rejected):
+        return field, {"chosen": chosen, field: rejected}
+    if not rejected:
+        raise FieldError(field, "no response in it; a comparison needs at least 2 responses")
+    return field, {"chosen": chosen} | {f"{field}[{index}]": item for index, item in enumerate(rejected)}
+
+
+def _is_many(value: Any) -> bool:
+    """Whether a column holds several responses: a list, but not the messages of one."""
+    return isinstance(value, list | tuple) and not (value and isinstance(value[0], Mapping))
+
+
+def _begins_with(answer: Response, prompt: Sequence[Message]) -> bool:
+    """Whether a response is a whole conversation, which repeats the prompt."""
+    pairs = zip(answer, prompt, strict=False)
+    return len(answer) > len(prompt) and all(
+        one.get("role") == other.get("role") and message_text(one).strip() == message_text(other).strip()
+        for one, other in pairs
+    )
+
+
+def _split_conversations(answers: Sequence[Response]) -> tuple[tuple[Message, ...], list[Response]]:
+    """Takes off the messages that all conversations begin with; every one keeps its last message."""
+    shortest = min(map(len, answers)) - 1
+    shared = 0
+    while shared < shortest and all(answer[shared] == answers[0][shared] for answer in answers):
+        shared += 1
+    if not shared:
+        raise FieldError(
+            "prompt", "missing, and the responses do not begin with the same message; add the column"
+        )
+    return tuple(answers[0][:shared]), [answer[shared:] for answer in answers]
+
+
+def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Response]]:
+    """Takes off what all texts begin with, up to the last turn of a dialog or the last whole word."""
+    first, last = min(texts), max(texts)  # all others lie between them, and begin with what these two share
+    length = next(
+        (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
+    )
+    shared = first[:length]
+    turns = [turn for turn in _TURN.finditer(shared) if turn[1] == "Assistant"]
+    if turns:
+        prompt, end = _dialog(shared[: turns[-1].start()]), turns[-1].end()
+    else:
+        end = max(shared.rfind(space) for space in " \n") + 1
+        prompt = ({"role": "user", "content": shared[:end].rstrip()},)
+    if not any(str(message["content"]).strip() for message in prompt):
+        raise FieldError(
+            "prompt", "missing, and the responses do not begin with the same text; add the column"
+        )
+    return prompt, [({"role": "assistant", "content": text[end:].strip()},) for text in texts]
+
+
+def _dialog(text: str) -> tuple[Message, ...]:
+    """`Human:` and `Assistant:` turns as messages."""
+    start, *parts = _TURN.split(text)
+    opening = [{"role": "system", "content": start.strip()}] if start.strip() else []
+    roles = {"Human": "user", "Assistant": "assistant"}
+    turns = zip(parts[::2], parts[1::2], strict=True)
+    return (*opening, *({"role": roles[name], "content": content.strip()} for name, content in turns))
+
+
+def _ranks_of_scores(scores: Any, count: int) -> tuple[int, ...]:
+    field = "candidates_score"
+    if not isinstance(scores, Sequence) or not all(isinstance(score, int | float) for score in scores):
+        raise FieldError(field, "needs a list of numbers")
+    if len(scores) != count:
+        raise FieldError(field, f"{len(scores)} scores for {count} candidates; give one score for each")
+    ranks = [1]
+    for better, worse in pairwise(scores):
+        if not worse <= better:
+            raise FieldError(
+                field, f"candidates come best first, but the scores rise from {better} to {worse}"
+            )
+        ranks.append(ranks[-1] + (worse < better))
+    return tuple(ranks)

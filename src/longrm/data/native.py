@@ -1,0 +1,115 @@
+"""The project's own rows: a comparison as a plain dict and back, without loss."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from longrm.data.fields import (
+    FieldError,
+    Source,
+    check_distinct,
+    find_context,
+    find_question,
+    group_of,
+    identity_of,
+    messages_of,
+    plain,
+    ranks_of,
+    required,
+    responses_of,
+)
+from longrm.types import Comparison, Message, Span, message_text
+
+_KEYS = frozenset(
+    {"id", "group", "prompt", "responses", "ranks", "metadata", "context", "question", "evidence", "role"}
+)
+
+
+def to_row(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as a plain dict; what holds its default is left out."""
+    optional = {
+        "ranks": None if comparison.ranks is None else list(comparison.ranks),
+        "metadata": dict(comparison.metadata),
+        "context": [_from_span(span) for span in comparison.context],
+        "question": comparison.question and _from_span(comparison.question),
+        "evidence": [_from_span(span) for span in comparison.evidence],
+        "role": comparison.role if comparison.role != "response" else None,
+    }
+    return {
+        "id": comparison.id,
+        "group": comparison.group,
+        "prompt": [dict(message) for message in comparison.prompt],
+        "responses": [[dict(message) for message in response] for response in comparison.responses],
+        **{key: value for key, value in optional.items() if value not in (None, {}, [])},
+    }
+
+
+def from_row(row: Source, number: int) -> Comparison:
+    """The inverse of `to_row`; columns that are not ours become metadata.
+
+    Raises:
+        FieldError: A field does not fit.
+    """
+    _, given = required(row, "prompt")
+    prompt = messages_of(given, "prompt", "user")
+    responses = responses_of(required(row, "responses")[1], "responses")
+    ranks = None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks")
+    check_distinct(responses, ranks, "responses")
+    context = _spans(row, "context", prompt) or find_context(row, prompt)
+    spans = _spans(row, "question", prompt)
+    question = spans[0] if spans else find_question(row, prompt)
+    metadata = row.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise FieldError("metadata", "needs an object")
+    extra = {key: plain(value) for key, value in row.items() if key not in _KEYS}
+    return Comparison(
+        id=identity_of(row, number),
+        group=group_of(row, prompt, context, question),
+        prompt=prompt,
+        responses=tuple(responses),
+        ranks=ranks,
+        metadata=extra | dict(metadata),
+        context=context,
+        question=question,
+        evidence=_spans(row, "evidence", prompt),
+        role=_role(row),
+    )
+
+
+def _role(row: Source) -> Literal["response", "judgment"]:
+    match row.get("role"):
+        case None | "response":
+            return "response"
+        case "judgment":
+            return "judgment"
+        case other:
+            raise FieldError("role", f"needs 'response' or 'judgment', got {other!r}")
+
+
+def _from_span(span: Span) -> dict[str, int]:
+    return {"message": span.message, "start": span.start, "end": span.end}
+
+
+def _spans(row: Source, field: str, prompt: Sequence[Message]) -> tuple[Span, ...]:
+    value = row.get(field)
+    if value is None or isinstance(value, str):
+        return ()
+    values = [value] if isinstance(value, Mapping) else value
+    if not isinstance(values, Sequence):
+        raise FieldError(field, f"needs spans such as {_from_span(Span(0, 0, 9))}")
+    return tuple(_span(item, field, prompt) for item in values)
+
+
+def _span(value: Any, field: str, prompt: Sequence[Message]) -> Span:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(value.get(key), int) for key in ("message", "start", "end")
+    ):
+        raise FieldError(field, f"needs spans such as {_from_span(Span(0, 0, 9))}, got {value!r:.60}")
+    message, start, end = value["message"], value["start"], value["end"]
+    if not 0 <= message < len(prompt):
+        raise FieldError(field, f"names message {message}, but the prompt has {len(prompt)}")
+    length = len(message_text(prompt[message]))
+    if not 0 <= start <= end <= length:
+        raise FieldError(field, f"characters {start} to {end} are not within the message's {length}")
+    if not message_text(prompt[message])[start:end].strip():
+        raise FieldError(field, "empty; let it cover some text, or leave it out")
+    return Span(message, start, end)

@@ -1,0 +1,340 @@
+"""Tokens without transformers: the same ids, special tokens and chat templates, loaded in milliseconds.
+
+Prompt and response are tokenized apart and never joined as text: all responses share the prompt's tokens.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import tokenizers
+
+from longrm.data.chat_templates import continues_generation_prompt, render_messages
+from longrm.errors import DataError, ModelError
+from longrm.types import Message, text_of
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokenizer:
+    """A tokenizer and its chat template.
+
+    Make one with `load` or `from_backend`.
+
+    Attributes:
+        backend: The `tokenizers.Tokenizer`, with truncation and padding off.
+        chat_template: The jinja2 source; None where there is none, and messages are joined as plain text.
+        special_tokens: Names such as `bos_token` and their texts.
+        config: What `tokenizer_config.json` holds beside these; written back by `save`.
+    """
+
+    backend: tokenizers.Tokenizer
+    chat_template: str | None
+    special_tokens: Mapping[str, str]
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def load(cls, source: str | Path) -> Self:
+        """Loads a `tokenizer.json`, a folder that holds one, or a model of the Hugging Face Hub.
+
+        Args:
+            source: A file, a folder, or a Hub id such as `owner/name`. What lies beside the file
+                (`tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`) is read too.
+
+        Raises:
+            ModelError: There is no such tokenizer, or its files cannot be read.
+        """
+        path = Path(source).expanduser()
+        if path.is_dir():
+            return cls._from_folder(path, path / "tokenizer.json")
+        if path.is_file():
+            return cls._from_folder(path.parent, path)
+        if path.suffix == ".json" or not _HUB_ID.fullmatch(str(source)):
+            raise ModelError(f"{source}: there is no such tokenizer file or folder")
+        folder = _download(str(source))
+        return cls._from_folder(folder, folder / "tokenizer.json")
+
+    @classmethod
+    def from_backend(
+        cls,
+        backend: tokenizers.Tokenizer,
+        *,
+        chat_template: str | None = None,
+        bos: str | None = None,
+        eos: str | None = None,
+        pad: str | None = None,
+    ) -> Self:
+        """Wraps a tokenizer made in this process; the one passed is copied and stays as it is.
+
+        Args:
+            backend: The tokenizer.
+            chat_template: The jinja2 source, if any.
+            bos: Text of the token that begins a sequence; like `eos` and `pad` it must be in the vocabulary.
+            eos: Text of the token that ends one.
+            pad: Text of the token that fills batches.
+
+        Raises:
+            ValueError: A special token is not in the vocabulary.
+        """
+        given = {"bos_token": bos, "eos_token": eos, "pad_token": pad}
+        special = {name: text for name, text in given.items() if text is not None}
+        for name, text in special.items():
+            if backend.token_to_id(text) is None:
+                raise ValueError(f"{name} {text!r} is not in the vocabulary")
+        copy = tokenizers.Tokenizer.from_str(backend.to_str())
+        return cls(_ready(copy, special, {}), chat_template, special)
+
+    @classmethod
+    def _from_folder(cls, folder: Path, file: Path) -> Self:
+        if not file.is_file():
+            raise ModelError(
+                f"{folder}: no tokenizer here (tokenizer.json is missing); save the model's tokenizer into it"
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise ModelError(f"{file}: not a tokenizer.json that can be read: {error}") from error
+        config = _read_object(folder / "tokenizer_config.json")
+        if "added_tokens_decoder" not in config:  # newer folders keep these in the configuration alone
+            config |= _read_object(folder / "special_tokens_map.json")
+        special = {name: _token_text(config.pop(name, None)) for name in _NAMED}
+        known = {name: text for name, text in special.items() if text is not None}
+        template = _template(folder, config.pop("chat_template", None))
+        return cls(_ready(backend, known, config), template, known, config)
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id of the token that begins a sequence, if there is one."""
+        return self._special_id("bos_token")
+
+    @property
+    def eos_id(self) -> int | None:
+        """The id of the token that ends a sequence, if there is one."""
+        return self._special_id("eos_token")
+
+    @property
+    def pad_id(self) -> int | None:
+        """The id of the token that fills batches, if there is one."""
+        return self._special_id("pad_token")
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows that an embedding needs: one more than the highest id."""
+        return 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
+
+    def _special_id(self, name: str) -> int | None:
+        text = self.special_tokens.get(name)
+        identity: int | None = None if text is None else self.backend.token_to_id(text)
+        return identity
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; no special token is added."""
+        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def count(self, text: str) -> int:
+        """The number of tokens of a text; no special token is added."""
+        return len(self.encode(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        text: str = self.backend.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """Renders messages with the chat template, as transformers does; without one, as plain text.
+
+        Raises:
+            DataError: The template refuses the messages.
+        """
+        if self.chat_template is None:
+            return text_of(messages)
+        return render_messages(
+            self.chat_template,
+            messages,
+            special_tokens=self.special_tokens,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+        )
+
+    def split(self, prompt: Sequence[Message], response: Sequence[Message]) -> tuple[list[int], list[int]]:
+        """Token ids of a prompt and of a response to it: see `prompt_ids` and `response_ids`."""
+        return self.prompt_ids(prompt), self.response_ids(prompt, response)
+
+    def prompt_ids(self, prompt: Sequence[Message]) -> list[int]:
+        """Token ids that every response to the prompt continues; they depend on no response.
+
+        With a template this is the rendering with its generation prompt, and the template alone decides about
+        BOS. Without one it is the plain text, after BOS where the tokenizer adds it. BOS never stands twice.
+
+        Raises:
+            DataError: The template refuses the messages.
+        """
+        ids = self.encode(self._opening(prompt))
+        if self.chat_template is None and self._adds_bos() and ids[:1] != [self.bos_id]:
+            return [self.bos_id, *ids] if self.bos_id is not None else ids
+        return ids
+
+    def response_ids(self, prompt: Sequence[Message], response: Sequence[Message]) -> list[int]:
+        """Token ids of what a response adds to the rendered prompt, its closing tokens included.
+
+        Without a template this is the plain text, followed by EOS if the tokenizer has one.
+
+        Raises:
+            DataError: The response is empty, the template refuses the messages, or it renders the prompt in
+                another way once a response follows.
+        """
+        if self.chat_template is None:
+            ids = self._encode_continuation(self._opening(prompt), text_of(response))
+            ids = ids if self.eos_id is None else [*ids, self.eos_id]
+        else:
+            opening, whole = self._opening(prompt), self.render([*prompt, *response])
+            if not whole.startswith(opening):
+                raise DataError(_why_not_a_prefix(opening, whole))
+            ids = self._encode_continuation(opening, whole[len(opening) :])
+        if not ids:
+            raise DataError("the response has no token: give it some content")
+        return ids
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a folder that `load` and transformers' `AutoTokenizer` read back with equal ids.
+
+        Raises:
+            ModelError: The folder cannot be written.
+        """
+        folder = Path(folder)
+        # The generic class takes tokenizer.json as it stands; a model's own class may rebuild it.
+        config = {**self.config, **self.special_tokens, "tokenizer_class": "PreTrainedTokenizerFast"}
+        config.pop("auto_map", None)  # names code that is not copied
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "tokenizer.json").write_text(self.backend.to_str(pretty=True), encoding="utf-8")
+            (folder / "tokenizer_config.json").write_text(
+                json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
+            )
+            if self.chat_template is not None:
+                (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8", newline="")
+        except OSError as error:
+            raise ModelError(f"{folder}: the tokenizer cannot be written: {error.strerror}") from error
+
+    def _opening(self, prompt: Sequence[Message]) -> str:
+        generation = self.chat_template is not None and continues_generation_prompt(
+            self.chat_template, tuple(self.special_tokens.items())
+        )
+        return self.render(prompt, add_generation_prompt=generation)
+
+    def _adds_bos(self) -> bool:
+        if self.bos_id is None:
+            return False
+        if "add_bos_token" in self.config:
+            return bool(self.config["add_bos_token"])
+        return self.bos_id in self.backend.encode("", add_special_tokens=True).ids
+
+    def _encode_continuation(self, opening: str, text: str) -> list[int]:
+        """Encodes text that stands after an opening.
+
+        SentencePiece-like tokenizers put a space before whatever they see first, and some after every special
+        token. A continuation must have it in the second case only: it is encoded after the special token that
+        ends the opening, or else after a line break, whose tokens are then taken off.
+        """
+        first = self.encode("\na")[len(self.encode("\n")) :]
+        if first == self.encode("a"):
+            return self.encode(text)
+        special = (token.content for token in self.backend.get_added_tokens_decoder().values())
+        anchor = next((token for token in special if opening.endswith(token)), "\n")
+        prefix, anchored = self.encode(anchor), self.encode(anchor + text)
+        return anchored[len(prefix) :] if anchored[: len(prefix)] == prefix else self.encode(text)
+
+
+def _ready(
+    backend: tokenizers.Tokenizer, special: Mapping[str, str], config: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    """Brings a backend to what transformers makes of it, except that it never cuts or pads."""
+    backend.no_truncation()
+    backend.no_padding()
+    declared = config.get("added_tokens_decoder", {})
+    backend.add_tokens([_added_token(declared[key]) for key in sorted(declared, key=int)])
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    named = dict.fromkeys([*special.values(), *_extra_tokens(config)])
+    backend.add_special_tokens([text for text in named if text not in added])
+    backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
+    return backend
+
+
+def _extra_tokens(config: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("extra_special_tokens", "additional_special_tokens"):
+        extra = config.get(name) or []
+        for token in extra.values() if isinstance(extra, Mapping) else extra:
+            text = _token_text(token)
+            if text is not None:
+                yield text
+
+
+def _added_token(fields: Mapping[str, Any]) -> tokenizers.AddedToken:
+    known = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return tokenizers.AddedToken(
+        fields["content"], **{name: fields[name] for name in known if name in fields}
+    )
+
+
+def _token_text(token: Any) -> str | None:
+    """Special tokens are written as a text or as an object with `content`."""
+    content = token.get("content") if isinstance(token, Mapping) else token
+    return content if isinstance(content, str) else None
+
+
+def _template(folder: Path, declared: Any) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    if isinstance(declared, list):  # several named templates
+        named = {entry["name"]: entry["template"] for entry in declared}
+        if "default" not in named:
+            raise ModelError(f"{folder}: none of the chat templates ({', '.join(named)}) is named 'default'")
+        declared = named["default"]
+    return declared if isinstance(declared, str) else None
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file}: not a JSON object")
+    return value
+
+
+def _download(identity: str) -> Path:
+    import huggingface_hub  # slow to import, and needed for the Hub only
+
+    try:
+        return Path(huggingface_hub.snapshot_download(identity, allow_patterns=_FILES))
+    except (OSError, ValueError) as error:  # all of the Hub's errors descend from these
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ModelError(
+            f"{identity}: there is no such file or folder, nor can it be had from the Hub: {reason}"
+        ) from error
+
+
+def _why_not_a_prefix(opening: str, whole: str) -> str:
+    pairs = enumerate(zip(opening, whole, strict=False))
+    at = next((index for index, (left, right) in pairs if left != right), min(len(opening), len(whole)))
+    return (
+        "the chat template renders the prompt in another way once a response follows, so responses cannot "
+        f"share it: at character {at} {opening[at : at + 20]!r} becomes {whole[at : at + 20]!r}"
+    )

@@ -1,0 +1,25 @@
+"""Every error a user can cause. Each message says what was wrong, where, and what to do."""
+
+
+class LongRMError(Exception):
+    """The root: the command line prints its message as one line and exits with status 1."""
+
+
+class ConfigError(LongRMError, ValueError):
+    """An unknown key, a wrong unit, or an impossible combination of settings."""
+
+
+class DataError(LongRMError, ValueError):
+    """A file or row of data that cannot be read."""
+
+
+class ModelError(LongRMError, ValueError):
+    """A model or tokenizer that cannot be loaded, or whose architecture is not supported."""
+
+
+class RunError(LongRMError):
+    """A run folder that cannot be written, continued or read."""
+
+
+class TrainingError(LongRMError):
+    """Training that stopped because it could not succeed: a NaN, a stalled loss."""

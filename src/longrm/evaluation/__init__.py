@@ -1,0 +1,1 @@
+"""From judgments to what they mean."""

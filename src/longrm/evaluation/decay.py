@@ -1,0 +1,85 @@
+"""How accuracy falls with length: a monotone fit with its crossing, and a logistic slope."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import expit
+
+from longrm.evaluation.intervals import FloatArray, IntArray
+
+BELOW_RANGE, BEYOND_RANGE = -np.inf, np.inf
+"""Crossings (as log2 length) that lie before the first bucket, or after the last one."""
+
+
+def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, tau: float) -> float:
+    """Where a monotone decreasing fit of accuracy falls through tau.
+
+    The fit is isotonic with weights n, and linear in log2 length between buckets; buckets with n = 0 are
+    ignored.
+
+    Returns:
+        log2 of the length; `BELOW_RANGE` or `BEYOND_RANGE` where the fit does not cross within the buckets.
+    """
+    used = n > 0
+    x = log_lengths[used]
+    fit = np.asarray(isotonic_regression(accuracy[used], weights=n[used], increasing=False).x)
+    fallen = np.flatnonzero(fit < tau)
+    if not fallen.size:
+        return BEYOND_RANGE
+    right = fallen[0]
+    if right == 0:
+        return BELOW_RANGE
+    share = (fit[right - 1] - tau) / (fit[right - 1] - fit[right])
+    return float(x[right - 1] + share * (x[right] - x[right - 1]))
+
+
+def straddle(accuracy: FloatArray, n: FloatArray, tau: float) -> Sequence[int]:
+    """The buckets on both sides of the crossing of the monotone fit; the nearest one where there is none."""
+    fit = np.asarray(isotonic_regression(accuracy, weights=n, increasing=False).x)
+    right = int((fit >= tau).sum())
+    return [index for index in (right - 1, right) if 0 <= index < fit.size]
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A logistic coefficient and its cluster-robust standard error."""
+
+    value: float
+    error: float
+
+
+def logistic_slope(x: FloatArray, successes: FloatArray, trials: FloatArray, group: IntArray) -> Slope | None:
+    """Logistic regression of successes out of trials on x, with standard errors clustered on `group`.
+
+    Newton's method, then the sandwich (Liang and Zeger 1986) with the correction G/(G-1) (n-1)/(n-2) for G
+    groups and n rows.
+
+    Returns:
+        None where no finite slope exists (one length, one group, or separated outcomes).
+    """
+    groups = int(group.max()) + 1 if group.size else 0
+    if groups < 2 or x.size < 3 or np.ptp(x) == 0:
+        return None
+    center = x.mean()
+    design = np.column_stack([np.ones_like(x), x - center])
+    beta = np.zeros(2)
+    for _ in range(50):
+        eta = design @ beta
+        if np.abs(eta).max() > 30:
+            return None  # the likelihood rises for ever: all right, all wrong, or separated by length
+        p = expit(eta)
+        information = (design.T * (trials * p * (1 - p))) @ design
+        step = np.linalg.solve(information, design.T @ (successes - trials * p))
+        beta = beta + step
+        if np.abs(step).max() < 1e-10:
+            break
+    else:
+        return None
+    residual = successes - trials * expit(design @ beta)
+    scores = np.stack([np.bincount(group, residual * column) for column in design.T], axis=1)
+    bread = np.linalg.inv(information)
+    correction = groups / (groups - 1) * (x.size - 1) / (x.size - 2)
+    variance = correction * (bread @ (scores.T @ scores) @ bread)[1, 1]
+    return Slope(float(beta[1]), float(np.sqrt(variance)))

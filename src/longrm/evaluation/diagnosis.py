@@ -1,0 +1,279 @@
+"""The context boundary: the length at which accuracy falls through tau = (1 + chance) / 2."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal
+
+import numpy as np
+
+from longrm.evaluation.decay import BELOW_RANGE, BEYOND_RANGE, crossing, logistic_slope, straddle
+from longrm.evaluation.intervals import FloatArray, Z, cluster_weights, expanded_levels
+from longrm.evaluation.metrics import RESAMPLES, UNDEFINED, Metric, chance_of, metric_of, replicates_of
+from longrm.evaluation.table import ScoreTable
+from longrm.runs.records import JudgmentRecord
+
+BoundaryMetric = Literal["pair_accuracy", "top1"]
+Status = Literal["resolved", "unresolved", "below_range", "beyond_range"]
+Place = Literal["within_range", "below_range", "beyond_range"]
+
+EFFECTIVE_PAIRS = 300
+"""Effective pairs a bucket below which the slope is the headline, not the boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Where the monotone fit crosses tau, in tokens, with a cluster-bootstrap interval.
+
+    Each of `value`, `low` and `high` is None where the crossing lies outside the measured lengths; the
+    `_place` beside it then says on which side.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    value_place: Place
+    low_place: Place
+    high_place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The longest bucket whose lower limit is above chance there and at every shorter one.
+
+    Attributes:
+        tokens: That bucket; None where there is none.
+        smallest_n: Smallest n of any bucket. More data moves this figure, so compare it at equal n only.
+        depends_on_n: Always true; the figure carries its own caution.
+    """
+
+    tokens: int | None
+    smallest_n: int
+    depends_on_n: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The context boundary with all that must be reported together.
+
+    Attributes:
+        metric: What falls: `pair_accuracy`, or `top1` where every comparison has N > 2 responses.
+        chance: Its chance level.
+        tau: The level that defines the boundary.
+        status: `resolved` when `at_least` and `below` are neighboring buckets and the fit crosses tau;
+            `beyond_range` when `at_least` is the longest bucket; `below_range` when `below` is the shortest;
+            else `unresolved`.
+        at_least: Longest bucket whose lower limit is >= tau there and at every shorter one.
+        below: Shortest bucket whose upper limit is < tau.
+        estimate: Crossing of the monotone fit.
+        slope_per_doubling: Change of the log-odds per doubling of length.
+        above_chance_reach: A different question, and one whose answer depends on n.
+        effective_n: Per length, the independent outcomes that the bucket's are worth.
+        pairs_to_resolve: Outcomes a bucket that would tell the buckets around the crossing from tau; None
+            where a bucket lies on tau.
+        headline: What to say first: the `boundary`, or the `slope` where the median bucket has fewer than
+            `EFFECTIVE_PAIRS` effective outcomes.
+    """
+
+    metric: BoundaryMetric
+    chance: float
+    tau: float
+    status: Status
+    at_least: int | None
+    below: int | None
+    estimate: Estimate
+    slope_per_doubling: Metric
+    above_chance_reach: Reach
+    effective_n: dict[int, float]
+    pairs_to_resolve: int | None
+    headline: Literal["boundary", "slope"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    length: int
+    value: float
+    low: float
+    high: float
+    n: int
+    groups: int
+    chance: float
+    variance: float
+
+    @property
+    def binomial_variance(self) -> float:
+        """The variance that n independent outcomes would have."""
+        return self.value * (1 - self.value) / self.n
+
+    @property
+    def varies(self) -> bool:
+        """Whether its groups differ, so that it tells how much the outcomes of one group depend."""
+        return self.variance > 1e-12 and 0 < self.value < 1
+
+
+def context_boundary(
+    records: Sequence[JudgmentRecord],
+    *,
+    tau: float | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Boundary | None:
+    """Finds the context boundary of judged comparisons; None where no scored record knows its length.
+
+    Raises:
+        ValueError: If tau is no fraction above 0 and below 1.
+    """
+    return boundary_of(ScoreTable.of(records), tau=tau, seed=seed, resamples=resamples)
+
+
+def boundary_of(table: ScoreTable, *, tau: float | None, seed: int, resamples: int) -> Boundary | None:
+    """`context_boundary` on records that are already scored."""
+    if tau is not None and not 0 < tau < 1:
+        raise ValueError(f"tau is an accuracy between 0 and 1, got {tau}; 0.75 is usual for pairs")
+    table = table.subset(table.length > 0)
+    if not table.size.size:
+        return None
+    name: BoundaryMetric = "top1" if bool((table.size > 2).all()) else "pair_accuracy"
+    level = chance_of(table, name)
+    tau = (1 + level) / 2 if tau is None else tau
+    buckets = [_bucket(table, length, name, seed, resamples) for length in np.unique(table.length).tolist()]
+    estimate = _estimate(table, buckets, name, tau, seed, resamples)
+    at_least = _reach(buckets, [bucket.low >= tau for bucket in buckets])
+    below = next((bucket.length for bucket in buckets if bucket.high < tau), None)
+    design = _design_effect(buckets)
+    effective = {bucket.length: _effective_n(bucket, design) for bucket in buckets}
+    return Boundary(
+        metric=name,
+        chance=level,
+        tau=tau,
+        status=_status([bucket.length for bucket in buckets], at_least, below, estimate),
+        at_least=at_least,
+        below=below,
+        estimate=estimate,
+        slope_per_doubling=_slope(table, name),
+        above_chance_reach=Reach(
+            _reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
+            min(bucket.n for bucket in buckets),
+        ),
+        effective_n=effective,
+        pairs_to_resolve=_pairs_to_resolve(buckets, effective, tau),
+        headline="slope" if np.median(list(effective.values())) < EFFECTIVE_PAIRS else "boundary",
+    )
+
+
+def _bucket(table: ScoreTable, length: int, name: BoundaryMetric, seed: int, resamples: int) -> _Bucket:
+    part = table.subset(table.length == length)
+    metric = metric_of(part, name, seed=seed, resamples=resamples)
+    assert metric.value is not None, "every bucket has rows"
+    assert metric.low is not None, "every value has an interval"
+    assert metric.high is not None, "every value has an interval"
+    drawn = replicates_of(part, name, seed=seed, resamples=resamples)
+    return _Bucket(
+        length=length,
+        value=metric.value,
+        low=metric.low,
+        high=metric.high,
+        n=metric.n,
+        groups=metric.groups,
+        chance=chance_of(part, name),
+        variance=float(drawn.var()),
+    )
+
+
+def _reach(buckets: Sequence[_Bucket], holds: Sequence[bool]) -> int | None:
+    """The longest length up to which a condition holds without a gap."""
+    unbroken = list(takewhile(lambda pair: pair[1], zip(buckets, holds, strict=True)))
+    return unbroken[-1][0].length if unbroken else None
+
+
+def _status(lengths: Sequence[int], at_least: int | None, below: int | None, estimate: Estimate) -> Status:
+    if at_least == lengths[-1]:
+        return "beyond_range"
+    if below == lengths[0]:
+        return "below_range"
+    if at_least is None or below is None or estimate.value is None:
+        return "unresolved"
+    return "resolved" if lengths.index(below) == lengths.index(at_least) + 1 else "unresolved"
+
+
+def _estimate(
+    table: ScoreTable, buckets: Sequence[_Bucket], name: BoundaryMetric, tau: float, seed: int, resamples: int
+) -> Estimate:
+    """The crossing on the data, and its percentiles over resamples of all groups at once.
+
+    Groups are drawn over all lengths, so that a context that occurs at several lengths stays together.
+    """
+    log_lengths = np.log2([bucket.length for bucket in buckets])
+    right, n = (_per_bucket(table, column, buckets) for column in (table.order[name], table.weight(name)))
+    weights = cluster_weights(table.groups, resamples, seed).astype(np.float64)
+    drawn_right, drawn_n = weights @ right, weights @ n
+    with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
+        drawn = drawn_right / drawn_n
+    crossings = [crossing(log_lengths, *resample, tau) for resample in zip(drawn, drawn_n, strict=True)]
+    value = crossing(log_lengths, right.sum(axis=0) / n.sum(axis=0), n.sum(axis=0), tau)
+    # One group cannot be resampled: its interval is as wide as can be.
+    low, high = (
+        np.quantile(crossings, expanded_levels(table.groups), method="inverted_cdf")
+        if table.groups > 1
+        else (BELOW_RANGE, BEYOND_RANGE)
+    )
+    return Estimate(_tokens(value), _tokens(low), _tokens(high), _place(value), _place(low), _place(high))
+
+
+def _per_bucket(table: ScoreTable, column: FloatArray, buckets: Sequence[_Bucket]) -> FloatArray:
+    """Sums a column over the rows of each group and bucket, [groups, buckets]."""
+    place = np.searchsorted([bucket.length for bucket in buckets], table.length)
+    sums = np.bincount(table.group * len(buckets) + place, column, table.groups * len(buckets))
+    return sums.reshape(table.groups, len(buckets)).astype(np.float64)
+
+
+def _tokens(end: float) -> float | None:
+    return 2.0 ** float(end) if math.isfinite(end) else None
+
+
+def _place(end: float) -> Place:
+    if end == BELOW_RANGE:
+        return "below_range"
+    return "beyond_range" if end == BEYOND_RANGE else "within_range"
+
+
+def _slope(table: ScoreTable, name: BoundaryMetric) -> Metric:
+    trials = table.weight(name)
+    slope = logistic_slope(np.log2(table.length), table.order[name], trials, table.group)
+    if slope is None:
+        return UNDEFINED
+    reach = Z * slope.error
+    return Metric(slope.value, slope.value - reach, slope.value + reach, round(trials.sum()), table.groups)
+
+
+def _design_effect(buckets: Sequence[_Bucket]) -> float | None:
+    """Variance over that of independent outcomes, pooled over buckets; None where no bucket varies."""
+    varied = [bucket for bucket in buckets if bucket.varies]
+    independent = sum(bucket.binomial_variance for bucket in varied)
+    return sum(bucket.variance for bucket in varied) / independent if varied else None
+
+
+def _effective_n(bucket: _Bucket, pooled: float | None) -> float:
+    """Divides n by the design effect, where that is above 1.
+
+    A bucket without spread (all right) says nothing about its design effect and takes the pooled one; where
+    no bucket has any, each group counts once.
+    """
+    if bucket.varies:
+        return bucket.n / max(1.0, bucket.variance / bucket.binomial_variance)
+    return float(bucket.groups) if pooled is None else bucket.n / max(1.0, pooled)
+
+
+def _pairs_to_resolve(buckets: Sequence[_Bucket], effective: dict[int, float], tau: float) -> int | None:
+    """Wilson's interval excludes tau once n_eff > z^2 tau (1 - tau) / (p - tau)^2; n is that times design."""
+    near = straddle(
+        np.array([bucket.value for bucket in buckets]), np.array([float(b.n) for b in buckets]), tau
+    )
+    needed = 0.0
+    for bucket in (buckets[index] for index in near):
+        if bucket.value == tau:
+            return None
+        design = bucket.n / effective[bucket.length]
+        needed = max(needed, design * Z**2 * tau * (1 - tau) / (bucket.value - tau) ** 2)
+    return math.ceil(needed)

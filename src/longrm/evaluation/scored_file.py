@@ -1,0 +1,127 @@
+"""Scores for the rows of a file: the same rows come out, each with its scores."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from longrm import reward_models
+from longrm.config import Config
+from longrm.data import Reading, Row, read, write_rows
+from longrm.errors import DataError
+from longrm.reward_models import RewardModel
+from longrm.runs.folder import RunFolder
+from longrm.runs.logs import Log
+from longrm.runs.progress import Progress, silent
+from longrm.types import Outcome, Query
+
+# Rows between two writes to the log: a killed run loses no more.
+_ROWS_PER_BATCH = 16
+
+
+class Scoring(Config):
+    """Settings of `longrm score`.
+
+    Attributes:
+        model: A folder or Hub id, or `baseline:NAME`.
+        data: The file or folder of preference data.
+        format: The rows' format; recognized from the columns when not given.
+        on_bad_row: What a row that cannot be read does.
+        column: Where the scores are written; the outcome goes to the column with `_outcome` behind its name.
+    """
+
+    model: str
+    data: str
+    format: str | None = None
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    column: str = "scores"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRecord:
+    """The scores of one row, in the row's own order of responses (`scores.jsonl`); none unless answered."""
+
+    number: int
+    outcome: Outcome
+    scores: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What came of scoring a file.
+
+    Attributes:
+        rows: Rows written.
+        outcomes: How many rows had each outcome; only answered ones have scores.
+        skipped: Rows that could not be read and were left out.
+        format: The rows' format.
+    """
+
+    rows: int
+    outcomes: Mapping[str, int]
+    skipped: int
+    format: str
+
+
+def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> Scored:
+    """Writes the rows of a file with their scores, in one step at the end.
+
+    What is scored so far lies in `OUT.partial`, so that a killed run continues.
+
+    Args:
+        settings: Which model, which data.
+        out: The JSONL or Parquet file to write.
+        progress: Called after every batch; the total is what was read so far.
+
+    Raises:
+        DataError: A row that cannot be read, or that has a column of the scores' name already.
+    """
+    reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
+    _check_column(reading, settings.column)
+    partial = out.with_name(out.name + ".partial")
+    with RunFolder(partial, "scoring", settings) as folder:
+        model = reward_models.load(settings.model)
+        with Log(folder.path / "scores.jsonl", ScoreRecord) as log:
+            done = {record.number: record for record in log}
+            for batch in _batches(reading):
+                if any(row.number not in done for row in batch):
+                    fresh = [record for record in _score(batch, model) if record.number not in done]
+                    log.append(*fresh)
+                    done |= {record.number: record for record in fresh}
+                progress("scoring", len(done), len(done))
+        outcomes = Counter(str(record.outcome) for record in done.values())
+        result = Scored(len(done), outcomes, reading.skipped.count, reading.format)
+        write_rows(out, _rows(reading, done, settings.column))
+    shutil.rmtree(partial)
+    return result
+
+
+def _batches(reading: Reading) -> Iterator[list[Row]]:
+    rows = iter(reading)
+    while batch := list(islice(rows, _ROWS_PER_BATCH)):
+        yield batch
+
+
+def _score(batch: list[Row], model: RewardModel) -> list[ScoreRecord]:
+    queries = [Query(row.comparison.id, row.comparison.prompt, row.comparison.responses) for row in batch]
+    judgments = zip(batch, model.judge(queries), strict=True)
+    return [ScoreRecord(row.number, judgment.outcome, judgment.scores) for row, judgment in judgments]
+
+
+def _rows(reading: Reading, records: dict[int, ScoreRecord], column: str) -> Iterator[dict[str, Any]]:
+    for row in reading:
+        record = records[row.number]
+        scores = list(record.scores) if record.outcome is Outcome.ANSWERED else None
+        yield {**row.source, column: scores, f"{column}_outcome": str(record.outcome)}
+
+
+def _check_column(reading: Reading, column: str) -> None:
+    for row in reading:
+        if column in row.source:
+            raise DataError(
+                f"{reading.path} has a column '{column}' already, which would be lost; name another with --column"
+            )
+        return

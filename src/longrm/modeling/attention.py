@@ -1,0 +1,181 @@
+"""Attention over a shared prefix, as one function that transformers calls by name.
+
+Both paths compute the same: causal attention within every prefix, then every branch against its prefix and
+itself.
+
+- *per_branch*: one attention a branch, over the prefix's keys and its own. Copies the prefix's keys and
+  values once a branch. Needs no mask where a kernel knows `causal_lower_right`.
+- *joint*: one attention for all branches of a tree, over all its keys, with a mask of [branch tokens, tree
+  tokens]. Copies nothing; pays for pairs of tokens of different branches, which the mask throws away.
+
+No path ever builds a mask over pairs of prefix tokens, so memory is linear in the prefix.
+
+Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, P tokens of a prefix,
+N branch tokens of a tree, R tokens of a branch, H query heads, G key heads, D head size.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
+from transformers import AttentionInterface
+
+from longrm.errors import ModelError
+from longrm.modeling.shared_prefix import Layout, TreeShape
+
+NAME = "longrm_shared_prefix"
+"""The `attn_implementation` under which transformers finds this attention."""
+
+Path = Literal["per_branch", "joint"]
+
+JOINT_MASK_LIMIT = 2**24
+"""Elements of the largest mask that the joint path may build (64 MiB in fp32)."""
+
+# What a model may hand to its attention that changes the result and that neither path computes.
+_UNSUPPORTED = {
+    "attention_mask": "an attention mask of its own",
+    "softcap": "soft-capped attention logits",
+    "s_aux": "attention sinks",
+    "position_bias": "a position bias",
+    "sliding_window": "a sliding window",
+    "head_mask": "a head mask",
+}
+
+_forced_path: ContextVar[Path | None] = ContextVar("forced_path", default=None)
+
+
+@contextmanager
+def forced_path(path: Path) -> Iterator[None]:
+    """Computes with one path, whatever `choose_path` would say, within a `with` block."""
+    token = _forced_path.set(path)
+    try:
+        yield
+    finally:
+        _forced_path.reset(token)
+
+
+def choose_path(shape: TreeShape, device: str) -> Path:
+    """Chooses the path for trees of one shape: joint on a CPU while its mask and its waste stay small.
+
+    The waste is the pairs of tokens that the mask throws away. Other devices have kernels for
+    `causal_lower_right`, and none for a mask with grouped heads.
+    """
+    longest = max(shape.branches)
+    wasteful = shape.branch_tokens > 2 * (shape.prefix + longest)
+    too_large = shape.branch_tokens * shape.tokens > JOINT_MASK_LIMIT
+    return "joint" if device == "cpu" and not wasteful and not too_large else "per_branch"
+
+
+def shared_prefix_attention(
+    module: nn.Module,
+    query: Float[Tensor, "1 H S D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    layout: Layout | None = None,
+    **extra: Any,
+) -> tuple[Float[Tensor, "1 S H D"], None]:
+    """The attention of a packed sequence; registered with transformers under `NAME`.
+
+    Raises:
+        ModelError: the call has no layout (a plain forward, whose padding would be ignored), or the model
+            asks for something that changes attention and is not computed here.
+    """
+    if layout is None:
+        raise ModelError(
+            f"{NAME} attention computes packed sequences only: call longrm.modeling.heads, "
+            "or model.set_attn_implementation('sdpa') for a plain forward"
+        )
+    if dropout:
+        raise ModelError("a shared prefix does not support attention dropout: set attention_dropout to 0")
+    for name, what in _UNSUPPORTED.items():
+        if {"attention_mask": attention_mask, **extra}.get(name) is not None:
+            raise ModelError(f"{type(module).__name__} uses {what}, which a shared prefix does not support")
+    assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
+
+    runs = list(layout.runs())
+    sizes = [shape.tokens * count for shape, count in runs]
+    # The backward of one split is one concatenation; slices would each fill a tensor of full size.
+    parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
+    outputs: list[Tensor] = []
+    for (shape, count), part in zip(runs, parts, strict=True):
+        q, k, v = (_as_batch(states, count) for states in part)
+        path = _forced_path.get() or choose_path(shape, query.device.type)
+        outputs.append(_PATHS[path](q, k, v, shape, scaling).flatten(0, 1)[None])
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
+
+
+def _as_batch(states: Float[Tensor, "1 H S D"], trees: int) -> Float[Tensor, "T H L D"]:
+    """Views a run of equal trees as a batch; copies nothing."""
+    heads, _, size = states.shape[1:]
+    return states.view(heads, trees, -1, size).transpose(0, 1)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, **how: Any) -> Tensor:
+    return functional.scaled_dot_product_attention(
+        q, k, v, scale=scaling, enable_gqa=q.shape[1] != k.shape[1], **how
+    )
+
+
+def _per_branch(
+    q: Float[Tensor, "T H L D"],
+    k: Float[Tensor, "T G L D"],
+    v: Float[Tensor, "T G L D"],
+    shape: TreeShape,
+    scaling: float | None,
+) -> Float[Tensor, "T L H D"]:
+    parts = [torch.split(states, [shape.prefix, *shape.branches], dim=2) for states in (q, k, v)]
+    (q_prefix, *q_own), (k_prefix, *k_own), (v_prefix, *v_own) = parts
+    outputs = [_sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True)]
+    for length, q_branch, k_branch, v_branch in zip(shape.branches, q_own, k_own, v_own, strict=True):
+        keys = torch.cat([k_prefix, k_branch], dim=2)
+        values = torch.cat([v_prefix, v_branch], dim=2)
+        mask = causal_lower_right(length, shape.prefix + length)
+        outputs.append(_sdpa(q_branch, keys, values, scaling, attn_mask=mask))
+    return torch.cat([output.transpose(1, 2) for output in outputs], dim=1)
+
+
+def _joint(
+    q: Float[Tensor, "T H L D"],
+    k: Float[Tensor, "T G L D"],
+    v: Float[Tensor, "T G L D"],
+    shape: TreeShape,
+    scaling: float | None,
+) -> Float[Tensor, "T L H D"]:
+    own = shape.branch_tokens
+    parts = (torch.split(states, [shape.prefix, own], dim=2) for states in (q, k, v))
+    (q_prefix, q_own), (k_prefix, _), (v_prefix, _) = parts
+    prefix = _sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True)
+    branches = _sdpa(q_own, k, v, scaling, attn_mask=_branch_mask(shape, q.dtype, q.device))
+    return torch.cat([prefix.transpose(1, 2), branches.transpose(1, 2)], dim=1)
+
+
+# A float mask is used as it is, kept once for all layers; each layer would convert and keep a boolean one.
+# It outlives the call that made it, so it must not be an inference tensor, which autograd refuses.
+@lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def _branch_mask(shape: TreeShape, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "N L"]:
+    lengths = torch.tensor(shape.branches, device=device)
+    branch = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
+    order = torch.arange(len(branch), device=device)
+    sees = (branch[:, None] == branch) & (order[:, None] >= order)
+    mask = torch.zeros(shape.branch_tokens, shape.tokens, dtype=dtype, device=device)
+    mask[:, shape.prefix :].masked_fill_(~sees, -torch.inf)
+    return mask
+
+
+_PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, TreeShape, float | None], Tensor]] = {
+    "per_branch": _per_branch,
+    "joint": _joint,
+}
+
+AttentionInterface.register(NAME, shared_prefix_attention)

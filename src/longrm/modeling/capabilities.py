@@ -1,0 +1,93 @@
+"""What an architecture must do for a shared prefix: read from its config and modules, not its name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from longrm.errors import ModelError
+
+
+def check_config(config: Any, where: str) -> None:
+    """Refuses a config that asks for what a shared prefix does not compute.
+
+    Raises:
+        ModelError: names the capability and why it is in the way.
+    """
+    for reason in _REASONS:
+        found = reason(config)
+        if found:
+            raise ModelError(f"{where}: {found}")
+
+
+def check_model(model: Any, where: str) -> None:
+    """Refuses modules that a shared prefix cannot drive: encoders, fixed attention, an unknown head.
+
+    Works on the meta device, before any weight is read.
+
+    Raises:
+        ModelError: names the module or capability.
+    """
+    for name, module in model.named_modules():
+        if getattr(module, "is_causal", True) is False:
+            raise ModelError(f"{where}: {name} is not causal: responses would change their prompt")
+    # The mark, in transformers' attention-interface guide, of models that take a custom attention.
+    if not model._supports_attention_backend:
+        raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
+    if not isinstance(getattr(model, "score", None), nn.Linear):
+        raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
+
+
+def _structure(config: Any) -> str | None:
+    if config.is_encoder_decoder:
+        return "an encoder-decoder model: a shared prefix needs a decoder only"
+    if getattr(config, "is_causal", True) is False or getattr(config, "use_bidirectional_attention", False):
+        return "bidirectional attention: responses would change their prompt, so it must be causal"
+    if config.get_text_config() is not config:
+        return "a multimodal model: only text models are supported"
+    return None
+
+
+def _layers(config: Any) -> str | None:
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        window = getattr(config, "sliding_window", None)
+        if window is not None:
+            return _window(f"sliding_window = {window}")
+        return None
+    other = sorted(set(kinds) - {"full_attention"})
+    if not other:
+        return None
+    named = ", ".join(other)
+    if all("sliding" in kind or "chunked" in kind or "window" in kind for kind in other):
+        return _window(named)
+    return f"layers of type {named} (state-space, linear, sparse): they cannot branch at a prefix"
+
+
+def _window(what: str) -> str:
+    return f"{what}: windowed attention cuts a long prefix, which a shared prefix does not compute"
+
+
+def _soft_caps(config: Any) -> str | None:
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if getattr(config, name, None) is not None:
+            return f"{name} = {getattr(config, name)}: soft-capped logits are not supported"
+    for name in ("logit_scale", "logits_scaling"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            return f"{name} = {getattr(config, name)}: scaled output logits are not supported"
+    return None
+
+
+def _positions(config: Any) -> str | None:
+    if getattr(config, "alibi", False):
+        return "alibi positions: a bias on attention logits is not supported"
+    rope = getattr(config, "rope_parameters", None)
+    if not rope:
+        return "no rotary positions (learned, ALiBi or recurrent): not supported with a shared prefix"
+    kind = rope.get("rope_type", "default")
+    if kind in ("dynamic", "longrope"):
+        return f"rope_type = {kind}: its frequencies, so its scores, depend on the longest sequence of a call"
+    return None
+
+
+_REASONS: tuple[Callable[[Any], str | None], ...] = (_structure, _layers, _soft_caps, _positions)

@@ -1,0 +1,87 @@
+"""From messages to token trees: which tokens are encoded once, and for whom."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.modeling.shared_prefix import TokenTree
+from longrm.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of a prompt and of every response to it, tokenized apart."""
+
+    prompt: Sequence[int]
+    responses: Sequence[Sequence[int]]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the prompt and its longest response: what the model must be able to read."""
+        return len(self.prompt) + max(map(len, self.responses))
+
+
+def encode(
+    tokenizer: Tokenizer, prompt: Sequence[Message], responses: Iterable[Sequence[Message]]
+) -> Encoded:
+    """Encodes a prompt and its responses.
+
+    Raises:
+        DataError: A response is empty, or the chat template cannot render the messages.
+    """
+    return Encoded(tokenizer.prompt_ids(prompt), [tokenizer.response_ids(prompt, one) for one in responses])
+
+
+def plant(items: Sequence[Encoded]) -> list[TokenTree]:
+    """Makes token trees whose branches are all responses of all items, in order.
+
+    Neighbors whose prompts begin alike for at least half of their length become one tree: its prefix is
+    what they share (a document), and a branch is the rest of a prompt (a question) and a response.
+    """
+    trees: list[TokenTree] = []
+    run: list[Encoded] = []
+    shared = 0
+    for item in items:
+        common = common_prefix(run[0].prompt, item.prompt) if run else 0
+        if run and 2 * common >= len(item.prompt) and 2 * common >= len(run[0].prompt):
+            shared = min(shared, common)
+            run.append(item)
+            continue
+        if run:
+            trees.append(_tree(run, shared))
+        run, shared = [item], len(item.prompt)
+    if run:
+        trees.append(_tree(run, shared))
+    return trees
+
+
+def within_budget(trees: Iterable[TokenTree], budget: int) -> Iterator[list[TokenTree]]:
+    """Cuts a series of trees into runs of at most `budget` tokens; a larger tree stands alone."""
+    run: list[TokenTree] = []
+    tokens = 0
+    for tree in trees:
+        size = len(tree.prefix) + sum(map(len, tree.branches))
+        if run and tokens + size > budget:
+            yield run
+            run, tokens = [], 0
+        run.append(tree)
+        tokens += size
+    if run:
+        yield run
+
+
+def _tree(run: Sequence[Encoded], shared: int) -> TokenTree:
+    branches = [[*item.prompt[shared:], *response] for item in run for response in item.responses]
+    return TokenTree(run[0].prompt[:shared], branches)
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """The number of leading tokens that two sequences share, by bisection over slices."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,71 @@
+"""Scores and log-probabilities of packed sequences. Heads compute in fp32 whatever the dtype of the model.
+
+Letters: S tokens of the packed sequence, C hidden size, N targets.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from longrm.modeling.shared_prefix import Layout, Packed
+
+Model = Any
+"""A transformers model whose attention is `longrm_shared_prefix`; its heads have no static type there."""
+
+
+def hidden_states(model: Model, packed: Packed) -> Float[Tensor, "S C"]:
+    """The base model's last hidden states, one forward for all trees."""
+    output = model.base_model(
+        input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False, layout=packed.layout
+    )
+    states: Tensor = output.last_hidden_state[0]
+    return states
+
+
+def branch_scores(model: Model, hidden: Float[Tensor, "S C"], layout: Layout) -> Float[Tensor, " branches"]:
+    """One fp32 score a branch, read by the scalar head at the branch's last token."""
+    return _linear(hidden[layout.branch_ends()], model.score).squeeze(-1)
+
+
+def scores(model: Model, packed: Packed) -> Float[Tensor, " branches"]:
+    """One fp32 score a branch, in the order in which the branches were packed."""
+    return branch_scores(model, hidden_states(model, packed), packed.layout)
+
+
+def token_logprobs(
+    model: Model, hidden: Float[Tensor, "S C"], packed: Packed, targets: Sequence[int]
+) -> Float[Tensor, " N"]:
+    """The fp32 log-probability of each target token, given all that it sees.
+
+    Only these positions go through the vocabulary: logits of a long prefix would outweigh the model. A
+    sequence classifier has no language-model head and uses its input embeddings, as a tied head would.
+
+    Args:
+        model: A causal language model or a sequence classifier.
+        hidden: Its `hidden_states` for `packed`.
+        packed: The sequence.
+        targets: Indices into the packed sequence; none may be the first token of a prefix.
+    """
+    head = model.get_output_embeddings() or model.get_input_embeddings()
+    logits = _linear(hidden[packed.layout.predictors(targets)], head)
+    tokens = packed.input_ids[0, list(targets)]
+    return -functional.cross_entropy(logits, tokens, reduction="none")
+
+
+def response_logprobs(model: Model, packed: Packed) -> list[Float[Tensor, " R"]]:
+    """The fp32 log-probabilities of every branch's tokens, branch by branch."""
+    targets = packed.layout.branch_tokens()
+    flat = token_logprobs(model, hidden_states(model, packed), packed, targets)
+    return list(torch.split(flat, [end - begin for _, begin, end in packed.layout.branches()]))
+
+
+def _linear(states: Tensor, head: nn.Module) -> Tensor:
+    weight = head.weight
+    bias = getattr(head, "bias", None)
+    assert isinstance(weight, Tensor)
+    with torch.autocast(states.device.type, enabled=False):
+        return functional.linear(states.float(), weight.float(), None if bias is None else bias.float())

@@ -1,0 +1,55 @@
+"""Judges without a model. A reward model that does not beat them has learned nothing of use."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from longrm.reward_models.protocol import RewardModel
+from longrm.types import Judgment, Outcome, Query, text_of
+
+
+def _random(query: Query) -> list[float]:
+    """The score is a hash of the id and the response, so it depends on neither position nor batch."""
+    return [
+        int.from_bytes(hashlib.sha256(f"{query.id}\x00{text_of(response)}".encode()).digest()[:6], "big")
+        / 2**48
+        for response in query.responses
+    ]
+
+
+def _first(query: Query) -> list[float]:
+    return [-float(position) for position in range(len(query.responses))]
+
+
+def _last(query: Query) -> list[float]:
+    return [float(position) for position in range(len(query.responses))]
+
+
+def _longest(query: Query) -> list[float]:
+    return [float(len(text_of(response))) for response in query.responses]
+
+
+def _shortest(query: Query) -> list[float]:
+    return [-float(len(text_of(response))) for response in query.responses]
+
+
+BASELINES: dict[str, Callable[[Query], list[float]]] = {
+    "random": _random,
+    "first": _first,
+    "last": _last,
+    "longest": _longest,
+    "shortest": _shortest,
+}
+
+
+class Baseline(RewardModel):
+    """One of `BASELINES`, such as `baseline:longest`: scores by a rule that never reads the context."""
+
+    def __init__(self, name: str) -> None:
+        if name not in BASELINES:
+            raise ValueError(f"no baseline '{name}'; known: {', '.join(BASELINES)}")
+        self.name = f"baseline:{name}"
+        self._rule = BASELINES[name]
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Scores every response by the rule."""
+        return [Judgment(Outcome.ANSWERED, scores=tuple(self._rule(query))) for query in queries]

@@ -1,0 +1,124 @@
+"""Append-only typed logs: one JSON line a record, flushed; a half-written last line is never read back."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from longrm.errors import RunError
+
+Record = TypeVar("Record")
+
+
+class Log(Generic[Record]):
+    """A JSON-lines file of records of one dataclass.
+
+    Opening a log for writing cuts a line that a killed process left without its end, so that what is read
+    is exactly what was completely written.
+    """
+
+    def __init__(self, path: Path, record_type: type[Record]) -> None:
+        self.path = path
+        self._adapter: TypeAdapter[Record] = TypeAdapter(record_type)
+        self._file: Any = None
+
+    def __iter__(self) -> Iterator[Record]:
+        """Reads the complete records.
+
+        Raises:
+            RunError: A complete line is not a record of this log's type.
+        """
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield self._adapter.validate_json(line)
+                except ValidationError as error:
+                    fault = error.errors()[0]
+                    raise RunError(
+                        f"{self.path}, line {number} is damaged ({fault['msg']}); "
+                        "remove that line and the ones below it to redo them"
+                    ) from None
+
+    def __enter__(self) -> Self:
+        self._cut_half_line()
+        self._file = self.path.open("ab")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        file, self._file = self._file, None
+        try:
+            file.close()
+        except OSError:
+            if error is None:
+                raise
+
+    def append(self, *records: Record) -> None:
+        """Writes records, one line each, and flushes them to the operating system.
+
+        Raises:
+            RunError: The file cannot take the lines; what was written before stays readable.
+        """
+        assert self._file is not None, "open the log before appending"
+        lines = b"".join(to_line(record) for record in records)
+        try:
+            self._file.write(lines)
+            self._file.flush()
+        except OSError as error:
+            raise RunError(
+                f"cannot write {self.path}: {error.strerror}; make room and run the same command again"
+            ) from None
+
+    def truncate(self, count: int) -> None:
+        """Keeps the first `count` records, for a run that resumes from an earlier checkpoint."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb+") as file:
+            for _ in range(count):
+                if not file.readline().endswith(b"\n"):
+                    return
+            file.truncate(file.tell())
+
+    def _cut_half_line(self) -> None:
+        if not self.path.exists():
+            return
+        with self.path.open("rb+") as file:
+            end = file.seek(0, os.SEEK_END)
+            while end > 0:
+                start = max(0, end - 65536)
+                file.seek(start)
+                newline = file.read(end - start).rfind(b"\n")
+                if newline >= 0:
+                    file.truncate(start + newline + 1)
+                    return
+                end = start
+            file.truncate(0)
+
+
+def to_line(record: Any) -> bytes:
+    """One record as a JSON line. Numbers keep every digit; fields at their defaults are left out."""
+    fields = {
+        field.name: value
+        for field in dataclasses.fields(record)
+        if (value := getattr(record, field.name)) != field.default or field.default is dataclasses.MISSING
+    }
+    plain = {name: _plain(value) for name, value in fields.items()}
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,10 @@
+"""How long work says how far it is."""
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Called with a label that stays the same, what is done, and what there is to do in the same unit."""
+
+
+def silent(label: str, done: int, total: int) -> None:
+    """The progress that says nothing."""

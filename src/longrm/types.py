@@ -1,0 +1,166 @@
+"""The nouns of the project; every other module speaks in them.
+
+Nothing here imports torch, reads a file or knows a format.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Message = Mapping[str, Any]
+"""One `{role, content}` turn. Unknown fields (`tool_calls`, `name`) and list content are kept untouched."""
+
+Response = tuple[Message, ...]
+"""What a policy answered to a prompt: usually one assistant message."""
+
+
+class Outcome(StrEnum):
+    """What became of one query. `ERROR` is never scored and leaves a run incomplete; all are counted."""
+
+    ANSWERED = "answered"
+    UNPARSED = "unparsed"
+    REFUSED = "refused"
+    TRUNCATED = "truncated"
+    TOO_LONG = "too_long"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters `start` to `end` (exclusive) of the text of one message of a prompt."""
+
+    message: int
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.message < 0 or not 0 <= self.start <= self.end:
+            raise ValueError(f"a span needs message >= 0 and 0 <= start <= end, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A prompt, its N >= 2 responses and, where known, their gold order.
+
+    Attributes:
+        id: Unique within a data set.
+        group: The document or context that this comparison shares with others; statistics cluster on it.
+        prompt: The messages that every response answers.
+        responses: N >= 2 responses, each a tuple of messages.
+        ranks: One whole number a response, 1 = best, equal numbers tie; None when the order is unknown.
+        metadata: Task, target `length` in tokens, evidence `depth` (0 = start, 1 = end), source.
+        context: Where the long context stands in the prompt, if known.
+        question: Where the question stands in the prompt, if known.
+        evidence: The parts of the context that decide the order, if known.
+        role: "judgment" marks training rows whose responses are judgments; evaluation refuses them.
+    """
+
+    id: str
+    group: str
+    prompt: tuple[Message, ...]
+    responses: tuple[Response, ...]
+    ranks: tuple[int, ...] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    context: tuple[Span, ...] = ()
+    question: Span | None = None
+    evidence: tuple[Span, ...] = ()
+    role: Literal["response", "judgment"] = "response"
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("the prompt has no message")
+        if len(self.responses) < 2:
+            raise ValueError(f"a comparison needs at least 2 responses, got {len(self.responses)}")
+        if self.ranks is not None:
+            if len(self.ranks) != len(self.responses):
+                raise ValueError(f"{len(self.ranks)} ranks for {len(self.responses)} responses")
+            if min(self.ranks) < 1:
+                raise ValueError(f"ranks count from 1 (the best), got {min(self.ranks)}")
+
+    def best_first(self) -> tuple[int, ...]:
+        """Indices of the responses from best to worst; ties keep their order. Needs known ranks."""
+        assert self.ranks is not None, "best_first needs gold ranks"
+        ranks = self.ranks
+        return tuple(sorted(range(len(ranks)), key=lambda index: ranks[index]))
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A prompt and the completion to imitate."""
+
+    id: str
+    prompt: tuple[Message, ...]
+    completion: Response
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a reward model is given: no gold, no metadata, and no order that gives the gold away."""
+
+    id: str
+    prompt: tuple[Message, ...]
+    responses: tuple[Response, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgment:
+    """What a reward model answers to a query, in the order in which the query presented the responses.
+
+    Attributes:
+        outcome: What became of the query.
+        scores: One number a response, higher is better; empty unless answered with scores.
+        order: Indices of the responses from best to worst; empty unless answered with an order.
+        explanation: What the model wrote, if it writes.
+        detail: Why there is no answer, in one line; empty when there is one.
+        prompt_tokens: Tokens of the prompt as the model counts them; None where it counts none.
+    """
+
+    outcome: Outcome
+    scores: tuple[float, ...] = ()
+    order: tuple[int, ...] = ()
+    explanation: str = ""
+    detail: str = ""
+    prompt_tokens: int | None = None
+
+
+def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:
+    """Draws the order in which the responses are shown, from a hash of the seed and the id alone.
+
+    Returns:
+        Entry k is the index, in the comparison, of the response that is shown at position k.
+    """
+    keys = [
+        hashlib.sha256(f"{seed}\x00{comparison.id}\x00{index}".encode()).digest()
+        for index in range(len(comparison.responses))
+    ]
+    return tuple(sorted(range(len(keys)), key=lambda index: keys[index]))
+
+
+def ask(comparison: Comparison, order: Sequence[int]) -> Query:
+    """Turns a comparison into the query that a reward model may see."""
+    return Query(comparison.id, comparison.prompt, tuple(comparison.responses[index] for index in order))
+
+
+def text_of(messages: Sequence[Message]) -> str:
+    """The readable text of messages, joined by blank lines."""
+    return "\n\n".join(message_text(message) for message in messages)
+
+
+def message_text(message: Message) -> str:
+    """The string content of a message, or the text parts of its list content; empty where it has neither."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+    return ""
+
+
+def as_messages(value: str | Sequence[Message], role: str) -> tuple[Message, ...]:
+    """Accepts what users pass as a prompt or a response: plain text, or messages."""
+    if isinstance(value, str):
+        return ({"role": role, "content": value},)
+    return tuple(value)

@@ -1,0 +1,89 @@
+"""What a world is: units of facts that a context states, and the claims that can be made about them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Protocol
+
+from longrm.worlds.draws import Draws
+from longrm.worlds.vocabulary import ENTITIES, RECORDS, VALUES
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """An entity and the value that the context gives it."""
+
+    entity: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The facts that belong together.
+
+    Attributes:
+        sentences: What a context says of the unit; always `World.sentences` of them.
+        holders: The entities of the unit, in the order of their records.
+    """
+
+    sentences: tuple[str, ...]
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A question's subject and its right value.
+
+    Attributes:
+        subject: As it stands in questions and responses, such as "the partner of Alora".
+        value: The value that the context gives the subject.
+        evidence: Which sentences of the unit prove it.
+    """
+
+    subject: str
+    value: str
+    evidence: tuple[int, ...]
+
+
+class World(Protocol):
+    """A generator of contexts whose facts, questions, right and wrong responses are known by construction.
+
+    Attributes:
+        sentences: Sentences of a unit.
+        entities: Entities of a unit.
+        apart: Whether the alternative of a pair may stand anywhere in the context. Otherwise it stands beside
+            the evidence, so that being near the evidence does not tell the right value.
+        subject: How questions and responses speak of an entity; one `{}`.
+    """
+
+    @property
+    def sentences(self) -> int: ...  # noqa: D102 - the class documents its attributes
+    @property
+    def entities(self) -> int: ...  # noqa: D102 - the class documents its attributes
+    @property
+    def apart(self) -> bool: ...  # noqa: D102 - the class documents its attributes
+    @property
+    def subject(self) -> str: ...  # noqa: D102 - the class documents its attributes
+
+    def unit(self, holders: tuple[Holder, ...], draws: Draws) -> Unit:
+        """Words the facts of `entities` holders."""
+        ...
+
+    def claim(self, unit: Unit, draws: Draws) -> Claim:
+        """Chooses what can be asked about a unit."""
+        ...
+
+
+def units(world: World, draws: Draws) -> Iterator[Unit]:
+    """Yields units until the entities run out, each entity once.
+
+    Values go round in one random order, so that any 64 entities in a row have distinct values.
+    """
+    holders = map(Holder, draws.order(ENTITIES), cycle(draws.order(VALUES)))
+    for group in zip(*[holders] * world.entities, strict=True):
+        yield world.unit(group, draws)
+
+
+def record(holder: Holder, draws: Draws) -> str:
+    """One sentence that gives an entity its value."""
+    return draws.one(RECORDS).format(entity=holder.entity, value=holder.value)

@@ -1,0 +1,204 @@
+"""Groups of comparisons: several questions about one generated context."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError
+from longrm.types import Comparison, Span
+from longrm.worlds.chain import Chain
+from longrm.worlds.contexts import Block, Context, Depth, Draft, fit, text_tokens
+from longrm.worlds.draws import Draws
+from longrm.worlds.facts import World
+from longrm.worlds.questions import Asked, ask, claims_needed, question_about
+from longrm.worlds.records import Records
+from longrm.worlds.vocabulary import ENTITIES, VALUES, VERSION
+
+WORLDS: Mapping[str, World] = {"records": Records(), "chain": Chain()}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to generate.
+
+    Attributes:
+        world: A name of `WORLDS`.
+        length: Tokens of the user message: the context and the longest question of the group. Never more, and
+            so few less that no further sentence fits.
+        responses: N >= 2. Two are a pair; more are graded by how many of their N - 1 claims are right.
+        depth: Where the block of facts in question stands, 0 = start to 1 = end; with a number, all questions
+            of a group are about the one block there. "uniform" spreads the questions evenly over all depths.
+        per_group: Comparisons that share a context.
+        seed: Other seeds give other contexts.
+        unrelated: A control: the questions and responses are those of the same plan without it, the context
+            is that of the next group. No model can do better than chance.
+
+    Raises:
+        ConfigError: A value is out of its range.
+    """
+
+    world: str
+    length: int
+    responses: int = 2
+    depth: Depth = "uniform"
+    per_group: int = 1
+    seed: int = 0
+    unrelated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.world not in WORLDS:
+            near = get_close_matches(self.world, WORLDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(WORLDS)}"
+            raise ConfigError(f"there is no world {self.world!r}: {hint}")
+        if self.depth != "uniform" and not (isinstance(self.depth, int | float) and 0 <= self.depth <= 1):
+            raise ConfigError(f"depth must be from 0 (start) to 1 (end) or 'uniform', got {self.depth!r}")
+        if self.length < 1 or self.per_group < 1:
+            raise ConfigError(f"length and per_group must be positive, got {self.length}, {self.per_group}")
+        most = self._most_responses()
+        if not 2 <= self.responses <= most:
+            raise ConfigError(
+                f"{self.world} can rank 2 to {most} responses, got {self.responses}: all claims of a "
+                f"question need values of their own, and there are {len(VALUES)}"
+            )
+
+    def _most_responses(self) -> int:
+        entities = WORLDS[self.world].entities
+        return max(n for n in range(3, len(VALUES)) if claims_needed(n) * entities <= len(VALUES))
+
+    @property
+    def name(self) -> str:
+        """Begins the ids of the plan's comparisons; tells nothing of the gold."""
+        depth = "" if self.depth == "uniform" else f"-d{float(self.depth)}"
+        control = "-unrelated" if self.unrelated else ""
+        return f"{self.world}-{self.length}-{self.responses}{depth}-s{self.seed}{control}"
+
+
+def generate(plan: Plan, n: int, tokenizer: Tokenizer) -> Iterator[Comparison]:
+    """Yields `n` comparisons, `plan.per_group` a context; the last context may have fewer.
+
+    Raises:
+        ConfigError: The plan's length is too short for its questions.
+    """
+    groups = (group(plan, index, tokenizer) for index in range(-(-n // plan.per_group)))
+    return islice((comparison for members in groups for comparison in members), n)
+
+
+def group(plan: Plan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
+    """Makes group number `index` of a plan: comparisons about one context.
+
+    The result depends on the version of the worlds, the plan, the index and the tokenizer's counts alone, so
+    groups may be made in any order and on any machine.
+
+    Raises:
+        ConfigError: The plan's length is too short for its questions.
+    """
+    questioner = _Questioner(plan, index, tokenizer)
+    sentences, context = questioner.fit(questioner.questions)
+    depths = context.depths
+    asked = questioner.questions(sentences)
+    if plan.unrelated:
+        _, context = _Questioner(plan, index + 1, tokenizer).fit(lambda _: asked)
+    return [
+        _comparison(plan, index, number, question, context, depths[number % len(depths)])
+        for number, question in enumerate(asked)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked, and the places among a context's facts of those that decide."""
+
+    asked: Asked
+    facts: tuple[int, ...]
+
+
+class _Questioner:
+    """Asks about the context with number `index` of a plan."""
+
+    def __init__(self, plan: Plan, index: int, tokenizer: Tokenizer) -> None:
+        self._plan, self._tokenizer, self._world = plan, tokenizer, WORLDS[plan.world]
+        depth: Depth = plan.depth if plan.depth == "uniform" else float(plan.depth)
+        self._key = (
+            "longrm worlds",
+            VERSION,
+            plan.world,
+            plan.length,
+            plan.responses,
+            depth,
+            plan.per_group,
+            plan.seed,
+            index,
+        )
+        claims = claims_needed(plan.responses)
+        self._alone = plan.responses == 2 and self._world.apart
+        self._block = Block(
+            1 if self._alone else claims, plan.per_group, least=claims * self._world.sentences
+        )
+        self._draft = Draft(self._world, self._block, depth, self._key, tokenizer)
+        self._asked: dict[tuple[int, int], list[_Question]] = {}
+
+    def fit(self, questions: Callable[[int], list[_Question]]) -> tuple[int, Context]:
+        """Finds how many sentences the plan's length allows before the longest question, and the context."""
+
+        def ending(sentences: int) -> str:
+            texts = (_ending(question.asked) for question in questions(sentences))
+            return max(texts, key=lambda text: text_tokens(self._tokenizer, text))
+
+        typical = question_about(self._world.subject.format(ENTITIES[0]), self._plan.responses)
+        guess = text_tokens(self._tokenizer, typical)
+        return fit(self._draft, self._plan.length, ending, guess, self._tokenizer)
+
+    def questions(self, sentences: int) -> list[_Question]:
+        """Asks `per_group` questions about a context of so many sentences, going round its blocks."""
+        self._draft.tokens(sentences)  # draws the units
+        key = self._draft.block_count(sentences), self._draft.known(sentences)
+        if key not in self._asked:
+            self._asked[key] = self._ask(sentences, *key)
+        return self._asked[key]
+
+    def _ask(self, sentences: int, blocks: int, known: int) -> list[_Question]:
+        """Asks about every block; an alternative that stands apart is one of the first `known` units."""
+        draws, world = Draws(*self._key, "questions"), self._world
+        turns = [draws.below(known - 1) for _ in range(blocks)] if self._alone else []
+        questions = []
+        for number in range(self._plan.per_group):
+            block = number % blocks
+            chosen = list(self._draft.members(block, sentences))
+            draws.shuffle(chosen)
+            if self._alone:
+                other = (turns[block] + number // blocks) % (known - 1)
+                chosen.append(other + (other >= chosen[0]))  # any but the block's own unit
+            asked = ask(world, [self._draft.units[unit] for unit in chosen], self._plan.responses, draws)
+            facts = (chosen[fact.unit] * world.sentences + fact.sentence for fact in asked.evidence)
+            questions.append(_Question(asked, tuple(facts)))
+        return questions
+
+
+def _ending(asked: Asked) -> str:
+    return f"\n\n{asked.question}"
+
+
+def _comparison(
+    plan: Plan, index: int, number: int, question: _Question, context: Context, depth: float
+) -> Comparison:
+    asked, text = question.asked, context.text
+    content = text + _ending(asked)
+    metadata: dict[str, Any] = {"task": plan.world, "length": plan.length, "depth": depth, "seed": plan.seed}
+    if plan.unrelated:
+        metadata["unrelated"] = True
+    evidence = () if plan.unrelated else sorted(context.facts[fact] for fact in question.facts)
+    group_id = f"{plan.name}-{index:06d}"
+    return Comparison(
+        id=f"{group_id}-{number}",
+        group=group_id,
+        prompt=({"role": "user", "content": content},),
+        responses=tuple(({"role": "assistant", "content": response},) for response in asked.responses),
+        ranks=asked.ranks,
+        metadata=metadata,
+        context=(Span(0, 0, len(text)),),
+        question=Span(0, len(text) + 2, len(content)),
+        evidence=tuple(Span(0, start, end) for start, end in evidence),
+    )

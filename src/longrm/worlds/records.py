@@ -1,0 +1,27 @@
+from dataclasses import dataclass
+
+from longrm.worlds.draws import Draws
+from longrm.worlds.facts import Claim, Holder, Unit, record
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """One fact answers: "The access code of Alora is anchor.".
+
+    A wrong response holds the value of another entity of the same context. The two entities of a pair are
+    drawn alike among entities with different values: with no look at the fact either may be the right one.
+    """
+
+    sentences: int = 1
+    entities: int = 1
+    apart: bool = True
+    subject: str = "{}"
+
+    def unit(self, holders: tuple[Holder, ...], draws: Draws) -> Unit:
+        """Words the one record of an entity."""
+        return Unit((record(holders[0], draws),), holders)
+
+    def claim(self, unit: Unit, draws: Draws) -> Claim:
+        """Asks for the value of the entity."""
+        del draws  # there is but one
+        return Claim(self.subject.format(unit.holders[0].entity), unit.holders[0].value, (0,))

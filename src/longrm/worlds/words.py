@@ -1,0 +1,66 @@
+"""The `words` tokenizer: one token a word, for models so small that they have no room for more."""
+
+import re
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.worlds import vocabulary
+
+SPECIALS = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] not in ['user', 'assistant'] %}"
+    "{{ raise_exception('the words tokenizer knows the roles user and assistant only') }}"
+    "{% endif %}"
+    "{{ '<' + message['role'] + '> ' + message['content'] + ' <end> ' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+)
+
+
+def words() -> Tokenizer:
+    """Makes the tokenizer that knows every word any world can write, and nothing else.
+
+    Words and punctuation marks are tokens; white space is none, and decoding restores single spaces.
+    """
+    known = {word: index for index, word in enumerate((*SPECIALS, *_words()))}
+    backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens(list(SPECIALS))
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.WordPiece(prefix="##", cleanup=False),  # joins with spaces
+            decoders.Fuse(),
+            *(decoders.Replace(f" {mark}", mark) for mark in ".,?:"),
+        ]
+    )
+    return Tokenizer.from_backend(backend, chat_template=CHAT_TEMPLATE, eos="<end>", pad="<pad>")
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The `words` tokenizer, or one from a file, folder or Hub id.
+
+    Raises:
+        ModelError: There is no such tokenizer.
+    """
+    return words() if name == "words" else Tokenizer.load(name)
+
+
+def _words() -> list[str]:
+    forms = [
+        *vocabulary.RECORDS,
+        vocabulary.LINK,
+        *vocabulary.FILLERS,
+        *(word for words in vocabulary.SLOTS.values() for word in words),
+        vocabulary.QUESTION,
+        vocabulary.ANSWER,
+        vocabulary.QUESTION_MANY,
+        vocabulary.CLAIM,
+        *vocabulary.NUMBERS.values(),
+        "The the partner of each, and",  # the subjects of the chain world, and what joins claims
+    ]
+    found = re.findall(r"\w+|[^\w\s]", " ".join(re.sub(r"\{\w+\}", " ", form) for form in forms))
+    return [*vocabulary.ENTITIES, *vocabulary.VALUES, *sorted({*found})]

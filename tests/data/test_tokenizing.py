@@ -1,0 +1,295 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tokenizers
+import transformers
+from jinja2.exceptions import SecurityError
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import DataError, ModelError
+
+NAMES = ["chatml", "llama3", "qwen3", "mistral", "reasoner"]
+SYSTEM = {"role": "system", "content": "You are a helpful judge."}
+ASK = {"role": "user", "content": " The access code of Marlow is copper.\n\nWhat is it? 价格 <&> "}
+ANSWER = {"role": "assistant", "content": "The access code is copper."}
+THOUGHT = {"role": "assistant", "content": "<think>\nIt was agreed.\n</think>\n\nIt is copper."}
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "Überprüfe <b>", "parameters": {}}}]
+
+
+def ours(backend: tokenizers.Tokenizer, template: str | None) -> Tokenizer:
+    return Tokenizer.from_backend(backend, chat_template=template, bos="<s>", eos="</s>", pad="<pad>")
+
+
+def theirs(backend: tokenizers.Tokenizer, template: str | None) -> transformers.PreTrainedTokenizerFast:
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="<pad>", chat_template=template
+    )
+
+
+def conversations(name: str) -> list[list[dict[str, object]]]:
+    found: list[list[dict[str, object]]] = [
+        [ASK],
+        [ASK, ANSWER],
+        [ASK, THOUGHT],
+        [ASK, THOUGHT, ASK],
+        [ASK, THOUGHT, ASK, {**ANSWER, "reasoning": "Ledger.", "tool_calls": None}],
+    ]
+    if name != "reasoner":
+        found.append([SYSTEM, ASK, ANSWER, ASK])
+    if name == "llama3":
+        call = {"function": {"name": "look", "arguments": {"at": "é & <x>"}}}
+        found.append([ASK, {"role": "assistant", "content": None, "tool_calls": [call]}, ASK])
+    return found
+
+
+@pytest.mark.parametrize("generation", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_templates_render_as_transformers_renders_them(name, generation, byte_level, templates):
+    mine, peer = ours(byte_level, templates[name]), theirs(byte_level, templates[name])
+    for messages in conversations(name):
+        for tools in [None, TOOLS] if name == "llama3" else [None]:
+            expected = peer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=generation, tools=tools
+            )
+            rendered = mine.render(messages, add_generation_prompt=generation, tools=tools)
+            assert rendered == expected
+            assert mine.encode(rendered) == peer(expected, add_special_tokens=False)["input_ids"]
+
+
+def test_the_equality_would_show_another_environment(byte_level, templates):
+    import jinja2
+
+    peer = theirs(byte_level, templates["llama3"])
+    plain = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+    plain.globals["strftime_now"] = lambda pattern: "2001"
+    naive = plain.from_string(templates["llama3"]).render(messages=[ASK], bos_token="<s>", tools=TOOLS)
+    assert naive != peer.apply_chat_template([ASK], tokenize=False, tools=TOOLS)
+
+
+@pytest.mark.parametrize("family", ["byte_level", "spaced"])
+@pytest.mark.parametrize("response", [ANSWER, THOUGHT], ids=["answer", "thought"])
+@pytest.mark.parametrize("name", NAMES)
+def test_prompt_and_response_decode_to_the_whole_rendering(name, response, family, templates, request):
+    backend = request.getfixturevalue(family)
+    mine, peer = ours(backend, templates[name]), theirs(backend, templates[name])
+    prompt = [ASK, THOUGHT, {**ASK, "content": "And now?"}]
+    whole = peer.apply_chat_template([*prompt, response], tokenize=False)
+    first, rest = mine.split(prompt, [response])
+    assert mine.decode(first + rest) == peer.decode(peer(whole, add_special_tokens=False)["input_ids"])
+    assert rest
+    assert first == mine.prompt_ids(prompt)
+    assert first.count(mine.bos_id) == ("<s>" in whole)
+    if family == "byte_level":  # whose decoding is lossless
+        assert mine.decode(first + rest) == whole
+
+
+def test_the_response_holds_all_that_distinguishes_it_and_nothing_of_the_prompt(byte_level, templates):
+    mine = ours(byte_level, templates["chatml"])
+    prompt, response = mine.split([ASK], [ANSWER])
+    assert mine.decode(prompt).endswith("<|im_start|>assistant\n")
+    assert mine.decode(response) == "The access code is copper.<|im_end|>\n"
+
+
+def test_a_generation_prompt_that_opens_a_thought_is_left_to_the_response(byte_level, templates):
+    mine = ours(byte_level, templates["reasoner"])
+    prompt, response = mine.split([ASK], [ANSWER])
+    assert not mine.decode(prompt).endswith("<think>\n")
+    assert mine.decode(response) == "[/INST]The access code is copper.</s>"
+
+
+def test_no_space_is_put_before_a_response_by_a_sentencepiece_tokenizer(spaced, templates):
+    mine = ours(spaced, templates["chatml"])
+    ids = mine.response_ids([ASK], [ANSWER])
+    assert mine.backend.id_to_token(ids[0])[0] != "▁"
+    assert mine.backend.id_to_token(mine.encode("The access")[0])[0] == "▁"  # what would have been joined
+
+
+@pytest.mark.parametrize("family", ["byte_level", "spaced"])
+def test_without_a_template_texts_are_joined_plainly(family, request):
+    mine = ours(request.getfixturevalue(family), None)
+    ids = [*mine.prompt_ids([{"role": "user", "content": "The access code is"}])]
+    ids += mine.response_ids([ASK], [{"role": "assistant", "content": " copper."}])
+    expected = ["<s>"] * (family == "byte_level") + ["The access code is copper.", "</s>"]
+    assert mine.decode(ids).replace(" ", "") == "".join(expected).replace(" ", "")
+    assert "code is copper" in mine.decode(ids)
+
+
+def test_bos_stands_once_even_when_the_text_brings_it(byte_level):
+    mine = ours(byte_level, None)
+    once = mine.prompt_ids([{"role": "user", "content": "copper"}])
+    assert mine.prompt_ids([{"role": "user", "content": "<s>copper"}]) == once
+    assert once == byte_level.encode("copper").ids
+
+
+def test_a_prompt_that_changes_with_its_response_is_refused(byte_level):
+    template = "{{ messages | length }}{% for message in messages %}{{ message.content }}{% endfor %}"
+    with pytest.raises(DataError, match=r"at character 0 '1.*' becomes '2"):
+        ours(byte_level, template).split([ASK], [ANSWER])
+
+
+@pytest.mark.parametrize(
+    ("messages", "line"),
+    [
+        ([ANSWER], "user and assistant take turns"),
+        ([{"role": "user"}], "undefined|attribute|concatenate"),
+        ([], "there is no message to render"),
+    ],
+)
+def test_what_a_template_refuses_is_one_line(messages, line, byte_level, templates):
+    with pytest.raises(DataError, match=line) as caught:
+        ours(byte_level, templates["mistral"]).render(messages)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ dict.__call__.__globals__ }}",
+        "{{ namespace(__class__=1) }}",
+        "{% set ns = namespace() %}{% set ns.__init__ = 1 %}",
+    ],
+)
+def test_templates_are_confined(attack, byte_level):
+    with pytest.raises(DataError) as caught:
+        ours(byte_level, attack).render([ASK])
+    assert isinstance(caught.value.__cause__, SecurityError)
+    assert (
+        ours(byte_level, "{% set ns = namespace(self=1) %}{{ ns.self + dict(a=2)['a'] }}").render([ASK])
+        == "3"
+    )
+
+
+def test_a_template_that_is_not_jinja_is_the_models_fault(byte_level):
+    with pytest.raises(ModelError, match="line 2"):
+        ours(byte_level, "fine\n{% nonsense %}").render([ASK])
+
+
+def test_empty_response_without_eos_is_refused(byte_level):
+    with pytest.raises(DataError, match="no token"):
+        Tokenizer.from_backend(byte_level).response_ids([ASK], [{"role": "assistant", "content": ""}])
+
+
+def test_special_tokens_must_be_known(byte_level):
+    with pytest.raises(ValueError, match=r"pad_token '\[PAD\]' is not in the vocabulary"):
+        Tokenizer.from_backend(byte_level, pad="[PAD]")
+
+
+def test_saved_folder_loads_in_transformers_and_here(byte_level, templates, tmp_path):
+    mine = ours(byte_level, templates["qwen3"])
+    mine.save(tmp_path / "model")
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    again = Tokenizer.load(tmp_path / "model")
+    text = mine.render([ASK, THOUGHT])
+    assert mine.encode(text) == again.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+    assert again.chat_template == peer.chat_template == templates["qwen3"]
+    assert dict(again.special_tokens) == peer.special_tokens_map == dict(mine.special_tokens)
+    assert (again.bos_id, again.eos_id, again.pad_id) == (
+        peer.bos_token_id,
+        peer.eos_token_id,
+        peer.pad_token_id,
+    )
+    assert again.vocab_size == mine.vocab_size == len(peer)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_folders_that_transformers_saved(listed, byte_level, templates, tmp_path):
+    template = templates["mistral"]
+    peer = theirs(byte_level, template)
+    peer.add_special_tokens({"additional_special_tokens": ["<extra>"]})
+    peer.save_pretrained(tmp_path)
+    if listed:  # older folders keep named templates in the configuration
+        (tmp_path / "chat_template.jinja").unlink()
+        config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        config["chat_template"] = [{"name": "default", "template": template}]
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    mine = Tokenizer.load(tmp_path / "tokenizer.json")
+    text = "<s>copper<extra></s><pad>"
+    assert mine.chat_template == template
+    assert mine.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+    assert dict(mine.special_tokens) == peer.special_tokens_map
+
+
+def test_tokens_that_only_the_configuration_knows(byte_level, tmp_path):
+    byte_level.save(str(tmp_path / "tokenizer.json"))
+    size = byte_level.get_vocab_size()
+    added = {"content": "<late>", "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "added_tokens_decoder": {str(size): added},
+        "eos_token": {"content": "<late>", "__type": "AddedToken"},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    mine = Tokenizer.load(tmp_path)
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert mine.eos_id == peer.eos_token_id == size
+    assert mine.encode("a<late>") == peer("a<late>", add_special_tokens=False)["input_ids"]
+
+
+def test_nothing_is_cut_or_padded(byte_level, tmp_path):
+    limited = tokenizers.Tokenizer.from_str(byte_level.to_str())
+    limited.enable_truncation(4)
+    limited.enable_padding(length=8, pad_id=2, pad_token="<pad>")
+    limited.save(str(tmp_path / "tokenizer.json"))
+    text = "The access code of Marlow is copper."
+    expected = byte_level.encode(text, add_special_tokens=False).ids
+    assert len(expected) > 4 != len(limited.encode(text))
+    assert Tokenizer.load(tmp_path).encode(text) == expected
+    assert Tokenizer.from_backend(limited).encode(text) == expected
+    assert limited.truncation is not None  # the caller's own stays as it was
+
+
+def test_what_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text("{")
+    for source, line in [
+        (empty, f"{empty}: no tokenizer here"),
+        (broken, "tokenizer.json: not a tokenizer.json"),
+        (tmp_path / "absent" / "x.json", "there is no such tokenizer"),
+        (tmp_path / "absent", "there is no such tokenizer"),
+    ]:
+        with pytest.raises(ModelError, match=line) as caught:
+            Tokenizer.load(source)
+        assert "\n" not in str(caught.value)
+
+
+def test_hub_ids(byte_level, templates, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    ours(byte_level, templates["chatml"]).save(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda identity, allow_patterns: str(tmp_path))
+    assert Tokenizer.load("acme/judge-8b").chat_template == templates["chatml"]
+
+    def absent(identity: str, allow_patterns: list[str]) -> str:
+        raise OSError("not found\nand more lines")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
+    with pytest.raises(ModelError, match=r"acme/judge-8b: .* nor can it be had from the Hub: not found$"):
+        Tokenizer.load("acme/judge-8b")
+
+
+def test_a_folder_that_cannot_be_written(byte_level, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="cannot be written"):
+        Tokenizer.from_backend(byte_level).save(tmp_path / "file" / "model")
+
+
+def test_importing_data_leaves_torch_and_transformers_out():
+    modules = sorted((Path(__file__).parents[2] / "src/longrm/data").glob("*.py"))
+    imports = ", ".join(f"longrm.data.{file.stem}" for file in modules if file.stem != "__init__")
+    code = (
+        f"import sys, {imports}; print(*[name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    path = str(Path(__file__).parents[2] / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": path}
+    )
+    assert done.stdout.strip() == ""

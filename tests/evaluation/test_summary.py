@@ -1,0 +1,149 @@
+import copy
+import dataclasses
+import json
+from importlib import resources
+
+import jsonschema
+import numpy as np
+import pytest
+
+from longrm.evaluation.metrics import metrics_for, paired_difference
+from longrm.evaluation.summary import summarize
+from longrm.types import Outcome
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return json.loads(resources.files("longrm.runs").joinpath("summary.schema.json").read_text())
+
+
+@pytest.fixture
+def check(schema):
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema).validate
+
+
+@pytest.fixture
+def records(judgment):
+    rng = np.random.default_rng(0)
+    return [
+        judgment(
+            f"{length}-{k}",
+            f"{length}-{k // 2}",
+            scores=rng.normal((shift, 0.0), 1.0).tolist(),
+            length=length,
+            depth=float(rng.random()),
+        )
+        for length, shift in ((1024, 0.2), (128, 3.0), (64, 3.0), (512, 1.0))
+        for k in range(60)
+    ]
+
+
+def best_of_four(judgment):
+    rng = np.random.default_rng(1)
+    return [
+        judgment(str(k), ranks=(2, 1, 4, 3), scores=rng.normal(size=4).tolist(), length=128 << k % 3)
+        for k in range(90)
+    ]
+
+
+def test_the_summary_fits_its_schema_and_is_plain_json(check, records):
+    summary = summarize(records, model="m", bench="b", resamples=200)
+    check(summary)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert list(summary["metrics"]["by_length"]) == ["64", "128", "512", "1024"]
+    assert list(summary["metrics"]["by_depth"]) == ["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
+    assert summary["chance"] == {"pair_accuracy": 0.5, "auc_margin": 0.5, "auc_pooled": 0.5}
+    assert summary["complete"] is True
+    assert summary["boundary"]["metric"] == "pair_accuracy"
+
+
+def test_buckets_are_the_metrics_of_their_records(records):
+    metrics = summarize(records, model="m", bench="b", seed=3, resamples=200)["metrics"]
+
+    def expected(keep):
+        found = metrics_for([record for record in records if keep(record)], seed=3, resamples=200)
+        return {name: dataclasses.asdict(metric) for name, metric in found.items()}
+
+    assert metrics["overall"] == expected(lambda record: True)
+    assert metrics["by_length"]["512"] == expected(lambda record: record.length == 512)
+    assert metrics["by_depth"]["0.4-0.6"] == expected(lambda record: 0.4 <= record.depth < 0.6)
+    assert metrics["by_length_and_depth"]["64"]["0.8-1.0"] == expected(
+        lambda record: record.length == 64 and record.depth >= 0.8
+    )
+
+
+def test_every_depth_falls_in_one_bin(judgment):
+    edges = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    records = [judgment(str(edge), scores=(1.0, 0.0), length=64, depth=edge) for edge in edges]
+    metrics = summarize(records, model="m", bench="b", resamples=50)["metrics"]
+    counts = [found["pair_accuracy"]["n"] for found in metrics["by_depth"].values()]
+    assert counts == [1, 1, 1, 1, 2]
+
+
+def test_nothing_is_lost_from_the_counts(check, judgment, records):
+    odd = [
+        judgment("error", outcome=Outcome.ERROR, length=2048, depth=1.0),
+        judgment("refused", outcome=Outcome.REFUSED, length=64, depth=0.0),
+        judgment("no gold", ranks=None, scores=(1.0, 0.0), length=64),
+    ]
+    summary = summarize(records + odd, model="m", bench="b", resamples=100)
+    check(summary)
+    assert summary["complete"] is False
+    assert summary["counts"] == {
+        "comparisons": 243,
+        "groups": 123,
+        "outcomes": {"answered": 241, "unparsed": 0, "refused": 1, "truncated": 0, "too_long": 0, "error": 1},
+        "without_gold": 1,
+    }
+    assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 241
+    lost = summary["metrics"]["by_length"]["2048"]["pair_accuracy"]
+    assert lost == {"value": None, "low": None, "high": None, "n": 0, "groups": 0}
+    assert summary["metrics"]["by_length_and_depth"]["2048"]["0.8-1.0"]["pair_accuracy"] == lost
+    assert "2048" not in summary["boundary"]["effective_n"]
+
+
+def test_without_gold_or_length_there_is_still_a_summary(check, judgment):
+    summary = summarize([judgment(ranks=None)], model="m", bench="b")
+    check(summary)
+    assert (summary["boundary"], summary["chance"], summary["counts"]["without_gold"]) == (None, {}, 1)
+    check(summarize([judgment(outcome=Outcome.UNPARSED, length=64)], model="m", bench="b"))
+
+
+def test_a_depth_that_is_no_fraction_is_refused(judgment):
+    with pytest.raises(ValueError, match=r"'a' has depth 40\.0; a depth is a fraction"):
+        summarize([judgment(scores=(1.0, 0.0), depth=40.0)], model="m", bench="b")
+
+
+def test_a_demo_summary_fits_the_schema(check, judgment, records):
+    evaluation = summarize(records, model="m", bench="b", resamples=50)
+    graded = summarize(best_of_four(judgment), model="m", bench="b4", resamples=50)
+    assert set(graded["metrics"]["overall"]) > {"top1", "exact_order", "position_match", "kendall_tau"}
+    contrast = dataclasses.asdict(paired_difference(records, records))
+    demo = {
+        "schema_version": 1,
+        "kind": "demo",
+        "stages": {"short": evaluation, "long": evaluation | {"best_of_4": graded}},
+        "contrasts": {"long_vs_short": {"by_length": {"4096": contrast}}},
+        "controls": {"unrelated_context": evaluation["metrics"]["overall"]["pair_accuracy"]},
+        "seconds": {"evaluation": 3.5},
+    }
+    check(demo)
+    for spoil in (
+        lambda d: d["stages"]["short"].pop("metrics"),
+        lambda d: d["stages"]["long"]["best_of_4"].update(unknown=1),
+        lambda d: d["contrasts"]["long_vs_short"]["by_length"].update({"4k": contrast}),
+        lambda d: d["controls"].update(unrelated_context=0.5),
+        lambda d: d["stages"]["short"]["metrics"]["overall"]["pair_accuracy"].update(value="1"),
+    ):
+        broken = copy.deepcopy(demo)
+        spoil(broken)
+        with pytest.raises(jsonschema.ValidationError):
+            check(broken)
+
+
+def test_a_stray_key_or_kind_is_refused(check, records):
+    summary = summarize(records, model="m", bench="b", resamples=50)
+    for broken in (summary | {"extra": 1}, summary | {"kind": "other"}, summary | {"schema_version": 2}):
+        with pytest.raises(jsonschema.ValidationError):
+            check(broken)

@@ -1,0 +1,67 @@
+"""Tiny models of the supported families, with weights large enough that a wrong mask shows."""
+
+import copy
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.modeling.attention import NAME
+
+VOCABULARY = 97
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.25,
+    "max_position_embeddings": 4096,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**SIZES),
+    "qwen2": lambda: Qwen2Config(**SIZES),
+    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=16),
+    "mistral": lambda: MistralConfig(**SIZES, sliding_window=None),
+}
+
+
+def make_pair(family: str, kind: str) -> tuple[Any, Any]:
+    """One model under stock SDPA and its twin, with equal weights, under ours."""
+    config = CONFIGS[family]()
+    config.num_labels = 1
+    auto: Any = {"scores": AutoModelForSequenceClassification, "logprobs": AutoModelForCausalLM}[kind]
+    torch.manual_seed(0)
+    stock = auto.from_config(copy.deepcopy(config), attn_implementation="sdpa")
+    ours = auto.from_config(copy.deepcopy(config), attn_implementation=NAME)
+    ours.load_state_dict(stock.state_dict())
+    return stock, ours
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    words = {
+        "<pad>": 0,
+        "<bos>": 1,
+        "<eos>": 2,
+        "<unk>": 3,
+        **{f"w{i}": 4 + i for i in range(VOCABULARY - 4)},
+    }
+    backend = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer.from_backend(backend, bos="<bos>", eos="<eos>", pad="<pad>")

@@ -1,0 +1,188 @@
+"""A shared prefix computes what separate sequences compute: scores, log-probabilities and every gradient."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from longrm.modeling import attention, heads
+from longrm.modeling.attention import forced_path
+from longrm.modeling.shared_prefix import Layout, Packed, TokenTree, TreeShape, pack
+
+from .conftest import CONFIGS, VOCABULARY, make_pair
+
+TOLERANCE = 2e-5  # fp32, relative to the largest value
+SHAPES = [
+    TreeShape(501, (61, 37, 90, 5)),  # nothing aligned
+    TreeShape(83, (19, 7)),
+    TreeShape(83, (19, 7)),  # twins: computed as a batch
+    TreeShape(40, (1, 1, 1)),
+    TreeShape(1, (13,)),
+]
+
+
+def make_trees(shapes: list[TreeShape] = SHAPES) -> list[TokenTree]:
+    draw = random.Random(7)
+    ids = lambda n: [draw.randrange(3, VOCABULARY) for _ in range(n)]  # noqa: E731
+    return [TokenTree(ids(s.prefix), [ids(n) for n in s.branches]) for s in shapes]
+
+
+def separate(model: Any, kind: str, trees: list[TokenTree]) -> list[Tensor]:
+    """The independent truth: one plain forward of transformers a branch."""
+    results = []
+    for tree in trees:
+        for branch in tree.branches:
+            ids = torch.tensor([[*tree.prefix, *branch]])
+            if kind == "scores":
+                results.append(model(input_ids=ids).logits[0])
+            else:
+                logits = model(input_ids=ids).logits[0, len(tree.prefix) - 1 : -1]
+                results.append(logits.log_softmax(-1).gather(1, torch.tensor(branch)[:, None])[:, 0])
+    return results
+
+
+def shared(model: Any, kind: str, packed: Packed) -> list[Tensor]:
+    return (
+        list(heads.scores(model, packed).split(1))
+        if kind == "scores"
+        else heads.response_logprobs(model, packed)
+    )
+
+
+def values_and_gradients(model: Any, results: list[Tensor]) -> dict[str, Tensor]:
+    # Different weights for every result, so that gradients of different branches cannot cancel unseen.
+    loss = sum(((1 + i) * r.mean() for i, r in enumerate(results)), torch.zeros(()))
+    model.zero_grad()
+    loss.backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {"values": torch.cat(results).detach(), **found}
+
+
+def deviation(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
+    """The largest difference over all tensors, each relative to its largest element."""
+    assert found.keys() == truth.keys()
+    return max(float((found[k] - truth[k]).abs().max() / truth[k].abs().max()) for k in truth)
+
+
+@pytest.mark.parametrize("kind", ["scores", "logprobs"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_shared_prefix_equals_separate_sequences(family: str, kind: str):
+    stock, ours = make_pair(family, kind)
+    trees = make_trees()
+    truth = values_and_gradients(stock, separate(stock, kind, trees))
+    for path in ("per_branch", "joint"):
+        with forced_path(path):
+            found = values_and_gradients(ours, shared(ours, kind, pack(trees)))
+        assert deviation(found, truth) < TOLERANCE, path
+
+
+def plain_causal(shape: TreeShape, *_: Any) -> Tensor:
+    """The mask of an ordinary sequence: every branch also sees the branches before it."""
+    branches = torch.arange(shape.prefix, shape.tokens)
+    return torch.where(branches[:, None] >= torch.arange(shape.tokens), 0.0, -torch.inf)
+
+
+def leaking(shape: TreeShape, *_: Any) -> Tensor:
+    """Every branch sees itself and the last token of the branch before it."""
+    mask = attention._branch_mask(shape, torch.float32, torch.device("cpu")).clone()
+    starts = torch.tensor(shape.branches).cumsum(0)[:-1].tolist()
+    for start, end in zip(starts, [*starts[1:], shape.branch_tokens], strict=True):
+        mask[start:end, shape.prefix + start - 1] = 0.0
+    return mask
+
+
+def positions_run_on(packed: Packed) -> Packed:
+    return Packed(packed.input_ids, torch.arange(packed.layout.tokens)[None], packed.layout)
+
+
+@pytest.mark.parametrize("kind", ["scores", "logprobs"])
+@pytest.mark.parametrize("fault", [plain_causal, leaking, positions_run_on])
+def test_faults_are_a_hundred_times_beyond_the_tolerance(
+    kind: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    stock, ours = make_pair("llama", kind)
+    trees = make_trees(SHAPES[:1])
+    packed = pack(trees)
+    if fault is positions_run_on:
+        packed = positions_run_on(packed)
+    else:
+        mask = fault(SHAPES[0])
+        monkeypatch.setattr(attention, "_branch_mask", lambda *_: mask)
+    with torch.no_grad(), forced_path("joint"):
+        found = {"values": torch.cat(shared(ours, kind, packed))}
+        truth = {"values": torch.cat(separate(stock, kind, trees))}
+    assert deviation(found, truth) > 100 * TOLERANCE
+
+
+def test_scores_do_not_depend_on_packing_or_order():
+    _, ours = make_pair("llama", "scores")
+    trees = make_trees()
+    with torch.no_grad():
+        together = heads.scores(ours, pack(trees))
+        alone = torch.cat(
+            [heads.scores(ours, pack([TokenTree(t.prefix, [b])])) for t in trees for b in t.branches]
+        )
+        backwards = heads.scores(
+            ours, pack([TokenTree(t.prefix, t.branches[::-1]) for t in trees[::-1]])
+        ).flip(0)
+    torch.testing.assert_close(together, alone, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(together, backwards, rtol=0, atol=TOLERANCE)
+    assert together.std() > 100 * TOLERANCE
+
+
+def test_scoring_without_gradients_does_not_spoil_training_with_them():
+    _, ours = make_pair("llama", "scores")
+    packed = pack(make_trees([TreeShape(11, (3, 2))]))
+    with torch.inference_mode():
+        heads.scores(ours, packed)
+    heads.scores(ours, packed).sum().backward()
+    assert ours.score.weight.grad is not None
+
+
+@pytest.mark.parametrize("path", ["per_branch", "joint"])
+def test_activation_checkpointing_changes_nothing(path: attention.Path):
+    _, ours = make_pair("llama", "scores")
+    ours.train()
+    packed = pack(make_trees(SHAPES[1:4]))
+    with forced_path(path):
+        truth = values_and_gradients(ours, shared(ours, "scores", packed))
+        ours.activation_checkpointing_enable()
+        found = values_and_gradients(ours, shared(ours, "scores", packed))
+    assert deviation(found, truth) < 1e-6
+
+
+def test_head_is_fp32_in_a_bf16_model():
+    stock, ours = make_pair("llama", "scores")
+    ours.model.bfloat16()
+    packed = pack(make_trees(SHAPES[1:2]))
+    hidden = heads.hidden_states(ours, packed)
+    assert hidden.dtype == torch.bfloat16
+    ends = hidden[packed.layout.branch_ends()].double()
+    exact = (ends @ stock.score.weight.double().T)[:, 0]
+    error = (heads.branch_scores(ours, hidden, packed.layout) - exact).abs().max()
+    rounded = (ends.bfloat16() @ stock.score.weight.bfloat16().T)[:, 0]
+    assert error < 1e-6
+    assert (rounded - exact).abs().max() > 1e-4  # what a bf16 head would have lost
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (heads.branch_scores(ours, hidden, packed.layout) - exact).abs().max() < 1e-6
+
+
+def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
+    stock, ours = make_pair("llama", "scores")
+    tree = make_trees(SHAPES[1:2])[0]
+    packed = pack([tree])
+    begin = packed.layout.branch_tokens()[0]
+    targets = [begin, begin + 4]  # the first token is predicted from the end of the prefix
+    found = heads.token_logprobs(ours, heads.hidden_states(ours, packed), packed, targets)
+    ids = torch.tensor([[*tree.prefix, *tree.branches[0]]])
+    states = stock.model(input_ids=ids).last_hidden_state[0]
+    logits = states @ stock.model.embed_tokens.weight.T
+    truth = logits.log_softmax(-1)[[t - 1 for t in targets], ids[0, targets]]
+    torch.testing.assert_close(found, truth, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_layout_is_hashable_and_equal_by_shape():
+    assert hash(Layout(tuple(SHAPES))) == hash(pack(make_trees()).layout)

@@ -1,0 +1,284 @@
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    EuroBertConfig,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3Config,
+    GPT2Config,
+    GraniteConfig,
+    JambaConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen3Config,
+    T5Config,
+)
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ModelError, RunError
+from longrm.modeling import heads
+from longrm.modeling.attention import NAME
+from longrm.modeling.loading import ModelShape, Scorer, load_scorer, new_scorer, rescale_rope, save
+from longrm.modeling.shared_prefix import TokenTree, pack
+
+from .conftest import CONFIGS, SIZES
+
+SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, init_std=0.3)
+
+
+@pytest.fixture
+def scorer(tokenizer: Tokenizer) -> Scorer:
+    return new_scorer(SHAPE, tokenizer, seed=1)
+
+
+@pytest.fixture
+def folder(scorer: Scorer, tmp_path: Path) -> Path:
+    save(scorer, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def make_tree(seed: int = 0) -> TokenTree:
+    draw = random.Random(seed)
+    ids = lambda n: [draw.randrange(3, 97) for _ in range(n)]  # noqa: E731
+    return TokenTree(ids(37), [[*ids(n), 2] for n in (5, 11, 3)])  # responses end in <eos>
+
+
+def scores(scorer: Scorer) -> torch.Tensor:
+    with torch.no_grad():
+        return heads.scores(scorer.model, pack([make_tree()]))
+
+
+def test_saved_folder_gives_the_same_scores_here_and_in_a_batched_plain_forward(scorer: Scorer, folder: Path):
+    truth = scores(scorer)
+    assert torch.equal(scores(load_scorer(folder)), truth)
+    plain = AutoModelForSequenceClassification.from_pretrained(folder)
+    tree = make_tree()
+    sequences = [torch.tensor([*tree.prefix, *branch]) for branch in tree.branches]
+    pad = plain.config.pad_token_id
+    batch = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad)
+    with torch.no_grad():
+        logits = plain(input_ids=batch, attention_mask=(batch != pad).long()).logits
+    torch.testing.assert_close(logits[:, 0], truth, rtol=1e-5, atol=1e-5)
+    assert plain.config._attn_implementation != NAME
+
+
+def test_saved_tokenizer_loads_in_transformers(scorer: Scorer, folder: Path):
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs.encode("w1 w7 w3", add_special_tokens=False) == scorer.tokenizer.encode("w1 w7 w3")
+    assert theirs.pad_token_id == scorer.tokenizer.pad_id
+
+
+def test_same_seed_same_weights_and_the_callers_random_state_is_left_alone(tokenizer: Tokenizer):
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    one, same, other = (new_scorer(SHAPE, tokenizer, seed=s) for s in (3, 3, 4))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(scores(one), scores(same))
+    assert not torch.equal(scores(one), scores(other))
+
+
+def test_padding_is_never_the_end_of_a_response(tokenizer: Tokenizer, tmp_path: Path):
+    # Transformers would read the score one token early, without a word.
+    confused = Tokenizer.from_backend(tokenizer.backend, bos="<bos>", eos="<eos>", pad="<eos>")
+    scorer = new_scorer(SHAPE, confused, seed=1)
+    assert scorer.model.config.pad_token_id is None
+    save(scorer, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["pad_token_id"] = 2
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    assert load_scorer(tmp_path / "model").model.config.pad_token_id is None
+
+
+def test_rescaled_rope_equals_a_model_made_with_that_theta(scorer: Scorer, tmp_path: Path):
+    before = scores(scorer)
+    rescale_rope(scorer.model, 1e6)
+    save(scorer, tmp_path / "model")
+    reloaded = load_scorer(tmp_path / "model")
+    assert reloaded.model.config.rope_parameters["rope_theta"] == 1e6
+    assert torch.equal(scores(reloaded), scores(scorer))
+    assert (scores(scorer) - before).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="theta"):
+        rescale_rope(scorer.model, 0.5)
+
+
+def test_bf16_body_keeps_the_fp32_head_as_stored(scorer: Scorer, folder: Path):
+    loaded = load_scorer(folder, dtype=torch.bfloat16).model
+    assert loaded.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
+    assert torch.equal(loaded.score.weight, scorer.model.score.weight)
+    assert not torch.equal(loaded.score.weight.bfloat16().float(), loaded.score.weight)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_language_model_needs_a_seed_for_its_new_head(family: str, tokenizer: Tokenizer, tmp_path: Path):
+    model = AutoModelForCausalLM.from_config(CONFIGS[family]())
+    model.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    with pytest.raises(ModelError, match="no scalar head"):
+        load_scorer(tmp_path)
+    one, same, other = (load_scorer(tmp_path, head_seed=s).model.score.weight for s in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def without(*patterns: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        for pattern in patterns:
+            for file in folder.glob(pattern):
+                file.unlink()
+
+    return remove
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def truncated(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def two_labels(folder: Path) -> None:
+    change_weights(folder, lambda w: w.update({"score.weight": torch.zeros(2, 32)}))
+
+
+def one_weight_less(folder: Path) -> None:
+    change_weights(folder, lambda w: w.pop("model.layers.1.mlp.up_proj.weight"))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def unknown_kind(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "no-such-thing"}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (shutil.rmtree, "no such model folder"),
+        (without("config.json"), "no config.json"),
+        (without("*.safetensors"), "no weights"),
+        (without("tokenizer*"), "tokenizer"),
+        (pickled, "pickled weights"),
+        (truncated, "weights cannot be read"),
+        (two_labels, "num_labels=1"),
+        (one_weight_less, "1 weights are missing.*up_proj"),
+        (broken_config, "config cannot be read"),
+        (unknown_kind, "config cannot be read"),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], None], line: str, folder: Path):
+    damage(folder)
+    with pytest.raises(ModelError, match=line) as caught:
+        load_scorer(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_name_that_is_neither_folder_nor_model_is_refused():
+    with pytest.raises(ModelError, match="nor such a Hub model"):
+        load_scorer("nobody/no-such-model")
+
+
+LONGROPE = {
+    "rope_theta": 1e4,
+    "factor": 2.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "original_max_position_embeddings": 2048,
+}
+SMALL = {k: v for k, v in SIZES.items() if k not in ("initializer_range", "max_position_embeddings")}
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (MistralConfig(**SIZES, sliding_window=64), "sliding_window = 64"),
+        (
+            Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=64, max_window_layers=1),
+            "sliding_attention",
+        ),
+        (Gemma2Config(**SMALL, layer_types=["full_attention"] * 2), "attn_logit_softcapping"),
+        (MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2), "linear_attention"),
+        (JambaConfig(**SMALL, attn_layer_period=2, attn_layer_offset=1), "linear_attention"),
+        (BertConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4), "rotary"),
+        (GPT2Config(vocab_size=97, n_embd=32, n_layer=1, n_head=4), "rotary"),
+        (T5Config(vocab_size=97), "encoder-decoder"),
+        (
+            LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+            "rope_type = dynamic",
+        ),
+        (LlamaConfig(**SIZES, is_causal=False), "causal"),
+        (EuroBertConfig(**SMALL), "not causal"),
+        (FalconConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4), "replaced"),
+        (LlamaConfig(**SIZES, rope_parameters={"rope_type": "longrope", **LONGROPE}), "rope_type = longrope"),
+        (GraniteConfig(**SIZES, logits_scaling=8.0), "logits_scaling"),
+        (Gemma3Config(text_config={"vocab_size": 97}), "multimodal"),
+    ],
+)
+def test_unsupported_architectures_are_refused_by_capability(config: Any, line: str, folder: Path):
+    config.save_pretrained(folder)  # weights are never reached
+    with pytest.raises(ModelError, match=line):
+        load_scorer(folder)
+
+
+def test_supported_without_being_named(tokenizer: Tokenizer, tmp_path: Path):
+    # Not one of the four families: its capabilities suffice.
+    config = Phi3Config(**SIZES, num_labels=1)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    assert scores(load_scorer(tmp_path)).shape == (3,)
+
+
+def test_saving_replaces_a_model_and_nothing_else(scorer: Scorer, folder: Path, tmp_path: Path):
+    save(new_scorer(SHAPE, scorer.tokenizer, seed=9), folder)
+    assert not torch.equal(scores(load_scorer(folder)), scores(scorer))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    file = tmp_path / "file"
+    file.write_text("precious")
+    with pytest.raises(RunError, match="not a model folder"):
+        save(scorer, file)
+    with pytest.raises(RunError, match="cannot write"):
+        save(scorer, file / "model")
+    assert file.read_text() == "precious"
+
+
+def test_a_failed_save_leaves_the_old_model_whole(
+    scorer: Scorer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def disk_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Tokenizer, "save", disk_full)
+    with pytest.raises(RunError, match="No space left"):
+        save(new_scorer(SHAPE, scorer.tokenizer, seed=9), folder)
+    assert torch.equal(scores(load_scorer(folder)), scores(scorer))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("wrong", [{"heads": 4, "kv_heads": 3}, {"head_dim": 7}])
+def test_impossible_shapes_are_refused(wrong: dict[str, int]):
+    with pytest.raises(ValueError, match="head"):
+        ModelShape(**wrong)

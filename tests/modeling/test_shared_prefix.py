@@ -1,0 +1,102 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longrm.errors import ModelError
+from longrm.modeling.attention import JOINT_MASK_LIMIT, choose_path
+from longrm.modeling.shared_prefix import Layout, TokenTree, TreeShape, pack
+
+from .conftest import make_pair
+
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+trees = st.lists(
+    st.builds(TokenTree, tokens, st.lists(tokens, min_size=1, max_size=4)), min_size=1, max_size=4
+)
+
+
+@given(trees)
+def test_every_branch_can_be_read_back_from_the_layout(given_trees: list[TokenTree]):
+    packed = pack(given_trees)
+    ids = packed.input_ids[0].tolist()
+    positions = packed.position_ids[0].tolist()
+    spans = list(packed.layout.branches())
+    wanted = [(tree, list(branch)) for tree in given_trees for branch in tree.branches]
+    assert len(spans) == len(wanted)
+    for (last, begin, end), (tree, branch) in zip(spans, wanted, strict=True):
+        size = len(tree.prefix)
+        assert ids[begin:end] == branch
+        assert ids[last + 1 - size : last + 1] == list(tree.prefix)
+        # Read along the branch, positions count on without a gap, as in a sequence of its own.
+        assert positions[last + 1 - size : last + 1] + positions[begin:end] == list(range(size + len(branch)))
+        assert packed.layout.predictors(range(begin, end)) == [last, *range(begin, end - 1)]
+    assert packed.layout.branch_ends() == [end - 1 for _, _, end in spans]
+    assert packed.layout.tokens == len(ids)
+    assert sum(count for _, count in packed.layout.runs()) == len(given_trees)
+
+
+def test_equal_neighbors_make_one_run():
+    a, b = TreeShape(4, (2, 1)), TreeShape(4, (1, 2))
+    assert list(Layout((a, a, b, a)).runs()) == [(a, 2), (b, 1), (a, 1)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ([], "at least one tree"),
+        ([TokenTree([1], [[2]]), TokenTree([], [[2]])], "tree 1 has an empty prefix"),
+        ([TokenTree([1], [])], "tree 0 has no branch"),
+        ([TokenTree([1], [[2], []])], "branch 1 of tree 0 is empty"),
+    ],
+)
+def test_what_cannot_be_packed_is_named(wrong: list[TokenTree], line: str):
+    with pytest.raises(ValueError, match=line):
+        pack(wrong)
+
+
+def test_the_first_token_of_a_prefix_has_no_predictor():
+    layout = pack([TokenTree([1, 2], [[3]]), TokenTree([4], [[5]])]).layout
+    for target in (0, 3, 5, -1):
+        with pytest.raises(ValueError, match="no predictor"):
+            layout.predictors([target])
+    assert layout.predictors([1, 2, 4]) == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("shape", "device", "path"),
+    [
+        (TreeShape(8192, (128, 128)), "cpu", "joint"),
+        (TreeShape(8192, (128, 128)), "cuda", "per_branch"),
+        (TreeShape(24, (20,) * 16), "cpu", "per_branch"),  # the mask would throw most of the work away
+        (TreeShape(131_072, (1024,)), "cpu", "per_branch"),  # the mask would be too large
+    ],
+)
+def test_the_rule_for_the_path(shape: TreeShape, device: str, path: str):
+    assert choose_path(shape, device) == path
+    if path == "joint":
+        assert shape.branch_tokens * shape.tokens <= JOINT_MASK_LIMIT
+
+
+def test_a_plain_forward_is_refused_because_its_padding_would_be_ignored():
+    _, ours = make_pair("llama", "scores")
+    packed = pack([TokenTree([3], [[4]])])
+    with pytest.raises(ModelError, match="packed sequences only"):
+        ours(input_ids=packed.input_ids)
+
+
+@pytest.mark.parametrize("extra", [{"s_aux": 1}, {"softcap": 30.0}, {"sliding_window": 8}])
+def test_attention_that_is_not_computed_is_refused(extra: dict[str, object]):
+    _, ours = make_pair("llama", "scores")
+    packed = pack([TokenTree([3], [[4]])])
+    with pytest.raises(ModelError, match="does not support"):
+        ours.model(packed.input_ids, position_ids=packed.position_ids, layout=packed.layout, **extra)
+
+
+def test_attention_dropout_is_refused_in_training_only():
+    _, ours = make_pair("llama", "scores")
+    for layer in ours.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    packed = pack([TokenTree([3], [[4]])])
+    arguments = {"position_ids": packed.position_ids, "layout": packed.layout}
+    ours.eval().model(packed.input_ids, **arguments)
+    with pytest.raises(ModelError, match="attention_dropout"):
+        ours.train().model(packed.input_ids, **arguments)

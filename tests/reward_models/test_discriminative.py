@@ -1,0 +1,102 @@
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import longrm
+from longrm.errors import DataError, ModelError
+from longrm.modeling.loading import ModelShape, new_scorer, save
+from longrm.reward_models.discriminative import DiscriminativeRewardModel
+from longrm.types import Outcome, Query, ask, presented_order
+from longrm.worlds import Plan, generate, words
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=600), words(), seed=0), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return longrm.load(str(folder))
+
+
+def plain_score(folder, prompt, response):
+    """What a user of transformers alone would compute: one sequence a response, the whole prompt every time."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    ids = tokenizer.apply_chat_template([*prompt, *response], return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        return classifier(ids).logits.item()
+
+
+def queries(n=12, per_group=3, length=100, responses=2):
+    rows = generate(Plan("records", length, responses=responses, per_group=per_group), n, words())
+    return [ask(row, presented_order(row, 0)) for row in rows]
+
+
+def test_scores_equal_those_of_transformers_on_separate_sequences(folder, model):
+    some = queries(n=4, per_group=2)
+    for query, judgment in zip(some, model.judge(some), strict=True):
+        expected = [plain_score(folder, query.prompt, response) for response in query.responses]
+        assert list(judgment.scores) == pytest.approx(expected, abs=1e-4)
+        assert max(expected) - min(expected) > 1e-2, (
+            "the responses must be told apart for this to mean anything"
+        )
+
+
+def test_scores_do_not_depend_on_the_batch(model):
+    some = queries()
+    together = model.judge(some)
+    for query, judgment in zip(some, together, strict=True):
+        (alone,) = model.judge([query])
+        assert list(alone.scores) == pytest.approx(judgment.scores, abs=1e-5)
+        assert alone.prompt_tokens == judgment.prompt_tokens
+    turned = model.judge(some[::-1])[::-1]
+    for one, other in zip(together, turned, strict=True):
+        assert list(one.scores) == pytest.approx(other.scores, abs=1e-5)
+
+
+def test_the_order_of_the_responses_does_not_matter(model):
+    (query,) = queries(n=1, per_group=1, length=200, responses=4)
+    back = Query(query.id, query.prompt, query.responses[::-1])
+    there, here = model.judge([query, back])
+    assert list(there.scores) == pytest.approx(here.scores[::-1], abs=1e-5)
+
+
+def test_what_the_model_cannot_read_is_counted_and_not_cut(model):
+    short, long = queries(n=1, per_group=1)[0], queries(n=1, per_group=1, length=700)[0]
+    judged = model.judge([long, short])
+    assert [judgment.outcome for judgment in judged] == [Outcome.TOO_LONG, Outcome.ANSWERED]
+    assert "the model reads 600" in judged[0].detail
+    with pytest.raises(DataError, match="the model reads 600"):
+        model.score(long.prompt, long.responses)
+
+
+def test_a_response_that_cannot_be_rendered_is_an_error_of_its_own(model):
+    good = queries(n=1, per_group=1)[0]
+    bad = Query("bad", good.prompt, (good.responses[0], ({"role": "system", "content": "x"},)))
+    judged = model.judge([bad, good])
+    assert [judgment.outcome for judgment in judged] == [Outcome.ERROR, Outcome.ANSWERED]
+
+
+def test_plain_text_and_messages_score_alike(model):
+    text = model.score("Who met again?", ["The committee.", "The sailor."])
+    messages = model.score(
+        [{"role": "user", "content": "Who met again?"}],
+        [[{"role": "assistant", "content": "The committee."}], "The sailor."],
+    )
+    assert text == messages
+    assert len(text) == 2
+
+
+def test_a_folder_without_tokenizer_is_one_line(folder, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in folder.iterdir():
+        if "token" not in file.name:
+            (broken / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(ModelError, match="tokenizer") as error:
+        DiscriminativeRewardModel.load(str(broken))
+    assert "\n" not in str(error.value)

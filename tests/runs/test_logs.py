@@ -1,0 +1,111 @@
+import json
+
+import pytest
+
+from longrm.errors import RunError
+from longrm.runs.logs import Log, to_line
+from longrm.runs.records import ExampleRecord, JudgmentRecord, StepRecord
+from longrm.types import Outcome, Span
+
+RECORDS = [
+    JudgmentRecord(
+        "a", "g1", Outcome.ANSWERED, (1, 2), (1, 0), scores=(0.1 + 0.2, -1e-17), length=128, depth=0.5
+    ),
+    JudgmentRecord("ü\n\u2028b", "g1", Outcome.TOO_LONG, None, (0, 1, 2), detail='say "no"'),
+    JudgmentRecord("c", "g2", Outcome.UNPARSED, (2, 1), (0, 1), explanation="…", ranking=(1, 0)),
+]
+
+
+def write(path, records):
+    with Log(path, type(records[0])) as log:
+        log.append(*records)
+
+
+def test_records_come_back_equal_to_the_last_digit(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write(path, RECORDS)
+    assert list(Log(path, JudgmentRecord)) == RECORDS
+
+
+def test_every_record_type_survives_the_round_trip(tmp_path):
+    example = ExampleRecord(
+        "a",
+        ({"role": "user", "content": [{"type": "text", "text": "x"}], "name": None},),
+        (({"role": "assistant", "content": "</script>"},), ({"role": "assistant", "content": ""},)),
+        (Span(0, 1, 2),),
+        evidence=(Span(0, 0, 1),),
+    )
+    step = StepRecord(1, 0.5, 0.25, 1.0, 1e-3, 128, 4096, {"nll": 2.0})
+    for index, record in enumerate((example, step)):
+        path = tmp_path / f"{index}.jsonl"
+        write(path, [record])
+        assert list(Log(path, type(record))) == [record]
+
+
+def test_a_log_cut_at_any_byte_of_its_last_record_reads_the_whole_ones_and_continues_equal(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write(path, RECORDS)
+    whole = path.read_bytes()
+    last = len(to_line(RECORDS[-1]))
+    for cut in range(1, last + 1):
+        path.write_bytes(whole[:-cut])
+        assert list(Log(path, JudgmentRecord)) == RECORDS[:-1], f"{cut} bytes missing"
+        write(path, [RECORDS[-1]])
+        assert path.read_bytes() == whole
+
+
+def test_a_log_that_is_one_half_line_starts_over(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"id": "a"' + b"x" * 200_000)
+    assert list(Log(path, JudgmentRecord)) == []
+    write(path, RECORDS[:1])
+    assert list(Log(path, JudgmentRecord)) == RECORDS[:1]
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write(path, RECORDS)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b'{"id": 3}\n' + lines[2])
+    with pytest.raises(RunError, match=r"log\.jsonl, line 2 is damaged"):
+        list(Log(path, JudgmentRecord))
+
+
+def test_truncate_keeps_the_first_records(tmp_path):
+    path = tmp_path / "log.jsonl"
+    write(path, RECORDS)
+    Log(path, JudgmentRecord).truncate(5)
+    assert list(Log(path, JudgmentRecord)) == RECORDS
+    Log(path, JudgmentRecord).truncate(1)
+    assert list(Log(path, JudgmentRecord)) == RECORDS[:1]
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing_written_before():
+    with pytest.raises(RunError, match="cannot write /dev/full: No space left on device"), FullLog() as log:
+        log.append(*RECORDS)
+
+
+class FullLog(Log[JudgmentRecord]):
+    def __init__(self):
+        from pathlib import Path
+
+        super().__init__(Path("/dev/full"), JudgmentRecord)
+
+    def _cut_half_line(self):
+        """A device has no end to seek to."""
+
+
+def test_a_number_that_is_no_number_is_never_written():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_line(StepRecord(1, float("nan"), 0.0, 0.0, 0.0, 1, 1))
+
+
+def test_a_line_is_plain_json_without_defaults():
+    assert json.loads(to_line(RECORDS[1])) == {
+        "id": "ü\n\u2028b",
+        "group": "g1",
+        "outcome": "too_long",
+        "ranks": None,
+        "order": [0, 1, 2],
+        "detail": 'say "no"',
+    }

@@ -1,0 +1,55 @@
+import re
+
+import pytest
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import DataError
+from longrm.types import message_text
+from longrm.worlds import Plan, generate
+from longrm.worlds.vocabulary import ENTITIES, FILLERS, LINK, RECORDS, SENTENCE, SLOTS, VALUES
+
+
+def test_every_list_has_the_stated_size_and_no_word_stands_in_two_of_them(word_tokenizer):
+    slots = [word for words in SLOTS.values() for word in words]
+    assert (len(ENTITIES), len(VALUES), {len(value) for value in VALUES}) == (400, 64, {6})
+    everything = [*ENTITIES, *VALUES, *slots]
+    assert len({word.lower() for word in everything}) == len(everything)
+    assert len(word_tokenizer.backend.get_vocab()) < 1000
+
+
+def test_every_sentence_is_seven_words_and_a_full_stop():
+    for form in (*RECORDS, LINK, *FILLERS):
+        sentence = re.sub(r"\{\w+\}", "x", form)
+        assert len(re.findall(r"\w+|[^\w\s]", sentence)) == SENTENCE, form
+
+
+@pytest.mark.parametrize("world", ["records", "chain"])
+@pytest.mark.parametrize("responses", [2, 3, 5])
+def test_nothing_a_world_writes_is_unknown_and_all_of_it_comes_back(word_tokenizer, world, responses):
+    unknown = word_tokenizer.backend.token_to_id("<unk>")
+    for comparison in generate(Plan(world, 3000, responses), 3, word_tokenizer):
+        for message in (*comparison.prompt, *(message for r in comparison.responses for message in r)):
+            text = message_text(message)
+            ids = word_tokenizer.encode(text)
+            assert unknown not in ids
+            assert word_tokenizer.decode(ids) == text.replace("\n\n", " ")
+            assert word_tokenizer.encode(word_tokenizer.decode(ids)) == ids
+    assert unknown in word_tokenizer.encode("The zeppelin walked.")
+
+
+def test_a_prompt_and_its_response_are_marked_by_special_tokens(word_tokenizer):
+    prompt = ({"role": "user", "content": "Rain fell."},)
+    response = ({"role": "assistant", "content": "The."},)
+    ids, rest = word_tokenizer.split(prompt, response)
+    names = [word_tokenizer.backend.id_to_token(index) for index in [*ids, *rest]]
+    assert names == ["<user>", "Rain", "fell", ".", "<end>", "<assistant>", "The", ".", "<end>"]
+    with pytest.raises(DataError, match="roles user and assistant"):
+        word_tokenizer.prompt_ids(({"role": "system", "content": "Rain fell."}, *prompt))
+
+
+def test_the_tokenizer_is_read_back_from_a_folder(word_tokenizer, tmp_path):
+    word_tokenizer.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    text = "The access code of Alora is anchor. <end>"
+    assert again.encode(text) == word_tokenizer.encode(text)
+    assert (again.eos_id, again.pad_id) == (word_tokenizer.eos_id, word_tokenizer.pad_id)

@@ -14,6 +14,7 @@ from longrm.errors import LongRMError
 
 COMMANDS = {
     "world": "longrm.cli.world",
+    "train": "longrm.cli.train",
     "evaluate": "longrm.cli.evaluate",
     "score": "longrm.cli.score",
 }

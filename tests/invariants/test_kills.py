@@ -1,0 +1,100 @@
+"""`kill -9` at many moments: what a killed process left is continued to the bytes of an uninterrupted run."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from longrm.data import write
+from longrm.worlds import Plan, generate, words
+
+LINES = {"evaluation": "judgments.jsonl", "training": "steps.jsonl"}
+
+
+def start(arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "longrm", *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def finish(arguments):
+    process = start(arguments)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors.decode()
+
+
+def kill_when(arguments, log: Path, lines: int) -> int:
+    """Kills the command as soon as its log holds so many lines; returns how many it then held."""
+    process = start(arguments)
+    try:
+        while process.poll() is None and count(log) < lines:
+            os.sched_yield()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    return count(log)
+
+
+def count(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def files(folder: Path, names) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+@pytest.fixture(scope="module")
+def comparisons(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    write(path, generate(Plan("records", 64, per_group=1), 2000, words()))
+    return path
+
+
+def test_an_evaluation_killed_at_ten_moments_ends_equal(tmp_path, comparisons):
+    arguments = ["evaluate", "--model", "baseline:random", "--bench", f"file:{comparisons}", "--out"]
+    results = ("judgments.jsonl", "examples.jsonl", "summary.json")
+    finish([*arguments, tmp_path / "whole"])
+    cut = tmp_path / "cut"
+    held = [kill_when([*arguments, cut], cut / LINES["evaluation"], 1 + 199 * moment) for moment in range(10)]
+    assert held[0] >= 1
+    assert sum(1 for n in held if 0 < n < 2000) >= 3, f"the kills came too late to mean anything: {held}"
+    finish([*arguments, cut])
+    assert files(cut, results) == files(tmp_path / "whole", results)
+
+
+RECIPE = """
+stall_steps = 0
+[model.new]
+layers = 2
+hidden = 16
+heads = 2
+head_dim = 8
+[data.world]
+name = "records"
+tokens_per_step = 512
+responses_per_step = 8
+[curriculum]
+lengths = [64, 128]
+[optimizer]
+steps = 40
+learning_rate = 1e-3
+[checkpoint]
+every = 4
+"""
+
+
+@pytest.mark.parametrize("moments", [[1, 17], pytest.param([1, *range(5, 41, 4)], marks=pytest.mark.full)])
+def test_a_training_killed_at_many_moments_ends_equal(tmp_path, moments):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    arguments = ["train", "bradley-terry", "--config", recipe, "--out"]
+    results = ("model/model.safetensors", "steps.jsonl", "contexts.jsonl", "summary.json")
+    finish([*arguments, tmp_path / "whole"])
+    cut = tmp_path / "cut"
+    held = [kill_when([*arguments, cut], cut / LINES["training"], moment) for moment in moments]
+    assert 1 <= held[0] < 40, f"the kills came too late to mean anything: {held}"
+    finish([*arguments, cut])
+    assert files(cut, results) == files(tmp_path / "whole", results)

@@ -1,0 +1,199 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longrm.data import write
+from longrm.errors import ConfigError, DataError, RunError, TrainingError
+from longrm.modeling.loading import ModelShape, new_scorer, save
+from longrm.runs.logs import Log
+from longrm.runs.records import ContextRecord, StepRecord
+from longrm.training.bradley_terry import BradleyTerryTraining, run
+from longrm.worlds import Plan, generate, words
+
+TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
+
+
+def settings(**changes):
+    tree = {
+        "model": {"new": TINY},
+        "data": {
+            "world": {
+                "name": "records",
+                "responses": [2, 4],
+                "tokens_per_step": 512,
+                "responses_per_step": 12,
+            }
+        },
+        "curriculum": {"lengths": [160, 200], "ramp": 0.5},
+        "optimizer": {"steps": 8, "learning_rate": 3e-3},
+        "checkpoint": {"every": 3},
+    }
+    for dotted, value in changes.items():
+        *parents, last = dotted.split("__")
+        below = tree
+        for parent in parents:
+            below = below.setdefault(parent, {})
+        below[last] = value
+    return BradleyTerryTraining.model_validate(tree)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def progress(label, done, total):
+        if done == step:
+            raise Stop
+
+    return progress
+
+
+def files_of(folder):
+    weights = (folder / "model" / "model.safetensors").read_bytes()
+    return weights, (folder / "steps.jsonl").read_bytes(), (folder / "contexts.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("training") / "run"
+    summary = run(settings(), folder)
+    return folder, summary
+
+
+@pytest.mark.parametrize("step", [1, 4, 6, 8])
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, finished, step):
+    with pytest.raises(Stop):
+        run(settings(), tmp_path / "run", progress=stop_at(step))
+    assert run(settings(), tmp_path / "run") == finished[1]
+    assert files_of(tmp_path / "run") == files_of(finished[0])
+
+
+def test_another_seed_gives_other_bytes(tmp_path, finished):
+    run(settings(seed=1), tmp_path / "run")
+    assert files_of(tmp_path / "run")[0] != files_of(finished[0])[0]
+
+
+def test_the_log_tells_every_step_and_what_it_read(finished):
+    folder, summary = finished
+    steps = list(Log(folder / "steps.jsonl", StepRecord))
+    assert [record.step for record in steps] == list(range(1, 9))
+    assert summary["steps"] == 8
+    assert summary["tokens"] == sum(record.tokens for record in steps)
+    assert {record.length for record in steps} > {steps[0].length}, "the curriculum moved"
+    contexts = [
+        digest for record in Log(folder / "contexts.jsonl", ContextRecord) for digest in record.digests
+    ]
+    assert len(contexts) == len(set(contexts)), "no context is seen twice"
+
+
+def test_a_finished_run_is_not_trained_again(finished):
+    folder, summary = finished
+    before = files_of(folder)
+    assert run(settings(), folder, progress=stop_at(1)) == summary
+    assert files_of(folder) == before
+    with pytest.raises(RunError, match="other settings"):
+        run(settings(seed=2), folder)
+
+
+def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, finished):
+    """Eight parts of one comparison or one part of eight: the same gradient."""
+    run(settings(tokens_per_forward=1), tmp_path / "run")
+    whole, parts = (
+        load_file(folder / "model/model.safetensors") for folder in (finished[0], tmp_path / "run")
+    )
+    for name, weight in whole.items():
+        torch.testing.assert_close(parts[name], weight, rtol=1e-3, atol=1e-5)
+    cut, uncut = (list(Log(f / "steps.jsonl", StepRecord)) for f in (tmp_path / "run", finished[0]))
+    for one, other in zip(cut, uncut, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-3)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    write(path, generate(Plan("records", 64, seed=3), 5, words()))
+    return path
+
+
+def from_file(path, **changes):
+    return settings(
+        **{
+            "data": {"path": str(path), "per_step": 2},
+            "curriculum": None,
+            "optimizer__steps": None,
+            **changes,
+        }
+    )
+
+
+def test_an_epoch_over_a_file_reads_every_row_once(tmp_path, pairs):
+    run(from_file(pairs, optimizer__epochs=2), tmp_path / "run")
+    steps = [record.digests for record in Log(tmp_path / "run/contexts.jsonl", ContextRecord)]
+    assert len(steps) == 6
+    first, second = ([digest for digests in half for digest in digests] for half in (steps[:3], steps[3:]))
+    assert sorted(first) == sorted(second)
+    assert len(set(first)) == 5
+    assert first != second, "the order is drawn anew"
+
+
+def test_a_row_without_gold_order_is_named(tmp_path, pairs):
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    rows[2]["ranks"] = [1, 1]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=rf"pairs.jsonl: '{rows[2]['id']}' has no gold order"):
+        run(from_file(pairs, optimizer__epochs=1), tmp_path / "run")
+
+
+def test_a_row_that_is_longer_than_the_model_reads_is_named_and_not_cut(tmp_path, pairs):
+    save(
+        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, max_positions=70), words(), seed=0),
+        tmp_path / "m",
+    )
+    start = {"model": {"path": str(tmp_path / "m")}, "optimizer__epochs": 1}
+    with pytest.raises(DataError, match=r"'records-64-2-s3-\d+-0' has \d+ tokens and the model reads 70"):
+        run(from_file(pairs, **start), tmp_path / "run")
+
+
+def test_a_loss_that_is_no_number_stops_with_advice(tmp_path):
+    with pytest.raises(
+        TrainingError, match=r"the loss of step \d is nan; try a lower optimizer.learning_rate"
+    ):
+        run(settings(optimizer__learning_rate=1e30, optimizer__warmup=0.0), tmp_path / "run")
+
+
+def test_a_stalled_loss_stops_with_advice_and_can_be_allowed(tmp_path):
+    still = {"optimizer__learning_rate": 1e-12}
+    with pytest.raises(TrainingError, match=r"stalled at 0\.\d+ over 5 steps"):
+        run(settings(stall_steps=5, **still), tmp_path / "run")
+    assert run(settings(stall_steps=0, **still), tmp_path / "free")["steps"] == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"curriculum": None}, "generated data needs curriculum.lengths"),
+        ({"optimizer__steps": None}, "generated data has no end: set optimizer.steps"),
+        ({"data__path": "x.jsonl"}, "either data.path or data.world"),
+        ({"model__path": "x"}, "either model.path or model.new"),
+        ({"optimizer__epochs": 1}, "exclude each other"),
+        ({"data": {"path": "x"}}, "a file's rows have their own"),
+    ],
+)
+def test_settings_that_do_not_fit_fail_before_any_work(changes, message):
+    with pytest.raises(ValueError, match=message):
+        settings(**changes)
+
+
+def test_the_learning_rate_follows_the_schedule(tmp_path, finished):
+    rates = [record.learning_rate for record in Log(finished[0] / "steps.jsonl", StepRecord)]
+    assert max(rates) <= 3e-3
+    assert rates[-1] < rates[2]
+
+
+def test_an_unreadable_start_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="required"):
+        BradleyTerryTraining.resolve(None, {"data.path": "x"})

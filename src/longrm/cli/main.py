@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "longrm.cli.train",
     "evaluate": "longrm.cli.evaluate",
     "score": "longrm.cli.score",
+    "report": "longrm.cli.report",
 }
 
 

@@ -1,0 +1,21 @@
+"""`longrm report`."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("report", short_help="Turn run folders into one HTML file.")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
+def command(runs: tuple[Path, ...], out: Path) -> None:
+    r"""Writes one self-contained HTML file about one or more runs, and its figures as SVG and PNG.
+
+    \b
+    longrm report runs/demo --out demo.html
+    longrm report runs/base runs/trained --out compare.html
+    """
+    from longrm.report import build
+
+    build(runs, out)
+    click.echo(f"Wrote {out}")

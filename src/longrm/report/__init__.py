@@ -1,0 +1,5 @@
+"""Run folders become one self-contained HTML file."""
+
+from longrm.report.build import build
+
+__all__ = ["build"]

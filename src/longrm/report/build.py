@@ -1,0 +1,175 @@
+"""Puts the report together: one HTML file, and its figures as SVG and PNG beside it."""
+
+import base64
+import hashlib
+import os
+import shlex
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from longrm import __version__
+from longrm.errors import RunError
+from longrm.report import tables, wording
+from longrm.report.examples import browser
+from longrm.report.material import STAGES, Evaluated, Material, Run, read
+from longrm.report.palette import style_sheet
+
+if TYPE_CHECKING:
+    from longrm.report.figures import Figure
+
+
+def build(runs: Sequence[Path], out: Path) -> None:
+    """Writes a report about evaluation and training runs in any mix, or about one demo.
+
+    The HTML file holds all it needs and loads nothing. Its figures lie beside it too, as SVG and PNG, in
+    `<stem of out>-figures/`: for `report.html` in `report-figures/`.
+
+    Args:
+        runs: Run folders; a demo is reported alone.
+        out: The HTML file. Equal runs give equal bytes.
+
+    Raises:
+        RunError: A folder is no finished run, a file cannot be written, or the packages that draw the figures
+            are not installed.
+    """
+    from longrm.report import figures  # here, because drawing needs the extra `report`
+
+    material = read(runs)
+    metric = _metric(material)
+    curves = [figures.accuracy(material.stages, metric, width) for width in (figures.WIDE, figures.NARROW)]
+    heat = [figures.heat_map(stage, metric, number) for number, stage in enumerate(material.stages)]
+    training = figures.training(material.trained) if material.trained else []
+    found = list(tables.differences(material.demo)) if material.demo is not None else []
+    forest = figures.forest(found) if found else None
+    page = _page(material, metric) | {
+        "accuracy": [figure for figure in curves if figure],
+        "heat": [figure for figure in heat if figure],
+        "training": training,
+        "forest": forest,
+        "points": max((figures.bin_size(len(run.steps)) for run in material.trained), default=1),
+        "differences": tables.difference_table(found) if found else None,
+    }
+    folder = out.with_name(f"{out.stem}-figures")
+    drawn = [figure for figure in [*curves, *heat, *training, forest] if figure]
+    html = _environment().get_template("template.html.j2").render(page, figures=folder.name)
+    _write_figures(drawn, folder)
+    _replace(out, html.encode())
+
+
+def _metric(material: Material) -> str:
+    """What the stages' boundaries are about, where they agree; pair accuracy, which all have, where not."""
+    named = {stage.summary["boundary"]["metric"] for stage in material.stages if stage.summary["boundary"]}
+    return named.pop() if len(named) == 1 else "pair_accuracy"
+
+
+def _page(material: Material, metric: str) -> dict[str, Any]:
+    """What the template prints, apart from the figures."""
+    stages, best_of = material.stages, material.best_of
+    script = _asset("browser.js")
+    return {
+        "title": _title(material),
+        "finding": wording.finding(material),
+        "incomplete": wording.incomplete([*stages, *best_of]),
+        "demo": material.demo,
+        "start": (material.demo or {}).get("notes", {}).get("start", ""),
+        "stages": stages,
+        "meanings": _meanings(material),
+        "metric": wording.METRIC_NAMES[metric],
+        "boundary": tables.boundary_table(stages),
+        "tau": _taus(stages),
+        "few_pairs": any((stage.summary["boundary"] or {}).get("headline") == "slope" for stage in stages),
+        "by_length": tables.length_table(
+            f"{wording.METRIC_NAMES[metric].capitalize()} by length", stages, metric
+        ),
+        "overall": tables.overall_table(
+            "Every metric, with 95% intervals, and what chance would earn", stages
+        ),
+        "depths": tables.depth_tables(stages, metric),
+        "best_of": tables.length_table("Best of 4: top-1 by length", best_of, "top1", chance=True),
+        "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
+        "trained": material.trained,
+        "training_table": tables.training_table(material.trained) if material.trained else None,
+        "browser": browser([*stages, *best_of]),
+        "outcomes": tables.outcome_table(material),
+        "runs": material.runs,
+        "repeat": [_command(run) for run in _given(material)],
+        "seconds": {
+            name.replace("_", " "): wording.seconds(spent)
+            for name, spent in (material.demo or {}).get("seconds", {}).items()
+        },
+        "version": __version__,
+        "style": style_sheet() + _asset("report.css"),
+        "script": script,
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+
+
+def _title(material: Material) -> str:
+    if material.demo is not None:
+        return f"How far into a context the judgment reaches: the demo, seed {material.demo['seed']}"
+    return "How far into a context the judgment reaches" if material.stages else "Training"
+
+
+def _meanings(material: Material) -> list[tuple[Evaluated, str]]:
+    known = dict(STAGES.values())
+    return [(stage, known.get(stage.label, "")) for stage in material.stages] if material.demo else []
+
+
+def _taus(stages: Sequence[Evaluated]) -> str:
+    levels = sorted({stage.summary["boundary"]["tau"] for stage in stages if stage.summary["boundary"]})
+    return " or ".join(f"{100 * tau:g}%" for tau in levels)
+
+
+def _given(material: Material) -> tuple[Run, ...]:
+    """The folders that the report was asked about; a demo's parts come with it."""
+    return material.runs[:1] if material.demo is not None else material.runs
+
+
+def _command(run: Run) -> str:
+    if run.manifest["kind"] != "demo":
+        return run.command("NEW_FOLDER")
+    settings = tomllib.loads(run.settings)
+    controls = " --controls" if settings.get("controls") else ""
+    return f"longrm demo --out NEW_FOLDER --seed {shlex.quote(str(settings['seed']))}{controls}"
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("longrm.report") / name).read_text(encoding="utf-8")
+
+
+def _write_figures(figures: Sequence["Figure"], folder: Path) -> None:
+    for figure in figures:
+        _replace(folder / f"{figure.name}.svg", figure.svg.encode())
+        _replace(folder / f"{figure.name}.png", figure.png())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replaces a file in one step, so that no reader ever sees half of it."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror}") from None

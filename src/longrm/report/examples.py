@@ -1,0 +1,178 @@
+"""Single comparisons for the report's browser, as JSON that is safe inside HTML."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longrm.report.material import Evaluated
+from longrm.runs.logs import Log, to_line
+from longrm.runs.records import ExampleRecord, JudgmentRecord
+from longrm.types import Message, Outcome, Span, message_text, text_of
+
+JUDGMENTS, EXAMPLES = "judgments.jsonl", "examples.jsonl"
+_KEPT = 6_000  # characters kept at either side of a gap in a text too long for one file
+_BUDGET = 700_000  # characters of all comparisons together, so that the file stays small
+
+
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """What the browser shows.
+
+    Attributes:
+        payload: JSON without any character that could end a script element.
+        shown: Comparisons in it.
+        left_out: Comparisons that did not fit; they are in the runs' `examples.jsonl`.
+    """
+
+    payload: str
+    shown: int
+    left_out: int
+
+
+def browser(stages: Sequence[Evaluated]) -> Browser | None:
+    """Collects the comparisons that the runs kept, with every stage's judgment of each; None if there is none.
+
+    A comparison that several stages judged appears once, and pairs and best-of-N of one stage share its name.
+    When they do not all fit, every length keeps as many.
+    """
+    entries: dict[bytes, dict[str, Any]] = {}
+    labels = list(dict.fromkeys(stage.label for stage in stages))
+    styles = {stage.label: stage.style.name for stage in stages}
+    for stage in stages:
+        for example, record in _judged(stage.folder):
+            key = to_line(example)
+            if key not in entries:
+                entries[key] = _entry(example, record)
+            entries[key]["judged"][str(labels.index(stage.label))] = _judgment(record)
+    if not entries:
+        return None
+    chosen = _fitting(list(entries.values()))
+    payload = {
+        "stages": [{"label": label, "style": styles[label]} for label in labels],
+        "comparisons": chosen,
+    }
+    return Browser(_embeddable(payload), len(chosen), len(entries) - len(chosen))
+
+
+def verdict(record: JudgmentRecord) -> str:
+    """Whether the response judged best is a best one; ties between a best and another are `tied`."""
+    if record.outcome is not Outcome.ANSWERED:
+        return "no answer"
+    if record.ranks is None:
+        return "no gold"
+    if record.scores:
+        top = [index for index, score in enumerate(record.scores) if score == max(record.scores)]
+    else:
+        top = list(record.ranking[:1])
+    best = [record.ranks[index] == min(record.ranks) for index in top]
+    return "right" if all(best) else "tied" if any(best) else "wrong"
+
+
+def _judged(folder: Path | None) -> Iterator[tuple[ExampleRecord, JudgmentRecord]]:
+    if folder is None:
+        return
+    examples = {example.id: example for example in Log(folder / EXAMPLES, ExampleRecord)}
+    # A comparison that was judged again, after an error, has its last record.
+    records = {
+        record.id: record for record in Log(folder / JUDGMENTS, JudgmentRecord) if record.id in examples
+    }
+    for name, record in records.items():
+        yield examples[name], record
+
+
+def _entry(example: ExampleRecord, record: JudgmentRecord) -> dict[str, Any]:
+    marks: dict[int, list[tuple[Span, str]]] = defaultdict(list)
+    for span in example.evidence:
+        marks[span.message].append((span, "evidence"))
+    if example.question is not None:
+        marks[example.question.message].append((example.question, "question"))
+    return {
+        "id": example.id,
+        "length": record.length,
+        "depth": record.depth,
+        "task": record.task,
+        "ranks": record.ranks,
+        "messages": [
+            {"role": str(message.get("role", "")), "parts": _parts(_readable(message), marks[place])}
+            for place, message in enumerate(example.prompt)
+        ],
+        "responses": [_shortened(_response_text(response)) for response in example.responses],
+        "judged": {},
+    }
+
+
+def _judgment(record: JudgmentRecord) -> dict[str, Any]:
+    return {
+        "verdict": verdict(record),
+        "outcome": record.outcome.value.replace("_", " "),
+        "scores": record.scores,
+        "ranking": record.ranking,
+        "order": record.order,
+        "detail": record.detail,
+        "explanation": _shortened(record.explanation),
+    }
+
+
+def _parts(text: str, marks: Sequence[tuple[Span, str]]) -> list[tuple[str, str]]:
+    """Cuts a text into plain and marked parts; what is too long between marks is replaced by its size."""
+    parts: list[tuple[str, str]] = []
+    position = 0
+    for span, kind in sorted(marks, key=lambda mark: (mark[0].start, mark[0].end)):
+        start = max(span.start, position)
+        if span.end > start:
+            parts += _plain_parts(text[position:start])
+            parts.append((kind, text[start : span.end]))
+            position = span.end
+    return parts + _plain_parts(text[position:])
+
+
+def _plain_parts(text: str) -> list[tuple[str, str]]:
+    if len(text) <= 2 * _KEPT:
+        return [("plain", text)] if text else []
+    return [("plain", text[:_KEPT]), ("cut", f"{len(text) - 2 * _KEPT:,}"), ("plain", text[-_KEPT:])]
+
+
+def _shortened(text: str) -> str:
+    parts = _plain_parts(text)
+    return "".join(
+        f" [… {part} characters are not in this file …] " if kind == "cut" else part for kind, part in parts
+    )
+
+
+def _readable(message: Message) -> str:
+    """A message's text; one without text, such as a tool call, as JSON."""
+    return message_text(message) or json.dumps(
+        {key: value for key, value in message.items() if key != "role"}, ensure_ascii=False, default=str
+    )
+
+
+def _response_text(response: Sequence[Message]) -> str:
+    return text_of(response) or "\n\n".join(map(_readable, response))
+
+
+def _fitting(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many as the budget takes, in turn from every length, then sorted by length."""
+    seen: dict[Any, int] = defaultdict(int)
+    turns = []
+    for entry in entries:
+        seen[entry["length"], len(entry["responses"])] += 1
+        turns.append((seen[entry["length"], len(entry["responses"])], entry))
+    chosen: list[dict[str, Any]] = []
+    used = 0
+    for _, entry in sorted(turns, key=lambda turn: turn[0]):
+        used += len(json.dumps(entry, ensure_ascii=False))
+        if used > _BUDGET and chosen:
+            break
+        chosen.append(entry)
+    return sorted(chosen, key=lambda entry: (len(entry["responses"]), entry["length"] or 0))
+
+
+def _embeddable(payload: Mapping[str, Any]) -> str:
+    """JSON in which no text can end the script element, open a comment, or break a line of script."""
+    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

@@ -1,0 +1,344 @@
+"""The report's figures. Each is drawn once, in the light colors, as SVG; see `palette.follow_theme`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from longrm.errors import RunError
+from longrm.evaluation.metrics import Metric
+from longrm.report import wording
+from longrm.report.material import Evaluated, Trained
+from longrm.report.palette import COLORS, HEAT_STEPS, Style, follow_theme, heat_step
+from longrm.report.tables import Difference
+
+try:
+    import altair as alt
+    import vl_convert
+except ModuleNotFoundError as error:
+    raise RunError(
+        f"a report needs the package '{error.name}', which is not installed; pip install 'longrm[report]'"
+    ) from None
+
+INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))
+WIDE, NARROW = 520, 190  # plot widths in pixels; the labels at the right come on top
+_SMALL = (190, 130)  # width and height of small multiples
+_LABEL_GAP = 15  # pixels between the direct labels of neighboring curves
+_POINTS = 120  # points that a training curve is drawn with at most
+_CURVES_WITH_LABELS = 8
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawn figure.
+
+    Attributes:
+        name: File name without its ending.
+        title: What it shows, in a few words.
+        alt: What one sees, for those who do not see it.
+        svg: A complete SVG document in the light colors.
+    """
+
+    name: str
+    title: str
+    alt: str
+    svg: str
+
+    @property
+    def inline(self) -> str:
+        """The SVG for an HTML page: it follows the page's colors and loads nothing."""
+        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg)
+        return follow_theme(svg)
+
+    def png(self) -> bytes:
+        """The figure as a bitmap at twice its size."""
+        png: bytes = vl_convert.svg_to_png(self.svg, scale=2)
+        return png
+
+
+def accuracy(stages: Sequence[Evaluated], metric: str, width: int) -> Figure | None:
+    """Accuracy against length with interval bands, the chance line and tau, one curve a stage."""
+    curves = [(stage, found) for stage in stages if (found := stage.by_length(metric))]
+    if not curves:
+        return None
+    chances = {stage.summary["chance"][metric] for stage, _ in curves}
+    taus = {stage.summary["boundary"]["tau"] for stage, _ in curves if stage.summary["boundary"]}
+    lows = [m.low for _, found in curves for m in found.values() if m.low is not None]
+    bottom = max(0.0, int(10 * min([*lows, *(level - 0.1 for level in chances)])) / 10)
+    height = 330 if width == WIDE else 280
+    scale = alt.Scale(domain=[bottom, 1.0], nice=False)
+    layers = [
+        *_level_lines({"chance": chances, "τ": taus}, scale),
+        *_curves(curves, wording.METRIC_NAMES[metric], scale),
+    ]
+    if len(curves) <= _CURVES_WITH_LABELS:
+        layers.append(_end_labels(curves, (1 - bottom) * _LABEL_GAP / height, width, scale))
+    told = "; ".join(_told(stage.label, found) for stage, found in curves)
+    return Figure(
+        "accuracy" if width == WIDE else "accuracy-narrow",
+        "Accuracy against context length",
+        f"Line chart of {wording.METRIC_NAMES[metric]} against length. {told}.",
+        _svg(alt.layer(*layers), width, height),
+    )
+
+
+def heat_map(stage: Evaluated, metric: str, number: int) -> Figure | None:
+    """Accuracy by length and depth: orange below tau, blue above, the number in every cell."""
+    chance, boundary = stage.summary["chance"].get(metric), stage.summary["boundary"]
+    if boundary is None or chance is None:
+        return None
+    rows: Rows = [
+        {
+            "length": int(length),
+            "depth": depth,
+            "step": str(heat_step(found.value, chance, boundary["tau"])),
+            "text": f"{100 * found.value:.0f}",
+        }
+        for length in stage.summary["metrics"]["by_length_and_depth"]
+        for depth, found in stage.by_depth(length, metric).items()
+        if found.value is not None
+    ]
+    if not rows:
+        return None
+    lengths = sorted({row["length"] for row in rows})
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        x=alt.X("length:O", title="length in tokens", axis=alt.Axis(labelExpr=_names(lengths), **_BARE)),
+        y=alt.Y(
+            "depth:O",
+            title="depth (0 = start)",
+            axis=alt.Axis(labelExpr="replace(datum.label,'-','–')", **_BARE),
+        ),
+    )
+    colors = [COLORS[f"heat-{step}"][0] for step in range(HEAT_STEPS)]
+    steps = alt.Scale(domain=[str(step) for step in range(HEAT_STEPS)], range=colors)
+    tiles = base.mark_rect(stroke=PAPER, strokeWidth=2).encode(
+        color=alt.Color("step:N", scale=steps, legend=None)
+    )
+    numbers = base.mark_text(fontSize=11, color=INK).encode(text="text:N")
+    return Figure(
+        f"depth-{number}",
+        stage.label,
+        f"Heat map of {wording.METRIC_NAMES[metric]} in percent by length and depth, for {stage.label}.",
+        _svg(alt.layer(tiles, numbers), max(_SMALL[0], 26 * len(lengths)), _SMALL[1]),
+    )
+
+
+def training(trained: Sequence[Trained]) -> list[Figure]:
+    """Loss, accuracy, longest prompt and throughput against the step, one curve a run."""
+    from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
+    drawn = [
+        ("loss", "Loss", "~g", from_zero, [_binned(run, "loss") for run in trained]),
+        (
+            "training-accuracy",
+            "Accuracy on its own data",
+            ".0%",
+            from_zero,
+            [_binned(run, "accuracy") for run in trained],
+        ),
+        ("length", "Longest prompt, tokens", ",d", doubling, [_binned(run, "length") for run in trained]),
+        ("throughput", "Tokens a second", "~s", from_zero, [_throughput(run) for run in trained]),
+    ]
+    styles = [run.style for run in trained]
+    return [
+        Figure(
+            name,
+            title,
+            f"Line chart of {title[0].lower()}{title[1:]} against the training step.",
+            _svg(
+                _against_step(
+                    styles,
+                    curves,
+                    alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=5)),
+                ),
+                *_SMALL,
+            ),
+        )
+        for name, title, form, scale, curves in drawn
+        if any(curves)
+    ]
+
+
+def forest(differences: Sequence[Difference]) -> Figure:
+    """Differences with their intervals around zero, in percentage points."""
+    rows = [
+        {"label": item.label, "value": 100 * m.value, "low": 100 * m.low, "high": 100 * m.high}
+        for item in differences
+        if (m := item.metric).value is not None and m.low is not None and m.high is not None
+    ]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=190, **_BARE))
+    )
+    zero = (
+        alt.Chart(alt.InlineData(values=[{"zero": 0}]))
+        .mark_rule(color=MUTED, strokeDash=[2, 3])
+        .encode(x="zero:Q")
+    )
+    span = base.mark_rule(color=INK, strokeWidth=2).encode(
+        x=alt.X("low:Q", title="percentage points", axis=alt.Axis(tickCount=4, labelOverlap="greedy")),
+        x2="high:Q",
+    )
+    point = base.mark_point(filled=True, size=70, opacity=1, color=INK, shape="diamond").encode(x="value:Q")
+    return Figure(
+        "differences",
+        "Contrast and controls",
+        "Forest plot of the differences in the table, each with its 95% interval around zero.",
+        _svg(alt.layer(zero, span, point), 180, 26 * len(rows)),
+    )
+
+
+_BARE: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
+
+
+def _curves(
+    curves: Sequence[tuple[Evaluated, Mapping[int, Metric]]], title: str, scale: alt.Scale
+) -> list[alt.Chart]:
+    rows: Rows = [
+        {"curve": str(index), "length": length, "value": m.value, "low": m.low, "high": m.high}
+        for index, (_, found) in enumerate(curves)
+        for length, m in found.items()
+    ]
+    lengths = sorted({row["length"] for row in rows})
+    ends = [lengths[0], lengths[-1]] if len(lengths) > 1 else [lengths[0] / 2, lengths[0] * 2]
+    x = alt.X(
+        "length:Q",
+        title="context length in tokens, log scale",
+        scale=alt.Scale(type="log", base=2, domain=ends, nice=False),
+        axis=alt.Axis(values=lengths, labelExpr=_names(lengths), labelOverlap=True, grid=False),
+    )
+    y = alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(format=".0%", tickCount=6))
+    styles = [stage.style for stage, _ in curves]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=_colors(styles))
+    shapes = alt.Shape("curve:N", scale=_scale([style.shape for style in styles]), legend=None)
+    return [
+        base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=_dashes(styles)),
+        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes),
+    ]
+
+
+def _end_labels(
+    curves: Sequence[tuple[Evaluated, Mapping[int, Metric]]], gap: float, width: int, scale: alt.Scale
+) -> alt.Chart:
+    """The stages' names at the right, moved apart where curves end together."""
+    last = [found[max(found)].value or 0.0 for _, found in curves]
+    places = _spread(last, gap)
+    rows = [
+        {"curve": str(index), "at": place, "label": curves[index][0].label}
+        for index, place in enumerate(places)
+    ]
+    mark = alt.Chart(alt.InlineData(values=rows)).mark_text(
+        align="left", dx=12, fontSize=12, fontWeight=600, limit=150
+    )
+    labels: alt.Chart = mark.encode(
+        x=alt.value(width),
+        y=alt.Y("at:Q", scale=scale),
+        text="label:N",
+        color=_colors([stage.style for stage, _ in curves]),
+    )
+    return labels
+
+
+def _spread(values: Sequence[float], gap: float) -> list[float]:
+    """The values moved apart to at least `gap`, keeping their order and staying at or below 1."""
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    placed = list(values)
+    for lower, upper in pairwise(order):
+        placed[upper] = max(placed[upper], placed[lower] + gap)
+    ceiling = 1.0
+    for index in reversed(order):
+        placed[index] = min(placed[index], ceiling)
+        ceiling = placed[index] - gap
+    return placed
+
+
+def _level_lines(levels: Mapping[str, set[float]], scale: alt.Scale) -> list[alt.Chart]:
+    rows = [
+        {"at": at, "label": f"{name} {100 * at:g}%"} for name, found in levels.items() for at in sorted(found)
+    ]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(y=alt.Y("at:Q", scale=scale))
+    rule = base.mark_rule(color=MUTED, strokeDash=[3, 4], strokeWidth=1)
+    text = base.mark_text(align="left", dx=14, dy=11, fontSize=11, color=MUTED).encode(
+        x=alt.value(0), text="label:N"
+    )
+    return [rule, text]
+
+
+def _against_step(styles: Sequence[Style], curves: Sequence[Rows], y: alt.Y) -> alt.Chart:
+    rows = [row | {"curve": str(index)} for index, curve in enumerate(curves) for row in curve]
+    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
+    base = alt.Chart(alt.InlineData(values=rows)).mark_line(strokeWidth=1.8)
+    chart: alt.Chart = base.encode(x=x, y=y, color=_colors(styles), strokeDash=_dashes(styles))
+    return chart
+
+
+def bin_size(steps: int) -> int:
+    """How many training steps one drawn point is the mean of."""
+    return -(-steps // _POINTS)
+
+
+def _binned(run: Trained, field: str) -> Rows:
+    size = bin_size(len(run.steps))
+    bins = [run.steps[start : start + size] for start in range(0, len(run.steps), size)]
+    return [
+        {"step": part[-1].step, "value": sum(getattr(step, field) for step in part) / len(part)}
+        for part in bins
+    ]
+
+
+def _throughput(run: Trained) -> Rows:
+    size = bin_size(len(run.timing))
+    bins = [run.timing[start : start + size] for start in range(0, len(run.timing), size or 1)]
+    spent = [(part, sum(record.seconds for record in part)) for part in bins]
+    return [
+        {"step": part[-1].step, "value": sum(record.tokens for record in part) / seconds}
+        for part, seconds in spent
+        if seconds > 0
+    ]
+
+
+def _colors(styles: Sequence[Style]) -> alt.Color:
+    return alt.Color("curve:N", scale=_scale([style.color for style in styles]), legend=None)
+
+
+def _dashes(styles: Sequence[Style]) -> alt.StrokeDash:
+    return alt.StrokeDash("curve:N", scale=_scale([list(style.dash) for style in styles]), legend=None)
+
+
+def _scale(values: Sequence[Any]) -> alt.Scale:
+    return alt.Scale(domain=[str(index) for index in range(len(values))], range=list(values))
+
+
+def _names(lengths: Sequence[int]) -> str:
+    """A Vega expression that writes axis labels as `wording.short_tokens` does."""
+    names = ",".join(f"'{length}':'{wording.short_tokens(length)}'" for length in lengths)
+    return f"({{{names}}})[toString(datum.value)]"
+
+
+def _told(label: str, found: Mapping[int, Metric]) -> str:
+    first, last = min(found), max(found)
+    return (
+        f"{label}: {wording.percent(found[first].value)} at {wording.tokens(first)} tokens, "
+        f"{wording.percent(found[last].value)} at {wording.tokens(last)}"
+    )
+
+
+def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart, width: int, height: int) -> str:
+    text = {"labelColor": MUTED, "titleColor": MUTED, "labelFontSize": 12, "titleFontSize": 12}
+    styled = (
+        chart.properties(
+            width=width,
+            height=height,
+            background=PAPER,
+            padding={"left": 12, "right": 8, "top": 6, "bottom": 4},
+        )
+        .configure(font="sans-serif")
+        .configure_axis(
+            **text, titleFontWeight="normal", titlePadding=8, gridColor=LINE, domainColor=LINE, tickColor=LINE
+        )
+        .configure_view(stroke=None)
+    )
+    version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    svg: str = vl_convert.vegalite_to_svg(styled.to_dict(), vl_version=version)
+    return svg

@@ -1,0 +1,210 @@
+"""Reads run folders into what the report shows."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longrm.errors import RunError
+from longrm.evaluation.metrics import Metric
+from longrm.report.palette import Style
+from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest, read_summary
+from longrm.runs.logs import Log
+from longrm.runs.records import StepRecord, TimingRecord
+
+COMMANDS = {
+    "evaluation": "longrm evaluate",
+    "training": "longrm train bradley-terry",
+    "demo": "longrm demo",
+}
+
+STAGES: dict[str, tuple[str, str]] = {
+    "untrained": ("untrained", "the start, before any preference was seen"),
+    "unstructured": ("unstructured", "as short, from a wholly random start"),
+    "short": ("short", "trained on short contexts only"),
+    "control_short": (
+        "control",
+        "short, then more short data, with the same RoPE theta, steps, tokens and optimizer as long",
+    ),
+    "long": ("long", "short, then short-to-long data"),
+    "rescale_only": ("rescale only", "short, with the RoPE theta of long and no further training"),
+    "long_without_rescale": ("long, no rescale", "as long, with the RoPE theta of short"),
+    "shuffled_labels": ("shuffled labels", "as short, trained on labels drawn at random"),
+}
+"""A demo's stages in their fixed order: name -> (label, meaning)."""
+
+_RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # plain evaluation runs: gray, the color of `untrained`, comes last
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run folder: where it lies and what its manifest and settings say."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    settings: str
+
+    def command(self, out: Path | str) -> str:
+        """The shell command that runs this again into `out`; into its own folder, it continues the run."""
+        config = shlex.quote(str(self.folder / CONFIG))
+        return f"{COMMANDS[self.manifest['kind']]} --config {config} --out {shlex.quote(str(out))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One evaluated model: its summary, and the folder that holds its judgments, if it is there."""
+
+    label: str
+    style: Style
+    summary: Mapping[str, Any]
+    folder: Path | None
+
+    def by_length(self, metric: str) -> dict[int, Metric]:
+        """The metric at each length, shortest first; a length where it is undefined is left out."""
+        return _defined({int(key): row for key, row in self.summary["metrics"]["by_length"].items()}, metric)
+
+    def overall(self) -> dict[str, Metric]:
+        """Every metric over all lengths."""
+        return {name: metric_of(value) for name, value in self.summary["metrics"]["overall"].items()}
+
+    def by_depth(self, length: str, metric: str) -> dict[str, Metric]:
+        """The metric at each depth, for contexts of one length."""
+        return _defined(self.summary["metrics"]["by_length_and_depth"][length], metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One training run: its steps, and how long each took."""
+
+    label: str
+    style: Style
+    steps: tuple[StepRecord, ...]
+    timing: tuple[TimingRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """All that a report is made from.
+
+    Attributes:
+        runs: Every run folder, in reading order.
+        stages: Evaluations on pairs (demo) or of any kind (evaluation runs), in drawing order.
+        best_of: The demo's evaluations on best-of-N.
+        trained: Training runs.
+        demo: The demo's summary, if it is one.
+    """
+
+    runs: tuple[Run, ...]
+    stages: tuple[Evaluated, ...]
+    best_of: tuple[Evaluated, ...]
+    trained: tuple[Trained, ...]
+    demo: Mapping[str, Any] | None = None
+
+
+def metric_of(value: Mapping[str, Any]) -> Metric:
+    """A metric as a summary holds it."""
+    return Metric(**{key: value[key] for key in ("value", "low", "high", "n", "groups")})
+
+
+def read(folders: Sequence[Path]) -> Material:
+    """Reads evaluation and training runs in any mix, or one demo.
+
+    Raises:
+        RunError: A folder is no run, is not finished, or is a demo beside other runs.
+    """
+    if not folders:
+        raise RunError("a report needs at least one run folder")
+    runs = tuple(_read_run(folder) for folder in folders)
+    demos = [run for run in runs if run.manifest["kind"] == "demo"]
+    if demos and len(runs) > 1:
+        raise RunError(f"{demos[0].folder} is a demo and is reported alone; leave out the other folders")
+    if demos:
+        return _read_demo(demos[0])
+    stages: list[Evaluated] = []
+    trained: list[Trained] = []
+    names = _folder_names([run.folder for run in runs])
+    for run in runs:
+        if run.manifest["kind"] == "evaluation":
+            style = Style(_RUN_STYLES[len(stages) % len(_RUN_STYLES)] + 8 * (len(stages) // len(_RUN_STYLES)))
+            summary = _finished(run)
+            label = f"{names[run.folder]} · {_short_name(summary['model'])}"
+            stages.append(Evaluated(label, style, summary, run.folder))
+        else:
+            trained.append(_read_training(run, names[run.folder], Style(len(trained) + 3)))
+    return Material(runs, tuple(stages), (), tuple(trained))
+
+
+def stage_label(name: str) -> str:
+    """What the report calls a demo's stage."""
+    return STAGES[name][0] if name in STAGES else name.replace("_", " ")
+
+
+def _read_demo(run: Run) -> Material:
+    summary = _finished(run)
+    runs, trained = [run], list[Trained]()
+    stages, best_of = list[Evaluated](), list[Evaluated]()
+    for place, name in enumerate(sorted(summary["stages"], key=_stage_place)):
+        label = stage_label(name)
+        style = Style(_stage_place(name)[0] if name in STAGES else place)
+        for kind, collected in (("pairs", stages), ("best_of_4", best_of)):
+            held = summary["stages"][name] if kind == "pairs" else summary["stages"][name].get(kind)
+            if held is None:
+                continue
+            folder = run.folder / "stages" / name / kind
+            if folder.is_dir():
+                runs.append(_read_run(folder))
+            collected.append(Evaluated(label, style, held, folder if folder.is_dir() else None))
+        folder = run.folder / "training" / name
+        if folder.is_dir():
+            runs.append(_read_run(folder))
+            trained.append(_read_training(runs[-1], label, style))
+    runs += [_read_run(path.parent) for path in sorted((run.folder / "controls").glob(f"*/{MANIFEST}"))]
+    return Material(tuple(runs), tuple(stages), tuple(best_of), tuple(trained), summary)
+
+
+def _folder_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """Each folder by its last part, or whole where two would share it."""
+    last = [folder.resolve().name for folder in folders]
+    return {
+        folder: name if last.count(name) == 1 else str(folder)
+        for folder, name in zip(folders, last, strict=True)
+    }
+
+
+def _short_name(model: str) -> str:
+    """A model folder by its last two parts; any other name as it is."""
+    return "/".join(Path(model).parts[-2:]) if Path(model).is_absolute() else model
+
+
+def _stage_place(name: str) -> tuple[int, str]:
+    return (list(STAGES).index(name) if name in STAGES else len(STAGES)), name
+
+
+def _read_run(folder: Path) -> Run:
+    manifest = read_manifest(folder)
+    if manifest["kind"] not in COMMANDS:
+        raise RunError(
+            f"{folder} holds a run of kind '{manifest['kind']}'; a report shows {', '.join(COMMANDS)} runs"
+        )
+    try:
+        return Run(folder, manifest, (folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"cannot read {folder / CONFIG}: {error}") from None
+
+
+def _finished(run: Run) -> dict[str, Any]:
+    if not (run.folder / SUMMARY).exists():
+        raise RunError(f"{run.folder} is not finished; continue it with: {run.command(run.folder)}")
+    return read_summary(run.folder)
+
+
+def _read_training(run: Run, label: str, style: Style) -> Trained:
+    _finished(run)
+    steps = tuple(Log(run.folder / "steps.jsonl", StepRecord))
+    return Trained(label, style, steps, tuple(Log(run.folder / "timing.jsonl", TimingRecord)))
+
+
+def _defined(rows: Mapping[Any, Mapping[str, Any]], metric: str) -> dict[Any, Metric]:
+    found = {key: metric_of(row[metric]) for key, row in sorted(rows.items()) if metric in row}
+    return {key: value for key, value in found.items() if value.value is not None}

@@ -1,0 +1,298 @@
+"""The file as a whole: self-contained, escaped, complete, and faithful to its runs."""
+
+import html.parser
+import json
+import re
+import sys
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from longrm.errors import RunError
+from longrm.report import build
+from longrm.runs.folder import RunFolder
+from longrm.types import Outcome
+
+VOID = {"meta", "img", "br", "hr", "input", "link"}
+
+
+class Structure(html.parser.HTMLParser):
+    """What a browser's parser would see: open elements, attributes, and the text of each table."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.unclosed: list[str] = []
+        self.headings: list[int] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.unclosed.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.unclosed.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        if self.unclosed and self.unclosed[-1] not in ("script", "style"):
+            self.text.append(data)
+
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+def loads(text: str) -> list[str]:
+    """Everything in a page that would make a browser fetch something."""
+    structure = Structure(text)
+    fetched = [
+        value
+        for tag, name, value in structure.attributes
+        if (name in ("src", "srcset", "data", "poster", "action") and not value.startswith("data:"))
+        or (name in ("href", "xlink:href") and not value.startswith("#"))
+    ]
+    styles = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
+    styles += "".join(value for _, name, value in structure.attributes if name in ("style", "fill", "stroke"))
+    return fetched + re.findall(r"@import|url\((?!#)", styles)
+
+
+def payload(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="comparisons">(.*?)</script>', text, re.DOTALL)
+    assert found
+    value: dict[str, Any] = json.loads(found[1])
+    return value
+
+
+@pytest.fixture(scope="module")
+def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "report.html"
+    build([demo], out)
+    return out
+
+
+def test_nothing_is_loaded_and_the_check_sees_what_would_be(page: Path) -> None:
+    text = page.read_text()
+    assert loads(text) == []
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "default-src 'none'" in text
+    for leak in (
+        '<img src="https://x.example/a.png">',
+        '<link rel="stylesheet" href="a.css">',
+        "<style>@import 'a.css';</style>",
+        '<p style="background: url(//x)"></p>',
+    ):
+        assert loads(text.replace("</body>", f"{leak}</body>")), leak
+
+
+def test_the_demo_is_small_and_repeats_byte_for_byte(page: Path, demo: Path, tmp_path: Path) -> None:
+    assert page.stat().st_size < 1_500_000
+    build([demo], tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
+
+
+def test_every_section_of_a_demo_is_there(page: Path) -> None:
+    text = page.read_text()
+    structure = Structure(text)
+    words = structure.words()
+    for said in (
+        "positional extrapolation",
+        "nothing on why 8B models fail",
+        "set to look back",
+        "Where the context boundary lies",
+        "Where in the context the evidence stands",
+        "unrelated context − chance",
+        "at chance, as it must be",
+        "Choosing the best of four",
+        "Tokens a second",
+        "Single comparisons",
+        "longrm demo --out NEW_FOLDER --seed 0",
+        "too long",
+        "rows skipped",
+    ):
+        assert said in words, said
+    assert "NaN" not in words
+    assert "None" not in words
+    assert structure.headings[0] == 1
+    assert structure.headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(structure.headings))
+
+
+def test_markup_is_well_formed_and_accessible(page: Path) -> None:
+    structure = Structure(page.read_text())
+    assert structure.unclosed == []
+    ids = Counter(value for _, name, value in structure.attributes if name == "id")
+    assert not [name for name, count in ids.items() if count > 1]
+    assert structure.tags["caption"] == structure.tags["table"] > 10
+    assert structure.tags["main"] == structure.tags["header"] == structure.tags["nav"] == 1
+    drawn = [value for tag, name, value in structure.attributes if (tag, name) == ("div", "role")]
+    described = [v for t, n, v in structure.attributes if (t, n) == ("div", "aria-label") and v]
+    assert len(described) == len(drawn)
+    scopes = sum(tag == "th" and name == "scope" for tag, name, _ in structure.attributes)
+    assert scopes == structure.tags["th"]
+
+
+def test_numbers_are_those_of_the_summary(page: Path, demo: Path) -> None:
+    words = Structure(page.read_text()).words()
+    summary = json.loads((demo / "summary.json").read_text())
+    for stage in summary["stages"].values():
+        for row in stage["metrics"]["by_length"].values():
+            metric = row["pair_accuracy"]
+            assert (
+                f"{100 * metric['value']:.1f}% [{100 * metric['low']:.1f}, {100 * metric['high']:.1f}]"
+                in words
+            )
+    gap = summary["contrasts"]["long_vs_control_short"]["by_length"]["4096"]
+    assert f"+{100 * gap['value']:.1f} [+{100 * gap['low']:.1f}, +{100 * gap['high']:.1f}]" in words
+    assert (
+        f"{summary['stages']['long']['best_of_4']['metrics']['by_length']['4096']['top1']['value']:.1%}"
+        in words
+    )
+
+
+def test_figures_lie_beside_the_file_as_svg_and_png(page: Path) -> None:
+    folder = page.with_name("report-figures")
+    names = {path.stem for path in folder.glob("*.svg")}
+    assert {"accuracy", "accuracy-narrow", "depth-0", "depth-3", "differences", "loss", "throughput"} <= names
+    assert {path.stem for path in folder.glob("*.png")} == names
+    assert not list(folder.glob(".*"))
+    for name in names:
+        root = ElementTree.parse(folder / f"{name}.svg").getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
+        assert "var(--" not in (folder / f"{name}.svg").read_text()
+
+
+def test_inline_figures_follow_the_theme(page: Path) -> None:
+    drawn = re.findall(r'<div class="plot.*?</div>', page.read_text(), re.DOTALL)
+    assert len(drawn) > 8
+    for figure in drawn:
+        assert "var(--" in figure
+        assert not re.findall(r'(?:fill|stroke)="(?:#[0-9a-f]+|white|black)"', figure)
+
+
+def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
+    hostile = synthetic.HOSTILE
+    records = synthetic.judgments(synthetic.CURVES["long"], 1)
+    renamed = [
+        replace(record, id=f"{hostile}-{number:04}", task=hostile, explanation=hostile)
+        for number, record in enumerate(records)
+    ]
+    folder = tmp_path / "run <b>&'\""
+    synthetic.write_evaluation(folder, renamed, model=hostile)
+    out = tmp_path / "hostile.html"
+    build([folder], out)
+    text = out.read_text()
+    structure = Structure(text)
+    assert structure.tags["script"] == 2
+    assert structure.tags["img"] == structure.tags["b"] == 0
+    assert "alert(1)" in structure.words()
+    assert loads(text) == []
+    shown = payload(text)["comparisons"][0]
+    assert shown["task"] == hostile
+    assert shown["judged"]["0"]["explanation"] == hostile
+    for path in out.with_name("hostile-figures").glob("*.svg"):
+        ElementTree.parse(path)
+
+
+def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path: Path) -> None:
+    for number, name in enumerate(("short", "long")):
+        synthetic.write_evaluation(
+            tmp_path / name,
+            synthetic.judgments(synthetic.CURVES[name], number),
+            model=f"/models/{name}/final",
+        )
+    synthetic.write_training(tmp_path / "trained", timed=False)
+    build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
+    words = Structure((tmp_path / "mixed.html").read_text()).words()
+    assert "short · short/final" in words
+    assert "long · long/final holds 75% or more up to 4,096 tokens" in words
+    assert "longrm train bradley-terry --config" in words
+    for absent in ("positional extrapolation", "Choosing the best of four", "Tokens a second", "controls"):
+        assert absent not in words
+
+
+def test_sections_without_data_are_left_out(synthetic: ModuleType, tmp_path: Path) -> None:
+    records = [
+        replace(record, length=None, depth=None, ranks=None)
+        for record in synthetic.judgments(synthetic.CURVES["long"], 1)[:20]
+    ]
+    synthetic.write_evaluation(tmp_path / "plain", records)
+    build([tmp_path / "plain"], tmp_path / "plain.html")
+    text = (tmp_path / "plain.html").read_text()
+    assert "no judgment with a known gold order" in text
+    assert "NaN" not in text
+    assert "context boundary lies" not in text
+    assert "<figure>" not in text
+
+
+def test_errors_are_counted_and_said(synthetic: ModuleType, tmp_path: Path) -> None:
+    records = synthetic.judgments(synthetic.CURVES["long"], 1)
+    records[:3] = [
+        replace(record, outcome=Outcome.ERROR, scores=(), detail="no answer") for record in records[:3]
+    ]
+    synthetic.write_evaluation(tmp_path / "run", records)
+    build([tmp_path / "run"], tmp_path / "run.html")
+    words = Structure((tmp_path / "run.html").read_text()).words()
+    assert "3 comparisons ended in an error" in words
+
+
+def test_a_folder_that_is_no_finished_run_is_refused(synthetic: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    with pytest.raises(RunError, match=r"missing holds no manifest\.json"):
+        build([tmp_path / "missing"], out)
+    with pytest.raises(RunError, match="at least one run folder"):
+        build([], out)
+    records = synthetic.judgments(synthetic.CURVES["long"], 1)
+    synthetic.write_evaluation(tmp_path / "half", records, finished=False)
+    continued = r"half is not finished; continue it with: longrm evaluate --config \S+half/config\.toml --out \S+half$"
+    with pytest.raises(RunError, match=continued):
+        build([tmp_path / "half"], out)
+    with RunFolder(tmp_path / "other", "score", synthetic.Settings()):
+        pass
+    with pytest.raises(RunError, match="kind 'score'"):
+        build([tmp_path / "other"], out)
+    assert not out.exists()
+
+
+def test_a_demo_is_reported_alone(demo: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="reported alone"):
+        build([demo, demo / "training" / "long"], tmp_path / "report.html")
+
+
+def test_an_output_that_cannot_be_written_is_one_line(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        build([demo / "training" / "long"], tmp_path / "file" / "report.html")
+
+
+def test_missing_packages_are_named(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "longrm.report.figures", raising=False)
+    monkeypatch.delattr(sys.modules["longrm.report"], "figures", raising=False)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(RunError, match=r"needs the package 'vl_convert'.*pip install 'longrm\[report\]'"):
+        build([demo], tmp_path / "report.html")
+
+
+def test_the_template_and_its_files_are_in_the_package() -> None:
+    root = Path(__file__).parents[2]
+    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["packages"] == ["src/longrm"]
+    for name in ("template.html.j2", "report.css", "browser.js"):
+        assert (root / "src/longrm/report" / name).is_file()

@@ -13,6 +13,7 @@ from longrm import __version__
 from longrm.errors import LongRMError
 
 COMMANDS = {
+    "demo": "longrm.cli.demo",
     "world": "longrm.cli.world",
     "train": "longrm.cli.train",
     "evaluate": "longrm.cli.evaluate",

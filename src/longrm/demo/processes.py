@@ -1,0 +1,103 @@
+"""Independent parts of the demo side by side: one process a processor, one thread each.
+
+Tiny models gain little from several threads, and lose a lot where another program wants the same processors;
+with one thread each, the parts also compute the same on every machine.
+"""
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from longrm.runs.progress import Progress
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+_queue: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of work.
+
+    Attributes:
+        name: Unique.
+        function: Called with the arguments and a `progress`; another process must be able to import it.
+        arguments: What it is called with.
+        after: Names of the parts that have to be finished before.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    after: tuple[str, ...] = ()
+
+
+class Processes:
+    """Worker processes; a context manager."""
+
+    def __init__(self, count: int, progress: Progress) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._messages = context.SimpleQueue()
+        self._progress = progress
+        self._pool = ProcessPoolExecutor(
+            count, mp_context=context, initializer=_begin, initargs=(self._messages, os.getpid())
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, parts: Sequence[Part]) -> dict[str, float]:
+        """Runs the parts, each as soon as those before it are finished, and returns the seconds each took.
+
+        Raises:
+            Exception: What a part raised; parts that have not begun are then not begun.
+        """
+        waiting, running = list(parts), dict[Future[float], str]()
+        seconds: dict[str, float] = {}
+        while waiting or running:
+            for part in [part for part in waiting if seconds.keys() >= set(part.after)]:
+                waiting.remove(part)
+                running[self._pool.submit(_work, part)] = part.name
+            assert running, f"parts wait for each other: {[part.name for part in waiting]}"
+            done, _ = wait(running, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+            while not self._messages.empty():
+                self._progress(*self._messages.get())
+            seconds |= {running.pop(future): round(future.result(), 3) for future in done}
+        return seconds
+
+
+def _begin(messages: Any, parent: int) -> None:
+    """Prepares a worker: one thread, a way to report, and an end when the main process ends."""
+    import torch
+
+    global _queue
+    _queue = messages
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def _work(part: Part) -> float:
+    began = time.perf_counter()
+    part.function(*part.arguments, progress=partial(_report, part.name))
+    return time.perf_counter() - began
+
+
+def _report(part: str, label: str, done: int, total: int) -> None:
+    _queue.put((f"{part}: {label}", done, total))

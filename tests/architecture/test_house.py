@@ -1,0 +1,70 @@
+"""The rules of the house that a machine can keep."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import longrm
+
+SOURCE = Path(longrm.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def ninth_decile(values):
+    return sorted(values)[int(0.9 * (len(values) - 1))]
+
+
+def functions(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{file.name}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+def test_files_and_functions_stay_small():
+    lengths = {str(file.relative_to(SOURCE)): len(file.read_text().splitlines()) for file in FILES}
+    assert ninth_decile(lengths.values()) <= 400
+    sizes = dict(size for file in FILES for size in functions(file))
+    assert ninth_decile(sizes.values()) <= 40
+    assert max(sizes.values()) <= 100, max(sizes, key=sizes.get)
+
+
+def test_no_folder_is_named_after_nothing():
+    forbidden = {"utils", "base", "common", "helpers", "manager"}
+    assert not forbidden & {
+        part for file in FILES for part in (file.stem, *file.relative_to(SOURCE).parts[:-1])
+    }
+
+
+def test_every_exemption_from_a_check_states_its_reason():
+    bare = re.compile(r"#\s*(noqa(:\s*[A-Z0-9, ]+)?|type:\s*ignore(\[[a-z-, ]+\])?)\s*$")
+    found = [
+        f"{file.name}: {line.strip()}"
+        for file in FILES
+        for line in file.read_text().splitlines()
+        if bare.search(line)
+    ]
+    assert not found
+
+
+def test_the_public_names_are_few_and_exist():
+    assert longrm.__all__ == ["RewardModel", "load"]
+    assert all(hasattr(longrm, name) for name in longrm.__all__)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["longrm", "longrm.benchmarks", "longrm.report", "longrm.evaluation.run", "longrm.data", "longrm.worlds"],
+)
+def test_what_needs_no_model_imports_no_torch(module):
+    probe = f"import sys, {module}; assert not {{'torch', 'transformers'}} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_probe_for_torch_can_fail():
+    probe = "import sys, longrm.modeling.heads; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 1

@@ -1,0 +1,175 @@
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from longrm.cli.main import COMMANDS
+from longrm.data import write
+from longrm.worlds import Plan, generate, words
+
+
+def longrm(*arguments, columns=80, limit=None):
+    def limited():
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.run(
+        [sys.executable, "-m", "longrm", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "COLUMNS": str(columns), "OMP_NUM_THREADS": "1"},
+        preexec_fn=limited,
+    )
+
+
+def refused(*arguments, status=1, **options):
+    """Runs a command that must fail with one clear line, and returns the line."""
+    done = longrm(*arguments, **options)
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("longrm: error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    write(path, generate(Plan("records", 64, per_group=2), 12, words()))
+    return path
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["train", "bradley-terry"]])
+@pytest.mark.parametrize("columns", [80, 50])
+def test_help_fits_the_terminal_and_loads_no_torch(command, columns):
+    probe = (
+        "import sys\nfrom longrm.cli.main import cli\n"
+        f"try: cli.main({[*command, '--help']!r}, prog_name='longrm')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'altair'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Usage: longrm")
+    examples = [line for line in done.stdout.splitlines() if line.strip().startswith("longrm ")]
+    prose = [line for line in done.stdout.splitlines() if line not in examples]
+    assert max(map(len, prose)) <= columns
+
+
+def test_an_evaluation_without_a_local_model_loads_no_torch(tmp_path, pairs):
+    probe = (
+        "import sys\nfrom longrm.cli.main import cli\n"
+        f"cli.main(['evaluate', '--model', 'baseline:longest', '--bench', 'file:{pairs}', '--out', "
+        f"'{tmp_path / 'run'}'], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_wrong_words_get_the_nearest_right_one():
+    assert "No such command 'evalute'. Did you mean 'evaluate'?" in refused("evalute", status=2)
+    assert "No such option '--modle'. Did you mean '--model'?" in refused(
+        "evaluate", "--modle", "x", status=2
+    )
+    assert "Missing option '--out'" in refused("evaluate", status=2)
+
+
+def evaluate(tmp_path, bench, *more, model="baseline:first"):
+    return ["evaluate", "--model", model, "--bench", bench, "--out", tmp_path / "run", *more]
+
+
+def test_unknown_keys_and_wrong_values_are_refused_before_any_work(tmp_path, pairs):
+    bench = f"file:{pairs}"
+    assert "unknown key 'judging.sede'; did you mean 'seed'?" in refused(
+        *evaluate(tmp_path, bench, "--set", "judging.sede=1")
+    )
+    assert "wrong value for 'judging.seed'" in refused(*evaluate(tmp_path, bench, "--set", "judging.seed=x"))
+    assert "no benchmark 'prob'" in refused(*evaluate(tmp_path, "prob"))
+    assert "no baseline 'frist'" in refused(*evaluate(tmp_path, bench, model="baseline:frist"))
+    assert "there is no such model folder" in refused(*evaluate(tmp_path, bench, model="./nowhere"))
+
+
+def test_bad_files_are_named_with_row_and_field(tmp_path, pairs):
+    assert "nothing.jsonl" in refused(*evaluate(tmp_path, f"file:{tmp_path}/nothing.jsonl"))
+    rows = pairs.read_text().splitlines()
+    bad = tmp_path / "bad.jsonl"
+
+    def broken(change):
+        row = json.loads(rows[3])
+        change(row)
+        bad.write_text("\n".join([*rows[:3], json.dumps(row), *rows[4:]]) + "\n")
+        return refused(*evaluate(tmp_path, f"file:{bad}"))
+
+    bad.write_text("\n".join([*rows[:3], rows[3][:50]]) + "\n")
+    assert "bad.jsonl" in refused(*evaluate(tmp_path, f"file:{bad}"))
+    for change, field in [
+        (lambda row: row.pop("responses"), "responses"),
+        (lambda row: row.update(ranks=[1, 2, 3]), "ranks"),
+        (lambda row: row.update(prompt=[]), "prompt"),
+        (lambda row: row.update(context=[[0, 5, 5]]), "context"),
+    ]:
+        line = broken(change)
+        assert field in line
+        assert "4" in line.split("bad.jsonl", 1)[1][:12], line
+    done = longrm(*evaluate(tmp_path, f"file:{bad}", "--on-bad-row", "skip", "--json"))
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)["counts"]
+    assert (counts["comparisons"], counts["skipped_rows"]) == (11, 1)
+
+
+def test_outputs_that_cannot_be_written_are_one_line(tmp_path, pairs):
+    (tmp_path / "file").write_text("")
+    bench = f"file:{pairs}"
+    under = ["evaluate", "--model", "baseline:first", "--bench", bench, "--out", tmp_path / "file" / "run"]
+    assert "Not a directory" in refused(*under)
+    assert "cannot" in refused(
+        "world", "records", "--length", 64, "--n", 3, "--out", tmp_path / "file" / "w.jsonl"
+    )
+    full = refused(
+        "world", "records", "--length", 64, "--n", 300, "--out", tmp_path / "w.jsonl", limit=20_000
+    )
+    assert "w.jsonl" in full
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file"], "nothing half-written stays"
+    full = refused(*evaluate(tmp_path, bench), limit=1_000)
+    assert "File too large" in full
+    again = longrm(*evaluate(tmp_path, bench))
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_run_repeats_from_its_own_configuration(tmp_path, pairs):
+    first = longrm(*evaluate(tmp_path, f"file:{pairs}", "--seed", 7, "--json"))
+    repeat = ["evaluate", "--config", tmp_path / "run/config.toml", "--out", tmp_path / "again", "--json"]
+    assert longrm(*repeat).stdout == first.stdout
+    line = refused(*evaluate(tmp_path, f"file:{pairs}", "--seed", 8))
+    assert "judging.seed: 7 -> 8" in line
+
+
+def test_scoring_writes_the_same_rows_and_their_scores(tmp_path, pairs):
+    out = tmp_path / "scored.jsonl"
+    done = longrm("score", "--model", "baseline:shortest", "--data", pairs, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "in the format 'longrm', recognized from its columns" in done.stderr
+    before = [json.loads(line) for line in pairs.read_text().splitlines()]
+    after = [json.loads(line) for line in out.read_text().splitlines()]
+    for old, new in zip(before, after, strict=True):
+        lengths = [-float(len(response[0]["content"])) for response in old["responses"]]
+        assert new == {**old, "scores": lengths, "scores_outcome": "answered"}
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["scored.jsonl"]
+
+
+def test_a_depth_outside_the_context_is_refused(tmp_path):
+    line = refused(
+        "world", "records", "--length", 64, "--n", 1, "--depth", 2, "--out", tmp_path / "x", status=2
+    )
+    assert "needs a number from 0 (start) to 1 (end), or 'uniform'" in line
+
+
+def test_the_module_is_the_command():
+    assert longrm("--version").stdout.startswith("longrm, version 0.")

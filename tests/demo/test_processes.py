@@ -1,0 +1,89 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longrm.demo.processes import Part, Processes
+from longrm.errors import TrainingError
+
+
+def note(path, text, *, progress):
+    progress("noting", 1, 2)
+    path.write_text(f"{text} {os.getpid()}")
+    progress("noting", 2, 2)
+
+
+def fail(*, progress):
+    raise TrainingError("the loss of step 3 is nan")
+
+
+def test_parts_run_in_other_processes_and_report(tmp_path):
+    told = []
+    with Processes(2, lambda *message: told.append(message)) as workers:
+        parts = [Part(name, note, (tmp_path / name, name)) for name in ("a", "b", "c")]
+        seconds = workers.run(parts)
+    assert sorted(seconds) == ["a", "b", "c"]
+    assert all(value >= 0 for value in seconds.values())
+    pids = {int((tmp_path / name).read_text().split()[1]) for name in ("a", "b", "c")}
+    assert os.getpid() not in pids
+    assert sorted(told) == sorted((f"{name}: noting", done, 2) for name in ("a", "b", "c") for done in (1, 2))
+
+
+def need(path, *, progress):
+    assert path.exists()
+
+
+def test_a_part_waits_for_those_before_it(tmp_path):
+    last = Part("last", need, (tmp_path / "first",), ("first",))
+    with Processes(2, lambda *_: None) as workers:
+        assert list(workers.run([last, Part("first", note, (tmp_path / "first", "x"))])) == ["first", "last"]
+        with pytest.raises(AssertionError, match="wait for each other"):
+            workers.run([Part("a", note, (), ("b",)), Part("b", note, (), ("a",))])
+
+
+def test_what_a_part_raises_is_raised_here():
+    with Processes(1, lambda *_: None) as workers, pytest.raises(TrainingError, match="step 3 is nan"):
+        workers.run([Part("fails", fail, ())])
+
+
+WAITING = """
+import sys, time
+from pathlib import Path
+from longrm.demo.processes import Part, Processes
+
+def wait(path, *, progress):
+    path.write_text(str(__import__('os').getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    with Processes(1, lambda *_: None) as workers:
+        workers.run([Part("waits", wait, (Path(sys.argv[1]),))])
+"""
+
+
+def running(pid):
+    """Whether a process lives; one that has ended and was not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_worker_ends_when_the_main_process_is_killed(tmp_path):
+    script, pid_file = tmp_path / "main.py", tmp_path / "pid"
+    script.write_text(WAITING)
+    main = subprocess.Popen([sys.executable, str(script), str(pid_file)])
+    deadline = time.monotonic() + 120
+    while not (pid_file.exists() and pid_file.read_text()):
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    worker = int(pid_file.read_text())
+    assert running(worker)
+    main.kill()
+    main.wait()
+    while running(worker):
+        assert time.monotonic() < deadline, "the worker outlived its main process"
+        os.sched_yield()

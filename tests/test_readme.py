@@ -1,0 +1,82 @@
+"""The README's commands and code, run as they stand there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from longrm.data import write
+from longrm.modeling.loading import ModelShape, new_scorer, save
+from longrm.training.bradley_terry import BradleyTerryTraining
+from longrm.worlds import Plan, generate, words
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
+
+
+@pytest.fixture
+def user_folder(tmp_path, monkeypatch):
+    """A folder with what the README assumes: the demo's model, and preference data."""
+    save(
+        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words(), seed=0),
+        tmp_path / "runs/demo/training/long/model",
+    )
+    write(tmp_path / "pairs.jsonl", generate(Plan("records", 64), 6, words()))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_python_example_prints_two_scores(user_folder, capsys):
+    (example,) = blocks("python")
+    exec(compile(example, "README.md", "exec"), {})
+    scores = eval(capsys.readouterr().out)
+    assert len(scores) == 2
+    assert all(isinstance(score, float) for score in scores)
+
+
+def test_the_commands_work(user_folder):
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("longrm ")]
+    assert {line.split()[1] for line in lines} == {"score", "evaluate", "report", "world", "train"}
+    small = ["--set", "probe.cells=[{lengths=[64, 128], groups=4, per_group=2}]"]
+    for line in lines:
+        arguments = shlex.split(line)[1:]
+        if arguments[0] == "train":
+            continue  # its model comes from the Hub; its settings are checked below
+        more = small if "probe" in arguments else []
+        done = subprocess.run(
+            [sys.executable, "-m", "longrm", *arguments, *more], capture_output=True, text=True
+        )
+        assert done.returncode == 0, (line, done.stderr)
+    for name in ("scored.jsonl", "runs/probe/summary.json", "probe.html", "records.jsonl"):
+        assert (user_folder / name).stat().st_size > 0
+
+
+def test_the_training_example_has_valid_settings(user_folder):
+    (example,) = blocks("toml")
+    (user_folder / "mine.toml").write_text(example)
+    settings = BradleyTerryTraining.resolve(user_folder / "mine.toml")
+    assert settings.optimizer.epochs == 1
+
+
+def test_every_recipe_resolves():
+    recipes = sorted((Path(__file__).parents[1] / "src/longrm/recipes").rglob("*.toml"))
+    assert len(recipes) >= 3
+    for recipe in recipes:
+        start = {} if "[model.new]" in recipe.read_text() else {"model.path": "somewhere"}
+        assert BradleyTerryTraining.resolve(recipe, start).curriculum is not None
+
+
+def test_the_arms_of_the_demo_differ_in_their_lengths_alone():
+    folder = Path(__file__).parents[1] / "src/longrm/recipes/demo"
+    long, control = (
+        BradleyTerryTraining.resolve(folder / f"{name}.toml", {"model.path": "short"})
+        for name in ("long", "control_short")
+    )
+    assert long.curriculum != control.curriculum
+    assert long.model_copy(update={"curriculum": control.curriculum}) == control

@@ -1,5 +1,5 @@
-# The CPU build of torch is pinned so that a plain install does not fetch CUDA packages.
-# A CUDA build: make install CONSTRAINTS=/dev/null TORCH_INDEX=https://download.pytorch.org/whl/cu128
+# Which build of torch is installed: TORCH_INDEX names the package index to look in as well, such as
+# https://download.pytorch.org/whl/cpu or .../whl/cu128; CONSTRAINTS names the versions (/dev/null for any).
 PYTHON      ?= python3
 CONSTRAINTS ?= constraints.txt
 TORCH_INDEX ?=
@@ -9,7 +9,7 @@ SEED        ?= 0
 BIN  := .venv/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install demo test test-full test-browser check format docs perf clean
+.PHONY: install demo test test-full test-browser check format docs clean
 
 install: .venv/.installed
 
@@ -25,13 +25,13 @@ demo: install
 
 # What a plain run skips is listed at its end, with the reason.
 test: install
-	$(BIN)/python -m pytest -n 2 -m 'not full and not browser'
+	$(BIN)/python -m pytest -n 2
 
 test-full: install
-	$(BIN)/python -m pytest -m 'full'
+	$(BIN)/python -m pytest --run full
 
 test-browser: install
-	$(BIN)/python -m pytest -m 'browser'
+	$(BIN)/python -m pytest --run browser
 
 check: install
 	$(BIN)/ruff format --check .

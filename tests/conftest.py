@@ -1,10 +1,13 @@
-"""Every test runs offline, with the caches of all libraries in a temporary folder."""
+"""Every test runs offline, with one thread, and with the caches of all libraries in a temporary folder."""
 
 import os
 import tempfile
 
+import pytest
+
 _CACHES = tempfile.mkdtemp(prefix="longrm-tests-")
 os.environ.update(
+    OMP_NUM_THREADS="1",  # tests run side by side: more threads than processors wait for each other
     HF_HUB_OFFLINE="1",
     HF_HOME=f"{_CACHES}/huggingface",
     TORCH_EXTENSIONS_DIR=f"{_CACHES}/torch_extensions",
@@ -12,3 +15,22 @@ os.environ.update(
     XDG_CACHE_HOME=f"{_CACHES}/cache",
     TOKENIZERS_PARALLELISM="false",
 )
+
+_APART = {"full": "too slow for a plain run: make test-full", "browser": "needs Chromium: make test-browser"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the way in to the tests that a plain run leaves out."""
+    parser.addoption("--run", choices=list(_APART), help="run the tests with this marker, and no others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips, so that the summary lists them, what a plain run leaves out."""
+    wanted = config.getoption("--run")
+    if wanted:
+        items[:] = [item for item in items if item.get_closest_marker(wanted)]
+        return
+    for item in items:
+        for mark, reason in _APART.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))

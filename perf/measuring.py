@@ -1,0 +1,160 @@
+"""What both performance scripts share: the model, the sequences, fair timing and fresh-process memory."""
+
+import argparse
+import copy
+import gc
+import json
+import os
+import platform
+import random
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForSequenceClassification
+
+from longrm.modeling.attention import NAME
+from longrm.modeling.shared_prefix import TokenTree
+
+Arm = Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One prompt, its responses, and two models of equal weights: stock attention and ours."""
+
+    tree: TokenTree
+    stock: Any
+    ours: Any
+
+
+def model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", type=int, required=True, help="tokens of the prompt")
+    parser.add_argument("--response", type=int, required=True, help="tokens of every response")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--kv-heads", type=int, default=8)
+    parser.add_argument("--intermediate", type=int, default=768)
+    parser.add_argument("--vocabulary", type=int, default=4096)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a readable one")
+
+
+def make_workload(options: argparse.Namespace, responses: int, prompt: int, response: int) -> Workload:
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=options.vocabulary,
+        hidden_size=options.hidden,
+        intermediate_size=options.intermediate,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.kv_heads,
+        max_position_embeddings=max(131_072, prompt + response),
+        pad_token_id=0,
+    )
+    config.num_labels = 1
+    classifier: Any = LlamaForSequenceClassification
+    stock = classifier(copy.deepcopy(config))
+    stock.set_attn_implementation("sdpa")
+    ours = classifier(copy.deepcopy(config))
+    ours.set_attn_implementation(NAME)
+    ours.load_state_dict(stock.state_dict())
+    draw = random.Random(0)
+    lengths = [prompt] + [response] * responses
+    prefix, *branches = [[draw.randrange(1, options.vocabulary) for _ in range(n)] for n in lengths]
+    return Workload(TokenTree(prefix, branches), stock, ours)
+
+
+def linear_flops_per_token(options: argparse.Namespace) -> int:
+    """`c`: multiply-adds count as two; embeddings are looked up, not multiplied."""
+    head = options.hidden // options.heads
+    projections: int = options.hidden * head * 2 * (options.heads + options.kv_heads)
+    layers: int = options.layers
+    mlp: int = 3 * options.hidden * options.intermediate
+    return 2 * layers * (projections + mlp)
+
+
+def attention_flops_per_pair(options: argparse.Namespace) -> int:
+    """`a`: scores and weighted values, for one query token and one key token, over all heads and layers."""
+    width: int = options.hidden
+    return 2 * 2 * width * int(options.layers)
+
+
+def interleaved(arms: Mapping[str, Arm], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every repetition. Arms take turns: a slow minute hits all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(repeats):
+        for name, arm in arms.items():
+            seconds[name].append(timed(arm))
+    return seconds
+
+
+def timed(arm: Arm) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    arm()
+    return time.perf_counter() - start
+
+
+def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def peak_growth(warm: Arm, arm: Arm) -> int:
+    """Bytes by which the resident set grows at most during one call, once a small call has settled it."""
+    warm()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    baseline = _resident("VmRSS")
+    arm()
+    return _resident("VmHWM") - baseline
+
+
+def _resident(field: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+    assert found, f"no {field} in /proc/self/status"
+    return int(found[1]) * 1024
+
+
+def peak_growth_in_fresh_process(arm: str) -> int:
+    """Runs this same script in a new process that measures the memory of one arm."""
+    command = [sys.executable, *sys.argv, "--memory-of", arm]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    """What a reader needs to repeat the measurement."""
+    return {
+        "command": "python " + shlex.join(sys.argv),
+        "machine": f"{os.cpu_count()}-core {platform.machine()} CPU",
+        "threads": options.threads,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def show(result: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+    else:
+        print("  ".join(f"{key} {value}" for key, value in result.items() if isinstance(value, float)))

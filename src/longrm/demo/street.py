@@ -89,7 +89,10 @@ def run(settings: DemoSettings, out: Path, *, progress: Progress = silent) -> di
     began = time.perf_counter()
     arms = (*ARMS, *(CONTROL_ARMS if settings.controls else ()))
     stages = (*STAGES, *(CONTROL_STAGES if settings.controls else ()))
-    with RunFolder(out, "demo", settings) as folder, Processes(len(os.sched_getaffinity(0)), progress) as workers:
+    with (
+        RunFolder(out, "demo", settings) as folder,
+        Processes(len(os.sched_getaffinity(0)), progress) as workers,
+    ):
         seconds = _Seconds(out / SECONDS)
         seconds.add(workers.run(_parts(arms, stages, settings, out)))
         summary = _summary(settings, out, stages, seconds.parts)

@@ -71,15 +71,6 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
         list(Log(path, JudgmentRecord))
 
 
-def test_truncate_keeps_the_first_records(tmp_path):
-    path = tmp_path / "log.jsonl"
-    write(path, RECORDS)
-    Log(path, JudgmentRecord).truncate(5)
-    assert list(Log(path, JudgmentRecord)) == RECORDS
-    Log(path, JudgmentRecord).truncate(1)
-    assert list(Log(path, JudgmentRecord)) == RECORDS[:1]
-
-
 def test_a_full_disk_is_one_line_and_loses_nothing_written_before():
     with pytest.raises(RunError, match="cannot write /dev/full: No space left on device"), FullLog() as log:
         log.append(*RECORDS)

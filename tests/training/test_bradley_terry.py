@@ -71,6 +71,22 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, finished, step):
     assert files_of(tmp_path / "run") == files_of(finished[0])
 
 
+@pytest.mark.parametrize("checkpoint", [6, 8])
+def test_a_log_cut_anywhere_in_its_last_record_ends_equal(tmp_path, finished, checkpoint):
+    """Whether the run was stopped after a checkpoint, or had finished."""
+    if checkpoint == 8:
+        run(settings(), tmp_path / "run")
+    else:
+        with pytest.raises(Stop):
+            run(settings(), tmp_path / "run", progress=stop_at(8))
+    for name in ("steps.jsonl", "contexts.jsonl"):
+        log = tmp_path / "run" / name
+        whole = log.read_bytes()
+        log.write_bytes(whole[: -len(whole.splitlines()[-1]) // 2])
+    assert run(settings(), tmp_path / "run") == finished[1]
+    assert files_of(tmp_path / "run") == files_of(finished[0])
+
+
 def test_another_seed_gives_other_bytes(tmp_path, finished):
     run(settings(seed=1), tmp_path / "run")
     assert files_of(tmp_path / "run")[0] != files_of(finished[0])[0]

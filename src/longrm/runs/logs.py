@@ -79,16 +79,6 @@ class Log(Generic[Record]):
                 f"cannot write {self.path}: {error.strerror}; make room and run the same command again"
             ) from None
 
-    def truncate(self, count: int) -> None:
-        """Keeps the first `count` records, for a run that resumes from an earlier checkpoint."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb+") as file:
-            for _ in range(count):
-                if not file.readline().endswith(b"\n"):
-                    return
-            file.truncate(file.tell())
-
     def _cut_half_line(self) -> None:
         if not self.path.exists():
             return

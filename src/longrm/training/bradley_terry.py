@@ -31,6 +31,7 @@ from longrm.training.trainer import (
     Step,
     StepTrainer,
     TrainingLogs,
+    logged_steps,
     saved_steps,
 )
 from longrm.types import Comparison
@@ -154,7 +155,9 @@ def run(settings: BradleyTerryTraining, out: Path, *, progress: Progress = silen
     """
     with RunFolder(out, "training", settings) as folder:
         if (out / SUMMARY).exists():
-            return read_summary(out)
+            summary = read_summary(out)
+            if logged_steps(out) == summary["steps"]:
+                return summary
         scorer = start_of(settings)
         _train(settings, scorer, out, progress)
         save(scorer, out / "model")
@@ -184,8 +187,8 @@ def _train(settings: BradleyTerryTraining, scorer: Scorer, out: Path, progress: 
     lengths = settings.curriculum
     curriculum = Curriculum(lengths, steps=steps, seed=settings.seed) if lengths else None
     saved = saved_steps(out)
-    latest = saved[-1] if saved else 0
-    with TrainingLogs(out, latest) as logs:
+    checkpoint = out / CHECKPOINTS / str(saved[-1]) if saved else None
+    with TrainingLogs(out, checkpoint) as logs:
         trainer = StepTrainer(
             scorer,
             BradleyTerryObjective(settings, scorer, source, curriculum),
@@ -197,7 +200,7 @@ def _train(settings: BradleyTerryTraining, scorer: Scorer, out: Path, progress: 
             progress=progress,
         )
         trainer.replay(list(logs.steps))
-        trainer.train(resume_from_checkpoint=str(out / CHECKPOINTS / str(latest)) if latest else None)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     scorer.model.eval()
 
 

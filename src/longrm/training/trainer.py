@@ -22,7 +22,8 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 
-CHECKPOINTS, STEPS, TIMING, CONTEXTS = "checkpoints", "steps.jsonl", "timing.jsonl", "contexts.jsonl"
+CHECKPOINTS = "checkpoints"
+LOGS = STEPS, TIMING, CONTEXTS = "steps.jsonl", "timing.jsonl", "contexts.jsonl"
 
 
 class OptimizerSettings(Config):
@@ -104,18 +105,23 @@ class Objective(Protocol):
 class TrainingLogs:
     """The logs of a training run, open together; each holds one record a step.
 
+    They continue from the copies in a checkpoint, whatever became of the logs since.
+
     Args:
         folder: The run folder.
-        done: Steps that the checkpoint to continue from has seen; what lies beyond them is cut.
+        checkpoint: The checkpoint that training continues from; None begins anew.
     """
 
-    def __init__(self, folder: Path, done: int) -> None:
+    def __init__(self, folder: Path, checkpoint: Path | None) -> None:
+        for name in LOGS:
+            if checkpoint:
+                shutil.copyfile(checkpoint / name, folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
         self.steps = Log(folder / STEPS, StepRecord)
         self.timing = Log(folder / TIMING, TimingRecord)
         self.contexts = Log(folder / CONTEXTS, ContextRecord)
         self._open = ExitStack()
-        for log in (self.steps, self.timing, self.contexts):
-            log.truncate(done)
 
     def __enter__(self) -> Self:
         for log in (self.steps, self.timing, self.contexts):
@@ -226,12 +232,19 @@ class StepTrainer(transformers.Trainer):
         shutil.rmtree(scratch, ignore_errors=True)
         super()._save_checkpoint(model, trial)
         (written,) = scratch.iterdir()
+        for name in LOGS:
+            shutil.copyfile(self._folder / name, written / name)
         place = self._folder / CHECKPOINTS
         place.mkdir(exist_ok=True)
         written.rename(place / str(self.state.global_step))
         scratch.rmdir()
         for old in saved_steps(self._folder)[: -self._checkpoints.keep]:
             shutil.rmtree(place / str(old))
+
+
+def logged_steps(folder: Path) -> int:
+    """Steps that all logs of a run folder hold in full."""
+    return min((folder / name).read_bytes().count(b"\n") if (folder / name).exists() else 0 for name in LOGS)
 
 
 def saved_steps(folder: Path) -> list[int]:

@@ -166,11 +166,11 @@ def test_a_row_without_gold_order_is_named(tmp_path, pairs):
 
 def test_a_row_that_is_longer_than_the_model_reads_is_named_and_not_cut(tmp_path, pairs):
     save(
-        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, max_positions=70), words(), seed=0),
+        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, max_positions=60), words(), seed=0),
         tmp_path / "m",
     )
     start = {"model": {"path": str(tmp_path / "m")}, "optimizer__epochs": 1}
-    with pytest.raises(DataError, match=r"'records-64-2-s3-\d+-0' has \d+ tokens and the model reads 70"):
+    with pytest.raises(DataError, match=r"'records-64-2-s3-\d+-0' has \d+ tokens and the model reads 60"):
         run(from_file(pairs, **start), tmp_path / "run")
 
 

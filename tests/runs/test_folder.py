@@ -5,7 +5,7 @@ import pytest
 
 from longrm.config import Config
 from longrm.errors import RunError
-from longrm.runs.folder import RunFolder, read_manifest, read_summary, write_text
+from longrm.runs.folder import RunFolder, read_manifest, read_summary, write_file
 
 
 class Settings(Config):
@@ -98,13 +98,13 @@ def test_a_missing_a_foreign_and_a_damaged_summary_are_named(tmp_path):
 
 def test_a_failed_write_leaves_the_earlier_file_and_no_scratch(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
-    write_text(path, "first")
+    write_file(path, "first")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(RunError, match="cannot write .*: No space left on device"):
-        write_text(path, "second")
+        write_file(path, "second")
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["a.json"]

@@ -2,9 +2,7 @@
 
 import base64
 import hashlib
-import os
 import shlex
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
@@ -14,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
-from longrm.errors import RunError
 from longrm.report import tables, wording
 from longrm.report.examples import browser
 from longrm.report.material import STAGES, Evaluated, Material, Run, read
 from longrm.report.palette import style_sheet
+from longrm.runs.folder import write_file
 
 if TYPE_CHECKING:
     from longrm.report.figures import Figure
@@ -59,7 +57,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
     drawn = [figure for figure in [*curves, *heat, *training, forest] if figure]
     html = _environment().get_template("template.html.j2").render(page, figures=folder.name)
     _write_figures(drawn, folder)
-    _replace(out, html.encode())
+    write_file(out, html)
 
 
 def _metric(material: Material) -> str:
@@ -155,21 +153,5 @@ def _asset(name: str) -> str:
 
 def _write_figures(figures: Sequence["Figure"], folder: Path) -> None:
     for figure in figures:
-        _replace(folder / f"{figure.name}.svg", figure.svg.encode())
-        _replace(folder / f"{figure.name}.png", figure.png())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replaces a file in one step, so that no reader ever sees half of it."""
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror}") from None
+        write_file(folder / f"{figure.name}.svg", figure.svg)
+        write_file(folder / f"{figure.name}.png", figure.png())

@@ -91,7 +91,7 @@ class RunFolder:
             raise RunError(
                 f"{self.path} is not empty and holds no run ({foreign[0]}, ...); take another --out"
             )
-        write_text(self.path / CONFIG, to_toml(settings))
+        write_file(self.path / CONFIG, to_toml(settings))
         write_json(self.path / MANIFEST, _manifest(self.kind))
 
     def _work(self) -> list[str]:
@@ -150,11 +150,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes a JSON object in one step, as `write_text` does."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """Writes a JSON object in one step, as `write_file` does."""
+    write_file(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
     """Replaces a file in one step, so that no reader ever sees half of it.
 
     Raises:
@@ -164,8 +164,8 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:

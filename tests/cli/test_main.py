@@ -162,6 +162,22 @@ def test_scoring_writes_the_same_rows_and_their_scores(tmp_path, pairs):
         lengths = [-float(len(response[0]["content"])) for response in old["responses"]]
         assert new == {**old, "scores": lengths, "scores_outcome": "answered"}
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["scored.jsonl"]
+    again = longrm("score", "--model", "baseline:longest", "--data", out, "--out", tmp_path / "twice.jsonl")
+    assert "the rows have a column 'scores' already; the scores go to 'model_scores'" in again.stderr
+    twice = [json.loads(line) for line in (tmp_path / "twice.jsonl").read_text().splitlines()]
+    assert [row["scores"] for row in twice] == [row["scores"] for row in after]
+    taken = [
+        "score",
+        "--model",
+        "baseline:first",
+        "--data",
+        out,
+        "--out",
+        tmp_path / "x",
+        "--column",
+        "scores",
+    ]
+    assert "name another with --column" in refused(*taken)
 
 
 def test_a_depth_outside_the_context_is_refused(tmp_path):

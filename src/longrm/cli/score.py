@@ -12,7 +12,7 @@ from longrm.cli.progress import progress
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Preference data.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="JSONL or Parquet file to write.")
 @click.option("--format", "row_format", help="The rows' format; recognized from the columns by default.")
-@click.option("--column", default="scores", show_default=True, help="Column for the scores.")
+@click.option("--column", help="Column for the scores (default: scores, or model_scores if that is taken).")
 @click.option(
     "--on-bad-row",
     type=click.Choice(["stop", "skip"]),
@@ -20,7 +20,9 @@ from longrm.cli.progress import progress
     show_default=True,
     help="What an unreadable row does.",
 )
-def command(model: str, data: Path, out: Path, row_format: str | None, column: str, on_bad_row: str) -> None:
+def command(
+    model: str, data: Path, out: Path, row_format: str | None, column: str | None, on_bad_row: str
+) -> None:
     r"""Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
 
     The scores follow the row's own order: chosen, then rejected; or candidates as listed. A row that
@@ -32,10 +34,14 @@ def command(model: str, data: Path, out: Path, row_format: str | None, column: s
     """
     from longrm.evaluation.scored_file import Scoring, score_file
 
-    settings = Scoring.resolve(
-        overrides={"model": model, "data": str(data), "on_bad_row": on_bad_row, "column": column}
-        | ({"format": row_format} if row_format else {})
-    )
+    given = {
+        "model": model,
+        "data": str(data),
+        "on_bad_row": on_bad_row,
+        "format": row_format,
+        "column": column,
+    }
+    settings = Scoring.resolve(overrides={key: value for key, value in given.items() if value is not None})
     with progress() as report:
         result = score_file(settings, out, progress=report)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))

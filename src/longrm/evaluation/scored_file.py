@@ -1,5 +1,6 @@
 """Scores for the rows of a file: the same rows come out, each with its scores."""
 
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
 from longrm.types import Outcome, Query
 
+_logger = logging.getLogger(__name__)
 # Rows between two writes to the log: a killed run loses no more.
 _ROWS_PER_BATCH = 16
 
@@ -30,14 +32,15 @@ class Scoring(Config):
         data: The file or folder of preference data.
         format: The rows' format; recognized from the columns when not given.
         on_bad_row: What a row that cannot be read does.
-        column: Where the scores are written; the outcome goes to the column with `_outcome` behind its name.
+        column: Where the scores are written, and with `_outcome` behind its name the outcome. By default
+            "scores", or "model_scores" where the rows have a column of that name already.
     """
 
     model: str
     data: str
     format: str | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
-    column: str = "scores"
+    column: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> 
         DataError: A row that cannot be read, or that has a column of the scores' name already.
     """
     reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
-    _check_column(reading, settings.column)
+    column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
     with RunFolder(partial, "scoring", settings) as folder:
         model = reward_models.load(settings.model)
@@ -94,7 +97,7 @@ def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> 
                 progress("scoring", len(done), len(done))
         outcomes = Counter(str(record.outcome) for record in done.values())
         result = Scored(len(done), outcomes, reading.skipped.count, reading.format)
-        write_rows(out, _rows(reading, done, settings.column))
+        write_rows(out, _rows(reading, done, column))
     shutil.rmtree(partial)
     return result
 
@@ -118,10 +121,16 @@ def _rows(reading: Reading, records: dict[int, ScoreRecord], column: str) -> Ite
         yield {**row.source, column: scores, f"{column}_outcome": str(record.outcome)}
 
 
-def _check_column(reading: Reading, column: str) -> None:
-    for row in reading:
-        if column in row.source:
-            raise DataError(
-                f"{reading.path} has a column '{column}' already, which would be lost; name another with --column"
-            )
-        return
+def _free_column(reading: Reading, wanted: str | None) -> str:
+    """A column that no row would lose; rows of one file have the same columns."""
+    taken = next(iter(reading)).source.keys()
+    choices = [wanted] if wanted else ["scores", "model_scores"]
+    free = next((name for name in choices if name not in taken and f"{name}_outcome" not in taken), None)
+    if free is None:
+        names = "' and '".join(choices)
+        raise DataError(
+            f"{reading.path} has columns named '{names}' already, which would be lost; name another with --column"
+        )
+    if free != choices[0]:
+        _logger.info("the rows have a column '%s' already; the scores go to '%s'", choices[0], free)
+    return free

@@ -173,7 +173,7 @@ def test_scoring_writes_the_same_rows_and_their_scores(tmp_path, pairs):
         "--data",
         out,
         "--out",
-        tmp_path / "x",
+        tmp_path / "x.jsonl",
         "--column",
         "scores",
     ]
@@ -189,3 +189,40 @@ def test_a_depth_outside_the_context_is_refused(tmp_path):
 
 def test_the_module_is_the_command():
     assert longrm("--version").stdout.startswith("longrm, version 0.")
+
+
+@pytest.mark.parametrize("command", [[], ["train"]])
+def test_a_command_alone_shows_its_help(command):
+    done = longrm(*command)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: longrm")
+    assert not done.stderr
+
+
+def test_examples_in_the_help_stand_on_their_own_lines():
+    lines = [line.strip() for line in longrm("world", "--help").stdout.splitlines()]
+    assert "longrm world records --length 4096 --n 100 --out records.jsonl" in lines
+    assert not any("\\b" in line or "\b" in line for line in lines)
+
+
+def test_numbers_out_of_range_are_refused_before_any_work(tmp_path, pairs):
+    for setting in ("judging.seed=-1", "judging.resamples=0", "judging.tau=2"):
+        line = refused(*evaluate(tmp_path, f"file:{pairs}", "--set", setting))
+        assert f"wrong value for '{setting.split('=')[0]}'" in line
+
+
+def test_a_score_file_is_checked_before_the_model_is_loaded(tmp_path, pairs):
+    score = ["score", "--model", "baseline:first", "--data", pairs, "--out"]
+    assert "is the data itself" in refused(*score, pairs)
+    assert "cannot write this kind of file" in refused(*score, tmp_path / "z.txt")
+    assert "is a folder" in refused(*score, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_skipped_rows_are_told_with_their_reason(tmp_path, pairs):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(pairs.read_text() + '{"half": ')
+    done = longrm(*evaluate(tmp_path, f"file:{bad}", "--on-bad-row", "skip"))
+    assert done.returncode == 0
+    assert "skipped" in done.stderr
+    assert "bad.jsonl" in done.stderr.split("skipped")[1]

@@ -122,6 +122,22 @@ def test_errors_leave_the_run_incomplete_and_are_tried_again(tmp_path):
     assert again == judge(data, Counting(), tmp_path / "clean")
 
 
+def test_a_run_in_which_nothing_could_be_judged_says_why(tmp_path):
+    data = rows(6)
+    with pytest.raises(
+        DataError,
+        match=rf"no comparison of 'test' could be judged; the first, '{data[0].id}': connection lost",
+    ):
+        judge(data, Counting(broken=[row.id for row in data]), tmp_path / "run")
+
+
+def test_data_that_changed_under_a_run_is_refused(tmp_path):
+    data = rows(6)
+    judge(data, Counting(), tmp_path / "run")
+    with pytest.raises(DataError, match=r"holds 3 judgments, such as .* no longer has; the data has changed"):
+        judge(data[:3], Counting(), tmp_path / "run")
+
+
 def test_permuting_the_gold_leaves_the_judgments_unchanged(tmp_path):
     data = rows(60)
     swapped = [replace(row, ranks=row.ranks[::-1]) for row in data]

@@ -1,7 +1,7 @@
 import pytest
 
 import longrm
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, DataError
 from longrm.reward_models import load
 from longrm.types import Query
 
@@ -39,3 +39,9 @@ def test_a_list_content_is_measured_by_its_text():
 def test_an_unknown_baseline_is_named():
     with pytest.raises(ConfigError, match="no baseline 'longets'; known: random, first"):
         load("baseline:longets")
+
+
+@pytest.mark.parametrize("responses", ["text", []])
+def test_responses_that_are_no_list_are_refused(responses):
+    with pytest.raises(DataError, match="a list of responses"):
+        load("baseline:first").score("?", responses)

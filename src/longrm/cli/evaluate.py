@@ -28,7 +28,7 @@ def command(
     limit: int | None,
     on_bad_row: str | None,
 ) -> None:
-    r"""Judges every comparison of a benchmark and reports accuracy by length, with intervals.
+    """Judges every comparison of a benchmark and reports accuracy by length, with intervals.
 
     \b
     longrm evaluate --model runs/demo/training/long/model --bench probe --out runs/probe

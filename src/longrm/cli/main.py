@@ -59,6 +59,9 @@ def main() -> NoReturn:
         cli.main(prog_name="longrm", standalone_mode=False)
     except LongRMError as error:
         _stop(1, f"error: {error}")
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "longrm"
         _stop(2, f"error: {error.format_message()} (see: {command} --help)")

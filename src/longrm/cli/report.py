@@ -9,7 +9,7 @@ import click
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="HTML file to write.")
 def command(runs: tuple[Path, ...], out: Path) -> None:
-    r"""Writes one self-contained HTML file about one or more runs, and its figures as SVG and PNG.
+    """Writes one self-contained HTML file about one or more runs, and its figures as SVG and PNG.
 
     \b
     longrm report runs/demo --out demo.html

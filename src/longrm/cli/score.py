@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from longrm.cli.progress import progress
+from longrm.errors import DataError
 
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
@@ -23,10 +24,10 @@ from longrm.cli.progress import progress
 def command(
     model: str, data: Path, out: Path, row_format: str | None, column: str | None, on_bad_row: str
 ) -> None:
-    r"""Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
+    """Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
 
     The scores follow the row's own order: chosen, then rejected; or candidates as listed. A row that
-    the model could not answer has null scores, and its outcome says why. A killed run continues from
+    the model could not answer has null scores, and its outcome says what happened. A killed run continues from
     what OUT.partial holds.
 
     \b
@@ -46,5 +47,7 @@ def command(
         result = score_file(settings, out, progress=report)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
     click.echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
-    if result.skipped:
-        click.echo(f"Skipped {result.skipped} unreadable rows", err=True)
+    if result.first_without:
+        click.echo(f"Without scores, first: {result.first_without}", err=True)
+    if not result.outcomes.get("answered"):
+        raise DataError(f"the model could score no row of {data}")

@@ -22,6 +22,20 @@ def percent(metric: Metric, *, interval: bool = True) -> str:
 def print_evaluation(summary: Mapping[str, Any]) -> None:
     """Prints accuracy by length, the outcomes, and the context boundary."""
     metrics = summary["metrics"]
+    if metrics["overall"]:
+        _print_metrics(summary)
+    else:
+        Console().print("No gold order is known, so there is no accuracy.")
+    outcomes = {key: count for key, count in summary["counts"]["outcomes"].items() if count}
+    Console().print("Outcomes: " + ", ".join(f"{count} {key}" for key, count in outcomes.items()))
+    if summary["boundary"]:
+        Console().print(boundary_line(summary["boundary"]), highlight=False)
+    if not summary["complete"]:
+        Console().print("Incomplete: some comparisons ended in errors; the same command tries them again.")
+
+
+def _print_metrics(summary: Mapping[str, Any]) -> None:
+    metrics = summary["metrics"]
     name = main_metric(metrics["overall"])
     rows = [("all", metrics["overall"]), *metrics["by_length"].items()]
     _print(
@@ -30,12 +44,6 @@ def print_evaluation(summary: Mapping[str, Any]) -> None:
         [(label, percent(row[name]), str(row[name]["n"]), str(row[name]["groups"])) for label, row in rows],
         caption=f"95% intervals; chance is {100 * summary['chance'][name]:.1f}%",
     )
-    outcomes = {key: count for key, count in summary["counts"]["outcomes"].items() if count}
-    Console().print("Outcomes: " + ", ".join(f"{count} {key}" for key, count in outcomes.items()))
-    if summary["boundary"]:
-        Console().print(boundary_line(summary["boundary"]), highlight=False)
-    if not summary["complete"]:
-        Console().print("Incomplete: some comparisons ended in errors; the same command tries them again.")
 
 
 def main_metric(metrics: Mapping[str, Any]) -> str:

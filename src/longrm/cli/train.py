@@ -16,14 +16,14 @@ def command() -> None:
 @command.command("bradley-terry", short_help="Train a discriminative reward model on comparisons.")
 @run_options("Run folder; the same command continues what is there.")
 def bradley_terry(out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
-    r"""Trains a scalar head on gold-ordered responses, -log sigmoid(r_better - r_worse).
+    """Trains a scalar head on gold-ordered responses, -log sigmoid(r_better - r_worse).
 
     The prompt is encoded once for all its responses. Checkpoints make a killed run continue
     bit for bit; the trained model lies in DIR/model.
 
     \b
-    longrm train bradley-terry --config recipes/demo/short.toml --out runs/short
-    longrm train bradley-terry --config mine.toml --out runs/mine --set optimizer.steps=500
+    longrm train bradley-terry --config mine.toml --out runs/mine
+    longrm train bradley-terry --config mine.toml --out runs/other --set optimizer.learning_rate=1e-5
     """
     from longrm.training.bradley_terry import BradleyTerryTraining, run
 

@@ -50,7 +50,7 @@ def command(
     unrelated: bool,
     out: Path,
 ) -> None:
-    r"""Writes N generated comparisons of the world NAME (records, chain) to a file.
+    """Writes N generated comparisons of the world NAME (records, chain) to a file.
 
     \b
     longrm world records --length 4096 --n 100 --out records.jsonl

@@ -2,13 +2,14 @@
 
 from longrm.data.formats import FORMATS
 from longrm.data.reading import Reading, Row, Skipped, read, read_demonstrations
-from longrm.data.writing import write, write_rows
+from longrm.data.writing import check_writable, write, write_rows
 
 __all__ = [
     "FORMATS",
     "Reading",
     "Row",
     "Skipped",
+    "check_writable",
     "read",
     "read_demonstrations",
     "write",

@@ -61,6 +61,13 @@ class Reading:
         self._files = files
         self._on_bad_row = on_bad_row
 
+    def tell_skipped(self) -> None:
+        """Says which rows the latest iteration has left out, and why."""
+        for message in self.skipped.messages:
+            _logger.info("skipped %s", message)
+        if self.skipped.count > len(self.skipped.messages):
+            _logger.info("skipped %d rows in all", self.skipped.count)
+
     def __iter__(self) -> Iterator[Row]:
         self.skipped = Skipped()
         seen: dict[str, str] = {}

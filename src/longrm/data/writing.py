@@ -49,11 +49,23 @@ def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
     In Parquet, scalars and lists of scalars have Arrow's types; what is nested has the type `arrow.json`.
     """
     path = Path(path)
-    writers = {".jsonl": _write_jsonl, ".json": _write_jsonl, ".parquet": _write_parquet}
-    if path.suffix not in writers:
-        raise DataError(f"{path}: cannot write this kind of file; known: {', '.join(writers)}")
+    check_writable(path)
+    write_to = _write_parquet if path.suffix == ".parquet" else _write_jsonl
     with _replacing(path) as file:
-        return writers[path.suffix](file, rows, path)
+        return write_to(file, rows, path)
+
+
+def check_writable(path: Path) -> None:
+    """Refuses, before any work is done for it, a path that rows cannot be written to.
+
+    Raises:
+        DataError: It is a folder, or has the suffix of no known kind of file.
+    """
+    known = (".jsonl", ".json", ".parquet")
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; name a file")
+    if path.suffix not in known:
+        raise DataError(f"{path}: cannot write this kind of file; known: {', '.join(known)}")
 
 
 @contextmanager
@@ -61,8 +73,6 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file beside the path, which takes its place when all went well and is removed when not."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        if path.is_dir():
-            raise DataError(f"{path}: is a folder; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with scratch.open("wb") as file:

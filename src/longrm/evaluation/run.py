@@ -65,6 +65,7 @@ def run(
             progress=progress,
         )
         if bench.reading is not None:
+            bench.reading.tell_skipped()
             summary["counts"]["skipped_rows"] = bench.reading.skipped.count
             folder.write_summary(summary)
     return summary

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pydantic import Field
+
 from longrm.config import Config
 from longrm.errors import DataError
 from longrm.evaluation.summary import summarize
@@ -30,10 +32,10 @@ class Judging(Config):
         tau: Accuracy that defines the context boundary; by default (1 + chance) / 2.
     """
 
-    seed: int = 0
-    examples: int = 3
-    resamples: int = 2000
-    tau: float | None = None
+    seed: int = Field(0, ge=0)
+    examples: int = Field(3, ge=0)
+    resamples: int = Field(2000, ge=100)
+    tau: float | None = Field(None, gt=0.0, lt=1.0)
 
 
 def evaluate(
@@ -83,8 +85,7 @@ def evaluate(
                 log.append(*judged)
                 records |= {record.id: record for record in judged}
             progress(f"judging {bench}", len(ids), total if total is not None else len(ids))
-    if not ids:
-        raise DataError(f"the benchmark '{bench}' holds no comparison")
+    _check_run(records, ids, bench)
     summary = summarize(
         [records[name] for name in ids],
         model=model.name,
@@ -107,6 +108,22 @@ def _check(batch: list[Comparison], ids: dict[str, None]) -> None:
                 "they are no evaluation data"
             )
         ids[comparison.id] = None
+
+
+def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, None], bench: str) -> None:
+    if not ids:
+        raise DataError(f"the benchmark '{bench}' holds no comparison")
+    stale = records.keys() - ids.keys()
+    if stale:
+        raise DataError(
+            f"the run holds {len(stale)} judgments, such as '{min(stale)}', of comparisons that '{bench}' no longer "
+            "has; the data has changed, so take another --out"
+        )
+    if all(record.outcome is Outcome.ERROR for record in records.values()):
+        first = next(iter(records.values()))
+        raise DataError(
+            f"no comparison of '{bench}' could be judged; the first, '{first.id}': {first.detail}"
+        )
 
 
 def _judge(batch: list[Comparison], model: RewardModel, seed: int) -> list[JudgmentRecord]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from longrm import reward_models
 from longrm.config import Config
-from longrm.data import Reading, Row, read, write_rows
+from longrm.data import Reading, Row, check_writable, read, write_rows
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder
@@ -50,6 +50,7 @@ class ScoreRecord:
     number: int
     outcome: Outcome
     scores: tuple[float, ...] = ()
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,14 @@ class Scored:
         outcomes: How many rows had each outcome; only answered ones have scores.
         skipped: Rows that could not be read and were left out.
         format: The rows' format.
+        first_without: Number and reason of the first row without scores; empty if all have some.
     """
 
     rows: int
     outcomes: Mapping[str, int]
     skipped: int
     format: str
+    first_without: str
 
 
 def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> Scored:
@@ -82,6 +85,9 @@ def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> 
     Raises:
         DataError: A row that cannot be read, or that has a column of the scores' name already.
     """
+    if out.resolve() == Path(settings.data).resolve():
+        raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
+    check_writable(out)
     reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
@@ -96,7 +102,10 @@ def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> 
                     done |= {record.number: record for record in fresh}
                 progress("scoring", len(done), len(done))
         outcomes = Counter(str(record.outcome) for record in done.values())
-        result = Scored(len(done), outcomes, reading.skipped.count, reading.format)
+        without = [record for record in done.values() if record.outcome is not Outcome.ANSWERED]
+        reason = f"row {without[0].number}: {without[0].detail}" if without else ""
+        result = Scored(len(done), outcomes, reading.skipped.count, reading.format, reason)
+        reading.tell_skipped()
         write_rows(out, _rows(reading, done, column))
     shutil.rmtree(partial)
     return result
@@ -111,7 +120,10 @@ def _batches(reading: Reading) -> Iterator[list[Row]]:
 def _score(batch: list[Row], model: RewardModel) -> list[ScoreRecord]:
     queries = [Query(row.comparison.id, row.comparison.prompt, row.comparison.responses) for row in batch]
     judgments = zip(batch, model.judge(queries), strict=True)
-    return [ScoreRecord(row.number, judgment.outcome, judgment.scores) for row, judgment in judgments]
+    return [
+        ScoreRecord(row.number, judgment.outcome, judgment.scores, judgment.detail)
+        for row, judgment in judgments
+    ]
 
 
 def _rows(reading: Reading, records: dict[int, ScoreRecord], column: str) -> Iterator[dict[str, Any]]:

@@ -31,14 +31,16 @@ class RewardModel(ABC):
 
         Args:
             prompt: The user's text, or messages.
-            responses: Two or more responses (one is allowed too), each text or messages.
+            responses: A list of responses, one at least, each text or messages.
 
         Returns:
             One number a response, higher is better.
 
         Raises:
-            DataError: The model could not answer; the message says why.
+            DataError: There is no response, or the model could not answer; the message says why.
         """
+        if isinstance(responses, str) or not responses:
+            raise DataError("score needs a list of responses, one at least, even where there is only one")
         query = Query(
             "score", as_messages(prompt, "user"), tuple(as_messages(text, "assistant") for text in responses)
         )

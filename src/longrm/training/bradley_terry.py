@@ -55,15 +55,25 @@ class NewModel(Config):
     """
 
     tokenizer: str = "words"
-    layers: int = 2
-    hidden: int = 64
-    heads: int = 4
-    kv_heads: int | None = None
-    head_dim: int = 32
-    intermediate: int | None = None
-    rope_theta: float = 10_000.0
-    init_std: float = 0.02
+    layers: int = Field(2, ge=1)
+    hidden: int = Field(64, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int | None = Field(None, ge=1)
+    head_dim: int = Field(32, ge=2, multiple_of=2)
+    intermediate: int | None = Field(None, ge=1)
+    rope_theta: float = Field(10_000.0, gt=1.0)
+    init_std: float = Field(0.02, gt=0.0)
     structured: bool = False
+
+    @model_validator(mode="after")
+    def _divides(self) -> "NewModel":
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        if self.structured and self.layers < 2:
+            raise ValueError("a structured start needs at least 2 layers")
+        return self
 
     def shape(self) -> ModelShape:
         """The sizes with their defaults filled in."""

@@ -182,10 +182,7 @@ class StepTrainer(transformers.Trainer):
         for micro in step.micro_batches:
             loss, own = self._objective.loss(model, micro)
             if not math.isfinite(loss.item()):
-                raise TrainingError(
-                    f"the loss of step {self.state.global_step + 1} is {loss.item()}; "
-                    "try a lower optimizer.learning_rate, a longer warmup, or check the data for extreme rows"
-                )
+                raise _diverged("loss", self.state.global_step + 1, loss.item())
             self.accelerator.backward(loss * micro.weight)
             for name, value in (own | {"loss": loss.item()}).items():
                 figures[name] = figures.get(name, 0.0) + micro.weight * value
@@ -198,6 +195,8 @@ class StepTrainer(transformers.Trainer):
         """Writes the finished step; Trainer's own last summary is left out."""
         if "grad_norm" not in logs:
             return
+        if not math.isfinite(logs["grad_norm"]):
+            raise _diverged("gradient", self.state.global_step, logs["grad_norm"])
         figures = dict(self._figures)
         record = StepRecord(
             step=self.state.global_step,
@@ -240,6 +239,13 @@ class StepTrainer(transformers.Trainer):
         scratch.rmdir()
         for old in saved_steps(self._folder)[: -self._checkpoints.keep]:
             shutil.rmtree(place / str(old))
+
+
+def _diverged(what: str, step: int, value: float) -> TrainingError:
+    return TrainingError(
+        f"the {what} of step {step} is {value}; try a lower optimizer.learning_rate, a longer warmup, "
+        "or check the data for extreme rows"
+    )
 
 
 def logged_steps(folder: Path) -> int:

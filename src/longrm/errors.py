@@ -18,7 +18,7 @@ class ModelError(LongRMError, ValueError):
 
 
 class RunError(LongRMError):
-    """A run folder that cannot be written, continued or read."""
+    """A run that cannot go on: its folder cannot be used, its budget is spent, its server is lost."""
 
 
 class TrainingError(LongRMError):

@@ -98,11 +98,36 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a reward model is given: no gold, no metadata, and no order that gives the gold away."""
+    """What a reward model is given: no gold, no metadata, and no order that gives the gold away.
+
+    Attributes:
+        id: The comparison's id.
+        prompt: The messages that every response answers.
+        responses: In presented order.
+        context: Where the long context stands in the prompt, if known: what may be cut or compressed.
+        question: Where the question stands in the prompt, if known.
+        trial: Counts the askings of one comparison from 0: its orders, and its votes within an order.
+    """
 
     id: str
     prompt: tuple[Message, ...]
     responses: tuple[Response, ...]
+    context: tuple[Span, ...] = ()
+    question: Span | None = None
+    trial: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What was cut out of a context that did not fit.
+
+    Attributes:
+        policy: What was cut: "middle", "left" (the beginning) or "right" (the end).
+        tokens: How many tokens were cut, as the model counts them.
+    """
+
+    policy: str
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +138,13 @@ class Judgment:
         outcome: What became of the query.
         scores: One number a response, higher is better; empty unless answered with scores.
         order: Indices of the responses from best to worst; empty unless answered with an order.
-        explanation: What the model wrote, if it writes.
+        explanation: What the model wrote, if it writes; whole, thinking included.
         detail: Why there is no answer, in one line; empty when there is one.
         prompt_tokens: Tokens of the prompt as the model counts them; None where it counts none.
+        cut: What was cut out of the context to make it fit; None where nothing was.
+        attempts: How often the model was asked until it answered, or was given up.
+        contradicted: Whether the explanation argues for another verdict than the one given; None where the
+            model explains nothing that could tell.
     """
 
     outcome: Outcome
@@ -124,6 +153,13 @@ class Judgment:
     explanation: str = ""
     detail: str = ""
     prompt_tokens: int | None = None
+    cut: Cut | None = None
+    attempts: int = 1
+    contradicted: bool | None = None
+
+
+Scale = Literal["logit", "points", "verdict", "none"]
+"""What a difference of two scores means: log-odds; points of a rubric; shares of votes; nothing but an order."""
 
 
 def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:
@@ -139,9 +175,16 @@ def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:
     return tuple(sorted(range(len(keys)), key=lambda index: keys[index]))
 
 
-def ask(comparison: Comparison, order: Sequence[int]) -> Query:
+def ask(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Query:
     """Turns a comparison into the query that a reward model may see."""
-    return Query(comparison.id, comparison.prompt, tuple(comparison.responses[index] for index in order))
+    return Query(
+        comparison.id,
+        comparison.prompt,
+        tuple(comparison.responses[index] for index in order),
+        comparison.context,
+        comparison.question,
+        trial,
+    )
 
 
 def text_of(messages: Sequence[Message]) -> str:

@@ -100,6 +100,40 @@ def test_a_generation_prompt_that_opens_a_thought_is_left_to_the_response(byte_l
     assert mine.decode(response) == "[/INST]The access code is copper.</s>"
 
 
+@pytest.mark.parametrize("family", ["byte_level", "spaced"])
+@pytest.mark.parametrize("name", NAMES)
+def test_generation_ids_are_those_of_transformers(name, family, templates, request):
+    backend = request.getfixturevalue(family)
+    mine, peer = ours(backend, templates[name]), theirs(backend, templates[name])
+    for messages in conversations(name):
+        expected = peer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)["input_ids"]
+        assert mine.generation_ids(messages) == expected
+        assert expected.count(mine.bos_id) == ("bos_token" in templates[name])
+
+
+def test_a_thought_is_opened_for_who_writes_only(byte_level, templates):
+    mine = ours(byte_level, templates["reasoner"])
+    assert mine.decode(mine.generation_ids([ASK])).endswith("[/INST]<think>\n")
+    assert mine.generation_ids([ASK]) != mine.prompt_ids([ASK])
+
+
+def test_without_a_template_generation_continues_the_plain_text(byte_level, spaced):
+    for backend, begins in [(byte_level, True), (spaced, False)]:
+        mine = ours(backend, None)
+        ids = mine.generation_ids([SYSTEM, ASK])
+        assert ids == mine.prompt_ids([SYSTEM, ASK])
+        assert ids == backend.encode(f"{SYSTEM['content']}\n\n{ASK['content']}").ids
+        assert (ids[0] == mine.bos_id) == begins
+    with pytest.raises(DataError, match="no token"):
+        ours(spaced, None).generation_ids([{"role": "user", "content": ""}])
+
+
+def test_special_tokens_are_left_out_of_a_text_on_request(byte_level):
+    mine = ours(byte_level, None)
+    ids = mine.encode("<s>copper</s>")
+    assert (mine.decode(ids), mine.decode(ids, special=False)) == ("<s>copper</s>", "copper")
+
+
 def test_no_space_is_put_before_a_response_by_a_sentencepiece_tokenizer(spaced, templates):
     mine = ours(spaced, templates["chatml"])
     ids = mine.response_ids([ASK], [ANSWER])

@@ -4,8 +4,8 @@ import pytest
 
 from longrm.errors import RunError
 from longrm.runs.logs import Log, to_line
-from longrm.runs.records import ExampleRecord, JudgmentRecord, StepRecord
-from longrm.types import Outcome, Span
+from longrm.runs.records import ExampleRecord, JudgmentRecord, StepRecord, Trial
+from longrm.types import Cut, Outcome, Span
 
 RECORDS = [
     JudgmentRecord(
@@ -13,6 +13,19 @@ RECORDS = [
     ),
     JudgmentRecord("ü\n\u2028b", "g1", Outcome.TOO_LONG, None, (0, 1, 2), detail='say "no"'),
     JudgmentRecord("c", "g2", Outcome.UNPARSED, (2, 1), (0, 1), explanation="…", ranking=(1, 0)),
+    JudgmentRecord(
+        "d",
+        "g2",
+        Outcome.ANSWERED,
+        order=(1, 0),
+        scores=(0.5, 0.5),
+        cut=Cut("middle", 7),
+        trials=(
+            Trial((1, 0), Outcome.ANSWERED, scores=(1.0, 0.0), explanation="[[B]]", contradicted=False),
+            Trial((0, 1), Outcome.ANSWERED, scores=(0.0, 1.0), attempts=2),
+        ),
+        baselines={"longest": (3.0, 4.0)},
+    ),
 ]
 
 
@@ -96,7 +109,6 @@ def test_a_line_is_plain_json_without_defaults():
         "id": "ü\n\u2028b",
         "group": "g1",
         "outcome": "too_long",
-        "ranks": None,
         "order": [0, 1, 2],
         "detail": 'say "no"',
     }

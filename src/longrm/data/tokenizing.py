@@ -142,9 +142,9 @@ class Tokenizer:
         """The number of tokens of a text; no special token is added."""
         return len(self.encode(text))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included."""
-        text: str = self.backend.decode(list(ids), skip_special_tokens=False)
+    def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
+        """The text of token ids, special tokens included unless told otherwise."""
+        text: str = self.backend.decode(list(ids), skip_special_tokens=not special)
         return text
 
     def render(
@@ -182,9 +182,20 @@ class Tokenizer:
         Raises:
             DataError: The template refuses the messages.
         """
-        ids = self.encode(self._opening(prompt))
-        if self.chat_template is None and self._adds_bos() and ids[:1] != [self.bos_id]:
-            return [self.bos_id, *ids] if self.bos_id is not None else ids
+        return self._begin(self._opening(prompt))
+
+    def generation_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids after which a model writes its answer to the messages.
+
+        With a template this is the rendering with its generation prompt, whatever that opens (such as a thought).
+        Without one it is what `prompt_ids` gives.
+
+        Raises:
+            DataError: The template refuses the messages, or they have no token.
+        """
+        ids = self._begin(self.render(messages, add_generation_prompt=True))
+        if not ids:
+            raise DataError("the prompt has no token: give it some content")
         return ids
 
     def response_ids(self, prompt: Sequence[Message], response: Sequence[Message]) -> list[int]:
@@ -234,6 +245,13 @@ class Tokenizer:
             self.chat_template, tuple(self.special_tokens.items())
         )
         return self.render(prompt, add_generation_prompt=generation)
+
+    def _begin(self, text: str) -> list[int]:
+        """Encodes the beginning of a sequence: the template alone decides about BOS, where there is one."""
+        ids = self.encode(text)
+        if self.chat_template is None and self._adds_bos() and ids[:1] != [self.bos_id]:
+            return [self.bos_id, *ids] if self.bos_id is not None else ids
+        return ids
 
     def _adds_bos(self) -> bool:
         if self.bos_id is None:

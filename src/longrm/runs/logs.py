@@ -97,13 +97,16 @@ class Log(Generic[Record]):
 
 def to_line(record: Any) -> bytes:
     """One record as a JSON line. Numbers keep every digit; fields at their defaults are left out."""
-    fields = {
-        field.name: value
+    plain = {
+        field.name: _plain(value)
         for field in dataclasses.fields(record)
-        if (value := getattr(record, field.name)) != field.default or field.default is dataclasses.MISSING
+        if (value := getattr(record, field.name)) != _default(field)
     }
-    plain = {name: _plain(value) for name, value in fields.items()}
     return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _plain(value: Any) -> Any:

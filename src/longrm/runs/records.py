@@ -1,43 +1,113 @@
 """The lines of the logs in a run folder. No clock is read into them, so equal work gives equal bytes."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from longrm.types import Message, Outcome, Span
+from longrm.types import Cut, Message, Outcome, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One asking about a comparison: in one presented order, for one vote.
+
+    Attributes:
+        order: The presented order: entry k is the index of the response shown at position k.
+        outcome: What became of the query.
+        scores: One score a response in the comparison's own order; empty if there is none.
+        ranking: Judged order, best first, as indices of the comparison; empty unless the judge gave an order.
+        explanation: What the model wrote, if it writes.
+        detail: Why there is no answer, in one line.
+        attempts: How often the model was asked until it answered, or was given up.
+        contradicted: Whether the explanation argues for another verdict; None where nothing tells.
+    """
+
+    order: tuple[int, ...]
+    outcome: Outcome
+    scores: tuple[float, ...] = ()
+    ranking: tuple[int, ...] = ()
+    explanation: str = ""
+    detail: str = ""
+    attempts: int = 1
+    contradicted: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GoldRecord:
+    """The gold of one comparison (`gold.jsonl`), apart from the judgments, which must not depend on it."""
+
+    id: str
+    ranks: tuple[int, ...] | None
+
+
+ContextCheck = Literal["", "same", "changed", "unanswered"]
 
 
 @dataclass(frozen=True, slots=True)
 class JudgmentRecord:
-    """One judged comparison, with all that the metrics need (`judgments.jsonl`).
+    """One judged comparison, with all that the metrics need (`judgments.jsonl`, `ranks` in `gold.jsonl`).
+
+    With several trials, outcome and scores are those of all of them together: answered if every order was
+    answered at least once; the score of a response is its mean over orders of its mean over answered votes.
 
     Attributes:
         id: The comparison's id.
         group: The context that it shares with others; intervals cluster on it.
         outcome: What became of the query.
         ranks: Gold ranks in the comparison's own order, 1 = best, equal numbers tie; None if unknown.
-        order: The presented order: entry k is the index of the response shown at position k.
+        order: The first presented order: entry k is the index of the response shown at position k.
         scores: One score a response in the comparison's own order; empty if there is none.
         ranking: Judged order, best first, as indices of the comparison; empty unless the judge gave an order.
         length: The length bucket in tokens.
         tokens: Measured tokens of the prompt; None where the model counts none.
         depth: Where the evidence stands, 0 = start of the context, 1 = end; None if unknown.
         task: What kind of comparison it is; empty if unknown.
+        subtype: Its kind within the task; empty if unknown.
+        characters: The length of each response's text, in the comparison's own order.
         explanation: What the model wrote, if it writes.
         detail: Why there is no answer, in one line.
+        attempts: How often the model was asked until it answered, or was given up.
+        contradicted: Whether the explanation argues for another verdict; None where nothing tells.
+        cut: What was cut out of the context to make it fit.
+        trials: Every asking, by order and then by vote; empty where there was one, which is the record itself.
+        context_check: What became of the verdict when the context was taken away; empty if not asked.
+        baselines: Scores of the baselines that were run beside the model, by name.
     """
 
     id: str
     group: str
     outcome: Outcome
-    ranks: tuple[int, ...] | None
-    order: tuple[int, ...]
+    ranks: tuple[int, ...] | None = None
+    order: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
     ranking: tuple[int, ...] = ()
     length: int | None = None
     tokens: int | None = None
     depth: float | None = None
     task: str = ""
+    subtype: str = ""
+    characters: tuple[int, ...] = ()
     explanation: str = ""
     detail: str = ""
+    attempts: int = 1
+    contradicted: bool | None = None
+    cut: Cut | None = None
+    trials: tuple[Trial, ...] = ()
+    context_check: ContextCheck = ""
+    baselines: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def askings(self) -> tuple[Trial, ...]:
+        """Every asking: the trials, or the one that this record is itself."""
+        own = Trial(
+            self.order,
+            self.outcome,
+            self.scores,
+            self.ranking,
+            self.explanation,
+            self.detail,
+            self.attempts,
+            self.contradicted,
+        )
+        return self.trials or (own,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+"""Requests to a language model and its completions, wherever the model runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longrm.types import Message, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One text to write.
+
+    Attributes:
+        messages: The prompt; an assistant message follows it.
+        max_tokens: The most tokens the model may write.
+        temperature: 0 takes the likeliest token each time.
+        seed: Draws the tokens where the temperature is above 0.
+    """
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What became of a request.
+
+    Attributes:
+        outcome: `ANSWERED` where the model ended by itself, `TRUNCATED` where it reached `max_tokens`,
+            `REFUSED`, `TOO_LONG`, or `ERROR`.
+        text: What was written, thinking left out where the server tells it apart.
+        thinking: What the server handed over as thinking.
+        detail: Why the outcome is not `ANSWERED`, in one line.
+        prompt_tokens: As the model counts them; None where nobody said.
+        completion_tokens: Likewise.
+    """
+
+    outcome: Outcome
+    text: str = ""
+    thinking: str = ""
+    detail: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Writer(ABC):
+    """A language model that answers requests.
+
+    Attributes:
+        name: How summaries and reports call it.
+        limit: The most tokens it reads and writes together; None where it is not known.
+    """
+
+    name: str
+    limit: int | None
+
+    @abstractmethod
+    def write(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answers every request alone, in the same order; how they are batched changes no text."""
+
+    @abstractmethod
+    def tokens(self, messages: Sequence[Message]) -> int | None:
+        """Tokens of a prompt as this model reads it, the assistant's header included; None if unknown."""

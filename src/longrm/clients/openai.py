@@ -1,0 +1,292 @@
+"""A language model behind an OpenAI-compatible server: any that answers `/chat/completions`."""
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+from anyio.from_thread import start_blocking_portal
+
+from longrm.clients import replies
+from longrm.clients.cache import Cache
+from longrm.clients.completions import Completion, Request, Writer
+from longrm.clients.settings import Remote
+from longrm.errors import ConfigError, ModelError, RunError
+from longrm.types import Message, Outcome
+
+_CONNECT_TIMEOUT = 20.0  # seconds
+_LONGEST_BACKOFF = 60.0  # seconds
+
+
+class OpenAIClient(Writer):
+    """Sends requests, a bounded number at once, and sends them again where that may help.
+
+    A refused connection or a rejected key stops everything with one error; what concerns one request alone
+    becomes the outcome of that request. Answers are kept in the cache, if there is one: what it holds is not
+    asked again.
+
+    Attributes:
+        requests: How many were sent so far.
+        total_tokens: How many tokens they read and wrote, as the server counts them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        settings: Remote,
+        *,
+        limit: int | None = None,
+        count: Callable[[Sequence[Message]], int] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepares the client; nothing is sent yet.
+
+        Args:
+            url: As `endpoint` takes it.
+            model: The model's name on the server.
+            settings: How requests are sent.
+            limit: The most tokens that the model reads and writes together, if known.
+            count: Counts the tokens of a prompt as the model reads it.
+            sleep: Waits between attempts.
+            jitter: Draws from 0 to 1, to spread attempts.
+            clock: Seconds since 1970, to read the dates that servers give.
+
+        Raises:
+            ConfigError: The URL is none, or the key cannot be sent.
+        """
+        self.name = f"openai:{url}#{model}"
+        self.limit = limit
+        self.requests = 0
+        self.total_tokens = 0
+        self._url = endpoint(url)
+        self._model = model
+        self._settings = settings
+        self._key = _read_key(settings.api_key_env)
+        self._count, self._sleep, self._jitter, self._clock = count, sleep, jitter, clock
+        self._reached = False
+
+    def write(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answers every request, in the same order; may be called while an event loop is running.
+
+        Raises:
+            ModelError: The server cannot be reached, or refuses all requests alike.
+            RunError: The budget is spent, the server went away, or the cache cannot be used.
+        """
+        with start_blocking_portal() as portal:
+            return portal.call(self._write, requests)
+
+    def tokens(self, messages: Sequence[Message]) -> int | None:
+        """Tokens of a prompt, if the client was given a way to count them."""
+        return None if self._count is None else self._count(messages)
+
+    async def _write(self, requests: Sequence[Request]) -> list[Completion]:
+        done: dict[int, Completion] = {}
+        pending = iter(enumerate(requests))
+        workers = min(self._settings.concurrency, len(requests))
+        path = self._settings.cache
+        with Cache(Path(path).expanduser()) if path else nullcontext() as cache:
+            try:
+                async with self._http() as http, asyncio.TaskGroup() as group:
+                    for _ in range(workers):
+                        group.create_task(self._work(http, cache, pending, done))
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+        if len(done) < len(requests):
+            raise self._budget_error()
+        return [done[index] for index in range(len(requests))]
+
+    def _http(self) -> httpx.AsyncClient:
+        seconds = self._settings.timeout
+        return httpx.AsyncClient(
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+            timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT)),
+            limits=httpx.Limits(max_keepalive_connections=self._settings.concurrency),
+        )
+
+    async def _work(
+        self,
+        http: httpx.AsyncClient,
+        cache: Cache | None,
+        pending: Iterator[tuple[int, Request]],
+        done: dict[int, Completion],
+    ) -> None:
+        """Takes requests in turn until none is left, or the budget allows no other."""
+        for index, request in pending:
+            body = self._body(request)
+            key = hashlib.sha256(f"{self._url}\0{body}".encode()).hexdigest()
+            completion = cache.get(key) if cache else None
+            if completion is None:
+                completion = await self._ask(http, body.encode())
+                if completion is None:
+                    return
+                if cache and completion.outcome is not Outcome.ERROR:
+                    cache.put(key, completion)
+                self._charge(completion)
+            done[index] = completion
+
+    def _body(self, request: Request) -> str:
+        seed = {"seed": request.seed} if request.temperature > 0 else {}
+        fields = {
+            "model": self._model,
+            "messages": [dict(message) for message in request.messages],
+            self._settings.length_field: request.max_tokens,
+            "temperature": request.temperature,
+            "stream": False,  # some servers stream unless told not to
+            **seed,
+            **self._settings.extra,
+        }
+        return json.dumps(fields, sort_keys=True)
+
+    async def _ask(self, http: httpx.AsyncClient, body: bytes) -> Completion | None:
+        """Sends a request until it is answered or given up; None where the budget does not allow it."""
+        fault = _PassingError("")
+        for attempt in range(1 + self._settings.retries):
+            if attempt:
+                backoff = min(_LONGEST_BACKOFF, 2.0 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
+                await self._sleep(max(backoff, fault.wait))
+            if self._is_spent():
+                return None
+            self.requests += 1
+            try:
+                return await self._send(http, body)
+            except _PassingError as latest:
+                fault = latest
+            if fault.wait > self._settings.timeout:
+                return Completion(Outcome.ERROR, detail=f"{fault} (and asks to wait {fault.wait:.0f} s)")
+        if fault.lost:
+            raise RunError(
+                f"{self._url} is gone: {fault}; start the server and run the same command again to go on"
+            )
+        return Completion(Outcome.ERROR, detail=str(fault))
+
+    async def _send(self, http: httpx.AsyncClient, body: bytes) -> Completion:
+        """Sends a request once.
+
+        Raises:
+            _PassingError: Sending it again may help.
+            ModelError: Nothing that is sent there can be answered.
+        """
+        try:
+            reply = await http.post(self._url, content=body)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            reason = str(error) or "no connection in time"
+            if not self._reached:
+                raise ModelError(f"cannot reach {self._url}: {reason}; is the server running?") from None
+            raise _PassingError(reason, lost=True) from None
+        except httpx.TimeoutException:
+            raise _PassingError(f"no answer within {self._settings.timeout:g} seconds") from None
+        except httpx.RequestError as error:
+            raise _PassingError(f"the connection broke: {error or type(error).__name__}") from None
+        self._reached = True
+        completion = self._read(reply)
+        return replace(completion, detail=self._hide(completion.detail))
+
+    def _read(self, reply: httpx.Response) -> Completion:
+        status = reply.status_code
+        if status == 200:
+            try:
+                return replies.read_completion(reply.content)
+            except ValueError as error:
+                raise _PassingError(self._hide(str(error))) from None
+        if status in replies.OF_THE_REQUEST:
+            return replies.read_rejection(status, reply.content)
+        said = self._hide(replies.explanation(reply.content))
+        lasting = "insufficient_quota" in said  # a 429 that no waiting mends
+        if (status in replies.PASSING or status >= 500) and not lasting:
+            wait = replies.wait_asked_for(reply.headers.get("Retry-After"), self._clock())
+            raise _PassingError(f"the server answered {status}: {said}", wait=wait)
+        advice = {
+            401: f"set {self._settings.api_key_env} to a key that the server knows",
+            403: f"set {self._settings.api_key_env} to a key that may use it",
+            402: "see to the account",
+            429: "see to the account",
+        }.get(status, f"check the URL (it often ends in /v1) and the model's name '{self._model}'")
+        raise ModelError(f"{self._url} answered {status}: {said}; {advice}")
+
+    def _hide(self, text: str) -> str:
+        """Servers may repeat the key in what they say about it."""
+        return text.replace(self._key, "***") if self._key else text
+
+    def _is_spent(self) -> bool:
+        requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
+        return (requests is not None and self.requests >= requests) or (
+            tokens is not None and self.total_tokens >= tokens
+        )
+
+    def _charge(self, completion: Completion) -> None:
+        counts = (completion.prompt_tokens, completion.completion_tokens)
+        self.total_tokens += sum(count or 0 for count in counts)
+        written = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
+        if self._settings.max_total_tokens is not None and written and None in counts:
+            raise RunError(
+                f"{self._url} does not say how many tokens it used, so max_total_tokens cannot be kept; "
+                "set max_requests instead"
+            )
+
+    def _budget_error(self) -> RunError:
+        kept = self._settings.cache
+        again = f"answers so far are kept in {kept}" if kept else "name a cache to keep answers"
+        return RunError(
+            f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; "
+            f"run the same command again to go on with a new one ({again})"
+        )
+
+
+class _PassingError(Exception):
+    """Why a request may be sent again.
+
+    Attributes:
+        wait: Seconds that the server asks to wait.
+        lost: Whether there was no connection at all.
+    """
+
+    def __init__(self, reason: str, *, wait: float = 0.0, lost: bool = False) -> None:
+        super().__init__(reason)
+        self.wait = wait
+        self.lost = lost
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Splits `URL#NAME` into the server's URL and the model's name.
+
+    Raises:
+        ConfigError: One of them is missing.
+    """
+    url, _, name = address.partition("#")
+    if not url or not name:
+        raise ConfigError(f"'{address}' is not URL#NAME, such as http://127.0.0.1:8000/v1#NAME")
+    return url, name
+
+
+def endpoint(url: str) -> str:
+    """Where requests go: `/chat/completions` below the URL's path, which is `/v1` where the URL has none.
+
+    Raises:
+        ConfigError: It is not the URL of a server.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(f"'{url}' is not the URL of a server, such as http://127.0.0.1:8000/v1")
+    path = parsed.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
+    return str(parsed.copy_with(path=f"{path}/chat/completions"))
+
+
+def _read_key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"the key in {variable} has characters that cannot be sent; set it again")
+    return key

@@ -1,0 +1,64 @@
+"""Words of a text, and chunks of it that end where sentences and paragraphs end."""
+
+import re
+import unicodedata
+from itertools import pairwise
+
+# Japanese kana and Chinese characters: written without spaces, each counts as a word.
+_ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# A run of more than 32 letters is no word (base64, for one) and counts as several.
+_WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]{{1,32}}")
+_WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[^\w\s]")
+_SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？][”’」』）]*\s*|\n\s*")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, lowercased and in one Unicode form (NFKC); punctuation is left out."""
+    return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+
+
+def size_of(text: str) -> int:
+    """How many words and punctuation marks a text has."""
+    return sum(1 for _ in _WORD_OR_MARK.finditer(text))
+
+
+def chunks(text: str, size: int) -> list[tuple[int, int]]:
+    """Cuts a text into chunks of at most `size` words and punctuation marks.
+
+    A chunk takes as many whole sentences or lines as fit, and ends early with a paragraph that ends in its
+    second half. A sentence longer than a chunk is cut between words. White space belongs to what it follows.
+
+    Returns:
+        Start and end (exclusive) of every chunk: together the whole text, without loss or overlap; none where
+        the text is empty.
+    """
+    assert size >= 1, f"a chunk needs a size of 1 at least, got {size}"
+    found: list[tuple[int, int]] = []
+    start = end = held = 0
+    for until, count, paragraph in _pieces(text, size):
+        if held + count > size:
+            found.append((start, end))
+            start, held = end, 0
+        end, held = until, held + count
+        if paragraph and 2 * held >= size:
+            found.append((start, end))
+            start, held = end, 0
+    if start < end:
+        found.append((start, end))
+    return found
+
+
+def _pieces(text: str, size: int) -> list[tuple[int, int, bool]]:
+    """Where every sentence, or part of at most `size` words, ends; its size; whether a paragraph ends there."""
+    starts = [match.start() for match in _WORD_OR_MARK.finditer(text)]
+    ends = [(match.end(), match.group().count("\n") > 1) for match in _SENTENCE_END.finditer(text)]
+    ends.append((len(text), True))
+    pieces, word = [], 0
+    for end, paragraph in ends:
+        first = word
+        while word < len(starts) and starts[word] < end:
+            word += 1
+        for low, high in pairwise([first, *range(first + size, word, size), word]):
+            last = high == word
+            pieces.append((end if last else starts[high], high - low, last and paragraph))
+    return pieces

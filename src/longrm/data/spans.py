@@ -1,0 +1,70 @@
+"""Edits of a prompt's texts that keep what is known about them in place."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from longrm.types import Comparison, Message, Query, Span
+
+Asked = TypeVar("Asked", Query, Comparison)
+
+
+def apart(context: Sequence[Span], question: Span | None) -> list[Span]:
+    """A context's spans in reading order, each character once, and none of the question."""
+    found: list[Span] = []
+    for span in sorted(context, key=lambda span: (span.message, span.start)):
+        start = span.start
+        if found and found[-1].message == span.message:
+            start = max(start, found[-1].end)
+        parts = [(start, span.end)]
+        if question is not None and question.message == span.message:
+            parts = [(start, min(question.start, span.end)), (max(question.end, start), span.end)]
+        found += [Span(span.message, low, high) for low, high in parts if low < high]
+    return found
+
+
+def edited(asked: Asked, edits: Sequence[tuple[Span, str]]) -> Asked:
+    """The same with parts of its context rewritten; context and question are followed.
+
+    Raises:
+        ValueError: An edited message has no plain text.
+    """
+    followed = asked.context if asked.question is None else (*asked.context, asked.question)
+    prompt, spans = rewrite(asked.prompt, edits, followed)
+    known = len(asked.context)
+    return replace(asked, prompt=prompt, context=spans[:known], question=next(iter(spans[known:]), None))
+
+
+def rewrite(
+    prompt: Sequence[Message], edits: Sequence[tuple[Span, str]], followed: Sequence[Span]
+) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
+    """Replaces parts of a prompt's texts and tells where other parts stand afterwards.
+
+    Args:
+        prompt: The messages; those that are edited hold plain text.
+        edits: Spans that do not overlap, with what takes their place.
+        followed: Spans to follow. One that holds an edit grows or shrinks with it, one behind it moves.
+
+    Returns:
+        The new prompt, and the followed spans in it.
+
+    Raises:
+        ValueError: An edited message has no plain text.
+    """
+    messages = [dict(message) for message in prompt]
+    for span, text in sorted(edits, key=lambda edit: (edit[0].message, edit[0].start), reverse=True):
+        content = messages[span.message].get("content")
+        if not isinstance(content, str):
+            raise ValueError(f"message {span.message} has no plain text to edit")
+        messages[span.message]["content"] = content[: span.start] + text + content[span.end :]
+    return tuple(messages), tuple(_moved(span, edits) for span in followed)
+
+
+def _moved(span: Span, edits: Sequence[tuple[Span, str]]) -> Span:
+    start, end = span.start, span.end
+    for edit, text in edits:
+        grown = len(text) - (edit.end - edit.start)
+        if edit.message == span.message:
+            start += grown if edit.end <= span.start else 0
+            end += grown if edit.end <= span.end else 0
+    return Span(span.message, start, max(start, end))

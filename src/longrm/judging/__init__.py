@@ -1,0 +1,38 @@
+"""How a judge is asked, and how its verdict is read: one file a format, which renders and parses."""
+
+from pathlib import Path
+
+from longrm.errors import ConfigError
+from longrm.judging.cutting import Policy, fit
+from longrm.judging.format import Format, Reading
+from longrm.judging.listwise import Listwise
+from longrm.judging.pairwise import Pairwise
+from longrm.judging.pointwise import Pointwise
+from longrm.judging.templates import Template, verdict_pattern
+
+__all__ = ["FORMATS", "Format", "Policy", "Reading", "fit", "load_format"]
+
+FORMATS: dict[str, type[Format]] = {kind.name: kind for kind in (Pairwise, Listwise, Pointwise)}
+"""The formats by name."""
+
+
+def load_format(name: str, *, template: Path | None = None, verdict: str | None = None) -> Format:
+    """Makes a format, with the user's own prompt or verdict pattern where they are given.
+
+    Args:
+        name: One of `FORMATS`.
+        template: A jinja2 file that becomes the one user's message of every prompt: see `templates.Template`.
+        verdict: A regular expression with one group around what the verdict says; `^` and `$` match at line ends,
+            and the last match counts. Pairwise the group holds A, B, C or tie, 1, 2, or a relation such as A>B;
+            listwise letters or numbers, best first; pointwise a number from 0 to 10.
+
+    Raises:
+        ConfigError: An unknown name, a template that cannot be used, or a pattern without exactly one group.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"no judging format '{name}'; known: {', '.join(FORMATS)}")
+    kind = FORMATS[name]
+    return kind(
+        None if template is None else Template(template, alone=kind.alone),
+        None if verdict is None else verdict_pattern(verdict),
+    )

@@ -1,0 +1,66 @@
+"""What of an answer is the judge's own and final word: thinking and quotations set aside, spelling made plain."""
+
+import html
+import re
+import unicodedata
+
+_TAG = (
+    r"(?:(?i:<(?P<end>/)?think(?:ing)?>)|\[(?P<stop>/)?THINK\]|<\|(?:begin|(?P<over>end))_of_thought\|>"
+    r"|<\|channel\|>(?:(?P<final>final)|\w+)[^<\n]*<\|message\|>)"  # the channels of gpt-oss
+)
+_THINKING = re.compile(_TAG)
+_NAMED_TAG = re.compile(rf"""["'`“‘]{re.sub(r"P<[a-z]+>", ":", _TAG)}["'`”’]""")
+_QUOTATIONS = re.compile(
+    r"^[ \t]*(?P<fence>```+|~~~+)[^`\n]*$(?s:.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|\Z)"  # a code block
+    r"|^[ \t]*>.*$"  # a block quote
+    r"|(?P<alone>^[ \t*_]*`[^`\n]+`[ \t*_.]*$)"  # a line of code, which is how some models stress a verdict
+    r"|(?<!`)`++[^`\n]+`+"
+    r"|\"[^\"\n]*\"|“[^”\n]*”|«[^»\n]*»|「[^」\n]*」"
+    r"|(?<!\w)['‘](?=[\[\\])[^'’\n]*['’]",  # an apostrophe is a quotation mark before a marker only
+    re.MULTILINE,
+)
+_WORD = re.compile(r"\w")
+_QUOTES = re.compile(r"^\s*>+|[\"'`“”‘’«»「」{}]", re.MULTILINE)
+_MARKUP = re.compile(r"\*+|`|\\(?=[\[\]])|</?\|?[a-zA-Z]\w+\|?>")
+_ARROW = re.compile(r"-+>|[→≻]")
+_CHAIN = re.compile(r"\]\]\s*([<>=]+)\s*\[\[")
+
+
+def answer_of(text: str) -> str:
+    """What follows the last thought; empty where a thought has not ended.
+
+    A closing tag without an opening one counts too: chat templates of reasoning models open the thought in the
+    prompt. A tag between quotation marks is only mentioned.
+    """
+    named = [match.span() for match in _NAMED_TAG.finditer(text)]
+    tags = [
+        tag for tag in _THINKING.finditer(text) if not any(start <= tag.start() < end for start, end in named)
+    ]
+    if not tags:
+        return text
+    return text[tags[-1].end() :] if any(tags[-1].groups()) else ""
+
+
+def plain(text: str) -> str:
+    """A text without emphasis, tags and escapes, arrows as ">", wide letters narrow, [[B]] > [[A]] as [[B > A]]."""
+    text = _MARKUP.sub(
+        lambda match: " " if match[0][0] == "<" else "", unicodedata.normalize("NFKC", html.unescape(text))
+    )
+    return _CHAIN.sub(r" \1 ", _ARROW.sub(">", text))
+
+
+def quotations_blanked(answer: str) -> str:
+    """The answer with spaces for what it quotes: code blocks, block quotes, and text in quotation marks.
+
+    Code that is a line of its own is no quotation.
+    """
+    return _QUOTATIONS.sub(
+        lambda match: match[0] if match["alone"] else re.sub(r"[^\n]", " ", match[0]), answer
+    )
+
+
+def last_line_unquoted(answer: str) -> tuple[str, str]:
+    """The answer's own words before its last line with a word in it, and that line without quotation marks."""
+    lines = answer.split("\n")
+    last = max((number for number, line in enumerate(lines) if _WORD.search(line)), default=0)
+    return quotations_blanked("\n".join(lines[:last])), _QUOTES.sub("", lines[last])

@@ -1,0 +1,106 @@
+"""What does not fit is cut out of the context, and of nothing else, by a policy that the user has named."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from longrm.data.spans import apart, edited
+from longrm.data.tokenizing import Tokenizer
+from longrm.types import Cut, Query, Span, message_text
+
+Policy = Literal["middle", "left", "right", "refuse"]
+
+MARK = "\n[... cut ...]\n"
+"""Stands where text was cut out."""
+
+_MEASUREMENTS = 8
+_SLACK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of the context that may be cut.
+
+    Attributes:
+        span: Where it stands.
+        starts: Where each of its tokens starts, in characters of the message.
+    """
+
+    span: Span
+    starts: tuple[int, ...]
+
+
+def fit(
+    query: Query, measure: Callable[[Query], int], limit: int, tokenizer: Tokenizer, policy: Policy
+) -> tuple[Query, Cut | None] | None:
+    """Cuts tokens out of a query's context until it fits; several spans are cut as if they were joined.
+
+    The question and the responses stay as they are. A mark stands where text was cut out.
+
+    Args:
+        query: The query.
+        measure: Tokens of a query as the model reads it.
+        limit: The most tokens by that measure.
+        tokenizer: Tells where a cut may stand.
+        policy: What is cut: the "middle" of the context, its beginning ("left") or its end ("right").
+
+    Returns:
+        The query, with its spans moved, and what was cut: None where it fits as it is. None instead of both where
+        it cannot fit: the policy is "refuse", the context is not known or is no plain text, or something of it
+        would not remain.
+    """
+    total = measure(query)
+    if total <= limit:
+        return query, None
+    pieces = [] if policy == "refuse" else _pieces(query, tokenizer)
+    most = sum(len(piece.starts) for piece in pieces) - 1
+    count = min(total - limit + tokenizer.count(MARK), most)
+    best: tuple[int, Query] | None = None
+    tried: set[int] = set()
+    while 0 < count <= most and count not in tried and len(tried) < _MEASUREMENTS:
+        tried.add(count)
+        shorter = _without(query, pieces, count, policy)
+        tokens = measure(shorter)
+        if tokens <= limit and (best is None or tokens > best[0]):
+            best = tokens, shorter
+        if tokens >= total or limit - _SLACK <= tokens <= limit:
+            break
+        # A template may show the context twice, or a token may count for more or less in another tokenizer.
+        count = min(count + ceil((tokens - limit) * count / (total - tokens)), most)
+    return None if best is None else (best[1], Cut(policy, total - best[0]))
+
+
+def _pieces(query: Query, tokenizer: Tokenizer) -> list[_Piece]:
+    """The context without the question, in reading order; empty where a message of it is no plain text."""
+    if not all(isinstance(query.prompt[span.message].get("content"), str) for span in query.context):
+        return []
+    pieces = []
+    for span in apart(query.context, query.question):
+        text = message_text(query.prompt[span.message])[span.start : span.end]
+        offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
+        pieces.append(_Piece(span, tuple(span.start + start for start, _ in offsets)))
+    return pieces
+
+
+def _without(query: Query, pieces: Sequence[_Piece], count: int, policy: Policy) -> Query:
+    """The query without so many tokens of its context, the spans moved."""
+    kept = sum(len(piece.starts) for piece in pieces) - count
+    first = {"left": 0, "middle": (kept + 1) // 2, "right": kept}[policy]
+    first_hole, *others = _holes(pieces, first, first + count)
+    edits = [(first_hole, MARK), *((hole, "") for hole in others)]
+    return edited(query, edits)
+
+
+def _holes(pieces: Sequence[_Piece], first: int, end: int) -> list[Span]:
+    """Where the tokens `first` to `end` (exclusive) of all pieces together stand, in reading order."""
+    holes = []
+    for piece in pieces:
+        size = len(piece.starts)
+        low, high = max(first, 0), min(end, size)
+        if low < high:
+            start = piece.starts[low] if low else piece.span.start
+            stop = piece.starts[high] if high < size else piece.span.end
+            holes.append(Span(piece.span.message, start, stop))
+        first, end = first - size, end - size
+    return holes

@@ -1,0 +1,65 @@
+"""Which of two responses is better, or neither."""
+
+import re
+
+from longrm.judging.contradiction import argues_otherwise
+from longrm.judging.format import Format, Reading
+from longrm.judging.prompts import CRITERIA
+from longrm.judging.verdicts import marked, worded
+
+_NAME = r"(?:(?:response|assistant|answer|candidate|model|option)\s+)?"
+_BETTER = r"(?:\s+is\s+(?:\w+\s+)?better)?"
+_SAID = rf"{_NAME}[A-Z](?:\s*[<>=]+\s*{_NAME}[A-Z]|{_BETTER})|(?:a\s+)?(?:tie|draw)"
+_VERDICT = re.compile(
+    rf"\s*(?:{_NAME}(?P<one>[ABC12])(?:\s*(?P<sign>>{{1,3}}|<{{1,3}}|={{1,2}})\s*{_NAME}(?P<other>[AB12])|"
+    rf"{_BETTER})|(?:a\s+)?(?:tie|draw))\s*",
+    re.IGNORECASE,
+)
+
+_FORM = "[[A]] if response A is better, [[B]] if response B is better, [[C]] if neither is."
+_FIRST, _SECOND, _TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
+_POINTS = {"A": _FIRST, "1": _FIRST, "B": _SECOND, "2": _SECOND, "C": _TIE}
+
+
+class Pairwise(Format):
+    """Asks which of two responses is better: [[A]], [[B]], or [[C]] for neither.
+
+    Arena-Hard's [[A>>B]], [[A>B]], [[A=B]], [[B>A]] and [[B>>A]] are read too, without their strength; what a
+    verdict pattern finds may also be 1, 2 or "tie".
+    """
+
+    name = "pairwise"
+    scale = "verdict"
+    counts = range(2, 3)
+    instruction = (
+        "Above stands what the models were given; below stand two responses to its last turn, A and B. Decide which "
+        "is better: the more faithful one or, where they are equally faithful, the more helpful one.\n\n"
+        + CRITERIA
+    )
+    request = (
+        "Write a short analysis: name what decides, with the passages that show it. Then end with your verdict, "
+        "alone on the last line: " + _FORM
+    )
+    form = _FORM
+    marker = marked(_SAID)
+    worded = worded("verdict|winner|better response|preferred response", _SAID)
+
+    def read(self, said: str, explanation: str, responses: int) -> Reading | None:
+        """Reads a letter, a relation or a number as the points of the two responses."""
+        points = _points(said)
+        return None if points is None else Reading(points, (), argues_otherwise(explanation, points))
+
+
+def _points(said: str) -> tuple[float, float] | None:
+    verdict = _VERDICT.fullmatch(said)
+    if verdict is None:
+        return None
+    if verdict["one"] is None:
+        return _TIE
+    one = _POINTS[verdict["one"].upper()]
+    if verdict["sign"] is None:
+        return one
+    other = _POINTS[verdict["other"].upper()]
+    if {one, other} != {_FIRST, _SECOND}:
+        return None
+    return {">": one, "<": other, "=": _TIE}[verdict["sign"][0]]

@@ -1,0 +1,52 @@
+"""Every response alone on a scale from 0 to 10."""
+
+import math
+import re
+import sys
+
+from longrm.judging.contradiction import names_another_score
+from longrm.judging.format import Format, Reading
+from longrm.judging.prompts import CRITERIA
+from longrm.judging.verdicts import marked, worded
+
+_SAID = r"[-+]?[0-9]+(?:[.,][0-9]+)?(?:\s*(?:/|out of)\s*[0-9]+)?"
+_SCORE = re.compile(r"\s*([0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out of)\s*10)?\s*", re.IGNORECASE)
+_MOST = 10.0
+_FORM = "between double square brackets a number from 0 to 10, decimals allowed, in this form: [[5]]."
+
+
+class Pointwise(Format):
+    """Asks for a score from 0 to 10 for one response at a time, decimals allowed: [[7]], [[7.5]], [[7/10]]."""
+
+    name = "pointwise"
+    scale = "points"
+    counts = range(1, sys.maxsize)
+    alone = True
+    instruction = (
+        "Above stands what a model was given; below stands its response to the last turn. Score the response from 0 "
+        "to 10, by its faithfulness first and then by its helpfulness.\n\n" + CRITERIA + "\n\n"
+        "9 or 10: all that matters is supported, and the question is answered in full.\n"
+        "7 or 8: all that matters is supported; something small is missing or loosely put.\n"
+        "5 or 6: mostly supported, but a part of the answer that matters is missing or vague.\n"
+        "3 or 4: a claim that matters is wrong or made up, though part of the answer holds.\n"
+        "1 or 2: mostly wrong, made up or beside the question.\n"
+        "0: nothing in it holds, it answers nothing, or it does harm."
+    )
+    request = (
+        "Write a short analysis: name what decides, with the passages that show it. Then end with the score, alone on "
+        "the last line: " + _FORM
+    )
+    form = _FORM
+    marker = marked(_SAID)
+    worded = worded("verdict|score|rating", _SAID)
+    telling = re.compile(
+        r"\b(?:scor|rat(?:e|ing)|verdict|grade|giv|gets|deserv|earn|assign|award)", re.IGNORECASE
+    )
+
+    def read(self, said: str, explanation: str, responses: int) -> Reading | None:
+        """Reads a number from 0 to 10."""
+        score = _SCORE.fullmatch(said)
+        points = float(score[1].replace(",", ".")) if score else math.inf
+        if points > _MOST:
+            return None
+        return Reading((points,), (), names_another_score(explanation, points))

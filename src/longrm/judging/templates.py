@@ -1,0 +1,111 @@
+"""Prompts of the user's own: a jinja2 file becomes the one user's message that asks for a judgment."""
+
+import difflib
+import re
+from collections.abc import Sequence, Set
+from pathlib import Path
+
+import jinja2
+from jinja2 import meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from longrm.errors import ConfigError, DataError
+from longrm.judging.prompts import conversation_text
+from longrm.types import Query, Span, message_text
+
+
+class Template:
+    """A prompt in jinja2, which sees these texts and nothing else.
+
+    `conversation` is the whole prompt, `context` and `question` the parts of it that hold them. `responses` is
+    the list of responses, or `response` the one to be judged where each is judged alone.
+
+    Args:
+        file: The file.
+        alone: Whether each response is judged alone.
+
+    Raises:
+        ConfigError: The file is missing, is not jinja2, names what there is not, or shows no response.
+    """
+
+    def __init__(self, file: Path, *, alone: bool) -> None:
+        self._file = file
+        self._shows = "response" if alone else "responses"
+        try:
+            source = file.read_text(encoding="utf-8")
+            environment = _environment()
+            self._names = meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
+        except OSError as error:
+            raise ConfigError(f"cannot read the template {file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"the template {file} is not UTF-8 text") from None
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(
+                f"the template {file} is not valid jinja2, line {error.lineno}: {error.message}"
+            ) from None
+        _check_names(file, self._names, ["conversation", "context", "question", self._shows])
+
+    def render(self, query: Query, shown: Sequence[str]) -> str:
+        """The prompt for a query and the responses shown in it, as text.
+
+        Raises:
+            ConfigError: The template fails.
+            DataError: It shows the context or the question, and the query does not say where they stand.
+        """
+        texts = {
+            "conversation": conversation_text(query.prompt),
+            "context": _text_at(query, query.context),
+            "question": _text_at(query, [query.question] if query.question else []),
+        }
+        for name in ("context", "question"):
+            if name in self._names and not texts[name]:
+                raise DataError(
+                    f"comparison '{query.id}': the template {self._file} shows the {name}, and where it stands in "
+                    "the prompt is not known; show the conversation instead"
+                )
+        responses = shown[0] if self._shows == "response" else list(shown)
+        try:
+            return self._template.render({**texts, self._shows: responses})
+        except Exception as error:  # whatever somebody else's program may raise
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"the template {self._file} cannot be rendered: {reason}") from None
+
+
+def verdict_pattern(expression: str) -> re.Pattern[str]:
+    """Compiles the user's regular expression, whose one group holds the verdict.
+
+    Raises:
+        ConfigError: It is not valid, or has no group or several.
+    """
+    try:
+        pattern = re.compile(expression, re.MULTILINE)
+    except re.error as error:
+        raise ConfigError(
+            f"the verdict pattern {expression!r} is not a regular expression: {error}"
+        ) from None
+    if pattern.groups != 1:
+        raise ConfigError(
+            f"the verdict pattern {expression!r} needs exactly one group, around what the verdict says, and has "
+            f"{pattern.groups}; write other groups as (?:...)"
+        )
+    return pattern
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    return ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+
+
+def _check_names(file: Path, names: Set[str], known: list[str]) -> None:
+    for name in sorted(names - {*known, *_environment().globals}):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+        raise ConfigError(f"the template {file} shows '{name}', which there is not; {hint}")
+    if known[-1] not in names:
+        raise ConfigError(f"the template {file} does not show what is to be judged; show '{known[-1]}'")
+
+
+def _text_at(query: Query, spans: Sequence[Span]) -> str:
+    return "\n\n".join(message_text(query.prompt[span.message])[span.start : span.end] for span in spans)

@@ -1,0 +1,155 @@
+"""Which verdict of an answer counts: the last one that is meant, not quoted, asked, supposed or reported."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+_SENTENCE_END = re.compile(
+    r"[.!?]\s|[。\n]|\b(?:wait|no|actually|rather|correction)[,:]\s|\bor rather\s", re.IGNORECASE
+)
+_CLAUSE_START = re.compile(
+    r"[,;]\s|[:–—]\s(?=.*\w)|\b(?:so|therefore|thus|hence|but|then|because)\b", re.IGNORECASE
+)
+_CLAUSE_END = re.compile(
+    r"\s*(?:\Z|[^\w\s,'’]|,(?!\s*(?:but|or|and|yet|though|although)\b)"
+    r"|(?:because|since|as|rather than|instead of|over|out of|wins"
+    r"|is (?!not?\b)(?:\w+ ){0,3}(?:better|best|winner|verdict))\b)",
+    re.IGNORECASE,
+)
+_NEGATED = re.compile(
+    r"(?:\b(?:nor|than|instead of|over)\s+|(?:\b(?:not|never|neither)|n['’]t)\s+(?:\w+\s+)?)\Z", re.IGNORECASE
+)
+_REPORT = (
+    r"\b(?:(?:claim|say|state|argue|tell|ask|instruct|demand|insist|order|end|close|write|contain)s"
+    r"|said|told|asked)"
+)
+_NOT_MEANT = re.compile(
+    rf"\b(?:could|might|may|maybe|perhaps|would have|at first|initially|such as|e\.g\.)(?!\w)|{_REPORT}\b(?!.*:\s*\Z)"
+    rf"|{_REPORT}(?:(?:\s+\w+)?\s+to\s+\w+)?\s*:\s*\Z",
+    re.IGNORECASE,
+)
+_SUPPOSED = re.compile(
+    r"\bif\b(?!\s+I\s+ha(?:d|ve)\s+to\b).*(?:\b(?:would|were|had)\b|['’]d\b|\bthen\s*\Z)", re.IGNORECASE
+)
+_ANNOUNCED = re.compile(r"[:=>|–—-][\s(]*\Z")
+_WORD = re.compile(r"\w")
+_LEFT, _RIGHT = re.compile(r"\S*\w\S*(?:\s+[^\w\s]+(?!\S))*"), re.compile(r"[^\w]*\w\S*")
+_SPACING = re.compile(r"[\s*_`\\]+")
+_EDGES = re.compile(r"\A[^\w\[]+|[^\w\]]+\Z")
+_WORDS_AROUND = 3
+_REACH = 500  # characters on either side of a verdict that are looked at
+
+_START, _GAP, _END = r"[ \t_#-]*", r"[\s_#:=(]*", r"[\s_#.!),]*"
+
+
+def marked(content: str) -> re.Pattern[str]:
+    """Finds content between double square brackets, as in [[A]]."""
+    return re.compile(rf"\[\[\s*({content})\s*\]\]", re.IGNORECASE)
+
+
+def worded(labels: str, content: str) -> re.Pattern[str]:
+    """Finds content that a label announces on the last line, as in "Verdict: A", or that is the whole answer."""
+    label = rf"^{_START}(?:(?:my|the|final|overall)\s+)*(?:{labels})\b{_GAP}(?:is\b{_GAP})?"
+    single = rf"\[?({content})\]?"
+    return re.compile(rf"(?:{label}|\A{_GAP}){single}{_END}\Z", re.IGNORECASE | re.MULTILINE)
+
+
+def last_match(answer: str, pattern: re.Pattern[str], sources: Sequence[str]) -> str | None:
+    """What group 1 of a pattern holds in its last match that is no quotation from a source; None without one."""
+    matches = [match for match in pattern.finditer(answer) if match[1]]
+    given = [squeezed(source) for source in sources] if matches else []
+    return next((match[1] for match in reversed(matches) if not _is_quoted(answer, match, given)), None)
+
+
+def last_verdict(
+    answer: str, patterns: Sequence[re.Pattern[str]], sources: Sequence[str], telling: re.Pattern[str]
+) -> str | None:
+    """Finds the last verdict that is meant.
+
+    One is passed over as a quotation where it stands in a source together with its label and the words next to it
+    on its line, or with three of them on one side; alone on a line, together with the words before that line.
+
+    Args:
+        answer: What the model wrote, plain, without its thinking and its quotations.
+        patterns: What verdicts look like; group 1 is what they say.
+        sources: The texts that the model was given.
+        telling: Of what a sentence must speak for a verdict to be a part of it.
+
+    Returns:
+        What it says; None where there is none, or where it was taken back or its sentence names another one.
+    """
+    matches = [match for pattern in patterns for match in pattern.finditer(answer) if match[1]]
+    matches.sort(key=lambda match: match.end(), reverse=True)
+    given = [squeezed(source) for source in sources] if matches else []
+    withdrawn: set[str] = set()
+    for match in matches:
+        start, stop = _sentence(answer, match)
+        negated = _is_negated(answer, match)
+        stated = negated or _is_meant(answer, match, start, stop, telling)
+        if not stated or _is_quoted(answer, match, given):
+            continue
+        if negated:
+            withdrawn.add(match[1].upper())
+            continue
+        near = [other for other in matches if start <= other.start() and other.end() <= stop]
+        said = {other[1].upper() for other in near if not _is_negated(answer, other)}
+        return match[1] if len(said) == 1 and said.isdisjoint(withdrawn) else None
+    return None
+
+
+def squeezed(text: str) -> str:
+    """A text for comparison: without spaces, emphasis and escapes, in one case and width."""
+    return _SPACING.sub("", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _sentence(answer: str, match: re.Match[str]) -> tuple[int, int]:
+    """Where the sentence of a verdict starts and stops."""
+    ends = _SENTENCE_END.finditer(answer, max(0, match.start() - _REACH), match.start())
+    start = max((end.end() for end in ends), default=max(0, match.start() - _REACH))
+    end = _SENTENCE_END.search(answer, match.end(), match.end() + _REACH)
+    return start, end.start() if end else min(len(answer), match.end() + _REACH)
+
+
+def _is_negated(answer: str, match: re.Match[str]) -> bool:
+    return bool(_NEGATED.search(answer[max(0, match.start() - 40) : match.start()]))
+
+
+def _is_meant(answer: str, match: re.Match[str], start: int, stop: int, telling: re.Pattern[str]) -> bool:
+    """Whether a verdict ends a clause that states it, rather than asks, supposes or reports it."""
+    before, after = answer[start : match.start()], answer[match.end() : stop]
+    heads_line = not _WORD.search(answer[answer.rfind("\n", 0, match.start()) + 1 : match.start()])
+    if not _CLAUSE_END.match(after) and not (heads_line and after.lstrip()[:1].isupper()):
+        return False
+    if answer[match.end() : stop + 1].rstrip(' )"').endswith("?"):
+        return False
+    if not _WORD.search(before):
+        return True
+    clause = before[max((cut.end() for cut in _CLAUSE_START.finditer(before)), default=0) :]
+    if _NOT_MEANT.search(clause) or _SUPPOSED.search(before):
+        return False
+    return bool(_ANNOUNCED.search(before) or telling.search(before))
+
+
+def _is_quoted(answer: str, match: re.Match[str], given: Sequence[str]) -> bool:
+    """Whether a verdict stands in a given text together with the words around it; alone it never does."""
+    before = answer[max(0, match.start() - _REACH) : match.start()]
+    after = answer[match.end() : match.end() + _REACH]
+    if not _WORD.search(before + after):
+        return False
+    left, right = _around(before.rpartition("\n")[2], after.partition("\n")[0])
+    if not _WORD.search("".join([match[0].replace(match[1], ""), *left, *right])):
+        left, right = _around(before, "")
+        if not left:
+            return False
+    quotations = ["".join([*left, match[0], *right])]
+    quotations += ["".join([*left, match[0]])] * (len(left) == _WORDS_AROUND)
+    quotations += ["".join([match[0], *right])] * (len(right) == _WORDS_AROUND)
+    found = [_EDGES.sub("", squeezed(quotation)) for quotation in quotations]
+    return any(quotation in text for quotation in found for text in given)
+
+
+def _around(before: str, after: str) -> tuple[list[str], list[str]]:
+    """The words next to a verdict, each with the signs between it and the verdict."""
+    left = [match[0] for match in _LEFT.finditer(before)]
+    right = [match[0] for match in _RIGHT.finditer(after)]
+    return left[-_WORDS_AROUND:], right[:_WORDS_AROUND]

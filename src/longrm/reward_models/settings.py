@@ -1,0 +1,48 @@
+"""How reward models that write, read within a limit, or compress are asked."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from longrm.config import Config
+
+
+class Judge(Config):
+    """How a model is asked for its judgment.
+
+    Attributes:
+        format: What a model that writes is asked for. "pairwise" (which of two is better), "listwise" (a ranking)
+            or "pointwise" (0 to 10 for each response alone); by default pairwise for two responses and listwise
+            for more.
+        template: A file with a prompt of your own (jinja2); by default the format's.
+        verdict: A regular expression with one group that finds the verdict in what your template asks for.
+        retries: How often a model is asked again when its answer holds no verdict.
+        temperature: 0 takes the likeliest token each time; votes need more.
+        max_tokens: Room that is reserved for what the model writes.
+        max_length: The most tokens read and written together; by default what the model's config says.
+        cut: What is cut out of a context that does not fit: its "middle", "left" (the beginning) or "right"
+            (the end). "refuse" cuts nothing and counts the comparison as too long.
+        seed: Draws what is sampled.
+    """
+
+    format: Literal["pairwise", "listwise", "pointwise"] | None = None
+    template: str | None = None
+    verdict: str | None = None
+    retries: int = Field(1, ge=0)
+    temperature: float = Field(0.0, ge=0)
+    max_tokens: int = Field(1024, ge=1)
+    max_length: int | None = Field(None, ge=1)
+    cut: Literal["middle", "left", "right", "refuse"] = "refuse"
+    seed: int = Field(0, ge=0)
+
+
+class Compress(Config):
+    """What `compress:MODEL` leaves of a context.
+
+    Attributes:
+        tokens: Words and punctuation marks of the chunks that are kept, together at most.
+        chunk: Words and punctuation marks of one chunk.
+    """
+
+    tokens: int = Field(1024, ge=1)
+    chunk: int = Field(128, ge=1)

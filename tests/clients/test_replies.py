@@ -1,0 +1,134 @@
+import json
+
+import pytest
+
+from longrm.clients.replies import explanation, read_completion, read_rejection, wait_asked_for
+from longrm.types import Outcome
+
+from .conftest import said
+
+
+def completion(*args, **message):
+    return read_completion(json.dumps(said(*args, **message).body).encode())
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_thinking_is_told_apart(field):
+    answer = completion("[[A]]", **{field: "first B, then"})
+    assert (answer.text, answer.thinking, answer.outcome) == ("[[A]]", "first B, then", Outcome.ANSWERED)
+
+
+@pytest.mark.parametrize(
+    ("finish", "message", "outcome", "detail"),
+    [
+        ("stop", {}, Outcome.ANSWERED, ""),
+        ("length", {}, Outcome.TRUNCATED, "reached max_tokens"),
+        ("content_filter", {}, Outcome.REFUSED, "content filter"),
+        ("stop", {"refusal": "I will\nnot"}, Outcome.REFUSED, "refused: I will not"),
+        ("stop", {"refusal": None, "reasoning": None}, Outcome.ANSWERED, ""),
+        (None, {}, Outcome.ANSWERED, ""),
+    ],
+)
+def test_how_an_answer_ended(finish, message, outcome, detail):
+    answer = completion("text", finish, **message)
+    assert answer.outcome is outcome
+    assert detail in answer.detail
+    assert bool(answer.detail) == (outcome is not Outcome.ANSWERED)
+
+
+def test_content_may_be_absent_or_in_parts():
+    assert completion(None).text == ""
+    assert completion([{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]).text == "one two"
+
+
+def test_half_a_surrogate_pair_becomes_storable():
+    assert completion("a \ud83d b", reasoning="\ude00").text.encode() == b"a ? b"
+
+
+@pytest.mark.parametrize("usage", [None, [], {}, {"prompt_tokens": "many"}])
+def test_usage_may_be_anything(usage):
+    body = said("text").body | {"usage": usage}
+    answer = read_completion(json.dumps(body).encode())
+    assert (answer.text, answer.prompt_tokens, answer.completion_tokens) == ("text", None, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"\xff\xfe",
+        b'{"choices": null}',
+        b'{"choices": [{}]}',
+        b'{"choices": [{"message": null}]}',
+        b'{"choices": ["text"]}',
+        b'{"choices": [{"message": {"content": "half"}, "finish_reason": "error"}]}',
+        b'{"choices": [{"message": {"content": "half"}, "finish_reason": "abort"}]}',
+    ],
+)
+def test_a_body_without_a_message_is_said_to_be_one(body):
+    with pytest.raises(ValueError, match=r"^the server('s answer| broke)"):
+        read_completion(body)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        "the request exceeds the available context size. try increasing it",
+        "Input validation error: `inputs` must have less than 1024 tokens. Given: 2000",
+        "prompt is too long: 208310 tokens > 200000 maximum",
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575).",
+        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+    ],
+)
+def test_what_is_too_long_is_known_from_how_servers_say_it(message):
+    body = json.dumps({"error": {"message": message}}).encode()
+    assert read_rejection(400, body).outcome is Outcome.TOO_LONG
+
+
+def test_a_code_tells_too():
+    body = {"error": {"message": "no", "code": "context_length_exceeded"}}
+    assert read_rejection(400, json.dumps(body).encode()).outcome is Outcome.TOO_LONG
+    assert read_rejection(413, b"").outcome is Outcome.TOO_LONG
+    body = {"error": {"message": "The response was filtered", "code": "content_filter"}}
+    assert read_rejection(400, json.dumps(body).encode()).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
+        "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.",
+        "temperature must be between 0 and 2",
+    ],
+)
+def test_other_rejections_are_errors(message):
+    rejected = read_rejection(400, json.dumps({"error": {"message": message}}).encode())
+    assert rejected.outcome is Outcome.ERROR
+    assert message in rejected.detail
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"error": {"message": "no\\n\\nroom", "code": "full"}}', "no room (full)"),
+        (b'{"error": {"message": "no room", "code": 404}}', "no room"),
+        (b'{"error": "no room"}', "no room"),
+        (b'{"object": "error", "message": "no room"}', "no room"),
+        (b'{"detail": "no room"}', "no room"),
+        (b"<h1>no\nroom</h1>", "<h1>no room</h1>"),
+        (b"x" * 1000, "x" * 300 + " ..."),
+    ],
+)
+def test_explanations_are_one_line(body, said):
+    assert explanation(body) == said
+
+
+def test_waits():
+    assert wait_asked_for(None, 0.0) == 0.0
+    assert wait_asked_for("7", 0.0) == 7.0
+    assert wait_asked_for("Thu, 01 Jan 1970 00:01:40 GMT", 90.0) == 10.0
+    assert wait_asked_for("Thu, 01 Jan 1970 00:01:40 -0000", 90.0) == 10.0
+    assert wait_asked_for("Thu, 01 Jan 1970 00:01:40 GMT", 200.0) == 0.0
+    assert wait_asked_for("-3", 0.0) == 0.0

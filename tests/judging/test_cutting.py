@@ -1,0 +1,218 @@
+"""Cutting, on contexts of numbered words, so that what was cut can be told from what is left."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.judging import fit, load_format
+from longrm.judging.cutting import MARK
+from longrm.types import Cut, Query, Span, message_text
+
+POLICIES = ["middle", "left", "right"]
+PAIRWISE = load_format("pairwise")
+
+
+def made(model, pre_tokenizer):
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizer
+    return backend
+
+
+@pytest.fixture(scope="module", params=["bytes", "words"])
+def tokenizer(request):
+    if request.param == "words":
+        return Tokenizer.from_backend(
+            made(models.WordLevel({"<unk>": 0}, unk_token="<unk>"), pre_tokenizers.Whitespace())
+        )
+    backend = made(models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False))
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    backend.train_from_iterator([" ".join(numbered(500))], trainer)
+    return Tokenizer.from_backend(backend)
+
+
+def numbered(count, first=0):
+    return [f"w{number}" for number in range(first, first + count)]
+
+
+def numbers(text):
+    return [int(number) for number in re.findall(r"w(\d+)", text)]
+
+
+def in_span(query, span):
+    return message_text(query.prompt[span.message])[span.start : span.end]
+
+
+def measured(tokenizer, calls=None):
+    def measure(query):
+        if calls is not None:
+            calls.append(query)
+        return max(tokenizer.count(message["content"]) for (message,) in PAIRWISE.render(query))
+
+    return measure
+
+
+@pytest.fixture
+def long(query):
+    """A context of 2,000 words between a preface and a question."""
+    asked = query("Marlow.", "Tamsin.", context=" ".join(numbered(2000)))
+    return replace(
+        asked,
+        prompt=({"role": "system", "content": "Preface."}, {**asked.prompt[0], "name": "kept"}),
+        context=(Span(1, 0, asked.context[0].end),),
+        question=replace(asked.question, message=1),
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_it_fits_and_nearly_fills_the_limit(tokenizer, long, policy):
+    calls = []
+    measure = measured(tokenizer, calls)
+    total = measure(long)
+    limit = total * 2 // 3
+    calls.clear()
+    short, cut = fit(long, measure, limit, tokenizer, policy)
+    assert len(calls) <= 8
+    assert limit - 8 <= measure(short) <= limit
+    assert cut == Cut(policy, total - measure(short))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_only_the_context_is_cut_and_where_the_policy_says(tokenizer, long, policy):
+    measure = measured(tokenizer)
+    short, _ = fit(long, measure, measure(long) * 2 // 3, tokenizer, policy)
+    assert short.responses == long.responses
+    assert in_span(short, short.question) == "Who has the key?"
+    assert short.prompt[0] == long.prompt[0]
+    assert short.prompt[1]["name"] == "kept"
+    whole, kept = in_span(long, long.context[0]), in_span(short, short.context[0])
+    assert message_text(short.prompt[1]) == f"{kept}\n\nWho has the key?"
+    head, tail = kept.split(MARK)
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    if policy == "middle":
+        assert abs(tokenizer.count(head) - tokenizer.count(tail)) <= 3
+    else:
+        assert (head, tail)[policy == "right"] == ""
+        assert (head, tail)[policy == "left"]
+
+
+def test_what_fits_is_left_alone(tokenizer, long):
+    measure = measured(tokenizer)
+    assert fit(long, measure, measure(long), tokenizer, "middle") == (long, None)
+    assert fit(long, measure, measure(long), tokenizer, "refuse") == (long, None)
+    short, cut = fit(long, measure, measure(long) - 1, tokenizer, "middle")
+    assert short != long
+    assert cut.tokens >= 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"context": ()},
+        {"context": (Span(1, 0, 20),)},
+        {
+            "prompt": (
+                {"role": "system", "content": "x"},
+                {"role": "user", "content": [{"text": " ".join(numbered(2000))}]},
+            )
+        },
+    ],
+    ids=["unknown", "too short", "no plain text"],
+)
+def test_what_cannot_fit_is_refused(tokenizer, long, change):
+    measure = measured(tokenizer)
+    limit = measure(long) // 2
+    assert fit(long, measure, limit, tokenizer, "middle")
+    assert fit(long, measure, limit, tokenizer, "refuse") is None
+    assert fit(replace(long, **change), measure, limit, tokenizer, "middle") is None
+    assert fit(long, measure, 20, tokenizer, "middle") is None  # less than the question and the responses
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_several_spans_are_cut_as_if_joined(tokenizer, policy):
+    documents = [" ".join(numbered(200, 200 * number)) for number in range(5)]
+    messages = [
+        {"role": "user", "content": f"Document {number}:\n{text}"} for number, text in enumerate(documents)
+    ]
+    starts = [len(f"Document {number}:\n") for number in range(5)]
+    context = [
+        Span(number, starts[number], starts[number] + len(text)) for number, text in enumerate(documents)
+    ]
+    responses = tuple(({"role": "assistant", "content": text},) for text in ("Marlow.", "Tamsin."))
+    asked = Query("c", tuple(messages), responses, tuple(reversed(context)))
+    measure = measured(tokenizer)
+    total = measure(asked)
+    short, cut = fit(asked, measure, total - tokenizer.count(" ".join(documents)) // 2, tokenizer, policy)
+    assert cut == Cut(policy, total - measure(short))
+    text = "".join(map(message_text, short.prompt))
+    assert text.count(MARK) == 1
+    assert all(f"Document {number}:\n" in text for number in range(5))
+    left = numbers("".join(in_span(short, span) for span in reversed(short.context)))
+    assert left == numbers(text)
+    gone = sorted(set(range(1000)) - set(left))
+    assert len(gone) > 400
+    assert gone[-1] - gone[0] <= len(gone) + 1  # one run of words; a word may be cut through
+    assert (gone[0] == 0) is (policy == "left")
+    assert (gone[-1] == 999) is (policy == "right")
+
+
+def test_a_question_inside_the_context_stays(tokenizer, long):
+    text = message_text(long.prompt[1])
+    start = text.index("w1000 ")
+    asked = replace(long, question=Span(1, start, start + len("w1000 w1001")))
+    measure = measured(tokenizer)
+    short, _ = fit(asked, measure, measure(asked) * 2 // 3, tokenizer, "middle")
+    assert in_span(short, short.question) == "w1000 w1001"
+    assert len(numbers(in_span(short, short.context[0]))) < 1500
+
+
+def test_a_prompt_that_shows_the_context_twice_is_filled_too(tokenizer, long):
+    def twice(query):
+        return 2 * tokenizer.count(in_span(query, query.context[0]))
+
+    limit = twice(long) // 2
+    short, cut = fit(long, twice, limit, tokenizer, "right")
+    assert limit - 16 <= twice(short) <= limit
+    assert cut.tokens == twice(long) - twice(short)
+
+
+def test_a_prompt_that_does_not_show_the_context_cannot_be_cut(tokenizer, long):
+    calls = []
+
+    def blind(query):
+        calls.append(query)
+        return 1000
+
+    assert fit(long, blind, 900, tokenizer, "middle") is None
+    assert len(calls) <= 2
+
+
+@given(
+    context=st.text(min_size=1, max_size=300),
+    share=st.floats(0.05, 0.95),
+    policy=st.sampled_from(POLICIES),
+)
+def test_any_text_is_cut_between_characters(tokenizer, query, context, share, policy):
+    asked = query("Marlow.", "Tamsin.", context=context)
+    measure = measured(tokenizer)
+    total = measure(asked)
+    limit = total - int(share * tokenizer.count(context))
+    fitted = fit(asked, measure, limit, tokenizer, policy)
+    if fitted is None:
+        return
+    short, cut = fitted
+    assert measure(short) <= limit
+    assert in_span(short, short.question) == "Who has the key?"
+    if cut is not None:
+        head, _, tail = in_span(short, short.context[0]).partition(MARK)
+        assert context.startswith(head)
+        assert context.endswith(tail)

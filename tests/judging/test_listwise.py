@@ -1,0 +1,92 @@
+from string import ascii_uppercase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longrm.errors import DataError
+from longrm.judging import load_format
+
+LISTWISE = load_format("listwise")
+ORDERS = st.integers(2, 26).flatmap(lambda count: st.permutations(range(count)))
+
+
+@given(order=ORDERS, sign=st.sampled_from([" > ", ">", ", ", " ", " = "]), bold=st.booleans())
+def test_an_answer_in_the_form_asked_for_is_read_back(query, order, sign, bold):
+    asked = query(*(f"Answer {index}." for index in order))
+    ranking = sign.join(ascii_uppercase[index] for index in order)
+    marker = f"**[[{ranking}]]**" if bold else f"[[{ranking}]]"
+    reading = LISTWISE.parse(f"One is made up, the others are not.\n\n{marker}", asked)
+    assert reading is not None
+    assert (reading.values, reading.order) == ((), tuple(order))
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "[[B > A]]",
+        "[[B > A > A]]",
+        "[[A > B > C > D]]",
+        "[[B > A > B > C]]",
+        "[[B]]",
+        "[[C < B < A]]",
+        "[[B > A > Z]]",
+    ],
+)
+def test_a_ranking_holds_every_response_once(query, marker):
+    assert LISTWISE.parse(marker, query("x", "y", "z")) is None
+    assert (
+        LISTWISE.parse(f"[[A > B > C]]\n{marker}", query("x", "y", "z")) is None
+    )  # it took the verdict back
+    assert LISTWISE.parse(f"{marker}\n[[A > B > C]]", query("x", "y", "z")).order == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["So it is.\nFinal ranking: B > C > A", "[[Response B > Response C > Response A]]", "B > C > A"]
+)
+def test_unmistakable_words_are_a_ranking(query, text):
+    assert LISTWISE.parse(text, query("x", "y", "z")).order == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "[[B → C -> A]]",
+        "[[B &gt; C &gt; A]]",
+        "[[**B** > **C** > **A**]]",
+        "[[B]] > [[C]] > [[A]]",
+        "［［B ＞ C ＞ A］］",
+    ],
+)
+def test_a_ranking_may_be_spelled_in_other_signs(query, marker):
+    assert LISTWISE.parse(f"So it is.\n{marker}", query("x", "y", "z")).order == (1, 2, 0)
+
+
+def test_letters_without_a_sign_between_them_are_none(query):
+    assert LISTWISE.parse("[[BAC]]", query("x", "y", "z")) is None
+
+
+def test_contradiction_comes_with_the_reading(query):
+    text = "Response B is the best. [[{}]]"
+    assert LISTWISE.parse(text.format("B > A > C"), query("x", "y", "z")).contradicted is False
+    assert LISTWISE.parse(text.format("A > B > C"), query("x", "y", "z")).contradicted is True
+    assert LISTWISE.parse("[[A > B > C]]", query("x", "y", "z")).contradicted is None
+
+
+def test_there_are_26_letters(query):
+    ((message,),) = LISTWISE.render(query(*["x"] * 26))
+    assert '<response name="Z">' in message["content"]
+    with pytest.raises(
+        DataError, match="judges 2 to 26 responses, and there are 27; use the pointwise format"
+    ):
+        LISTWISE.render(query(*["x"] * 27))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_model_that_repeats_what_it_was_asked_has_given_no_verdict(query, count):
+    asked = query(*["x", "y", "z"][:count])
+    ((message,),) = LISTWISE.render(asked)
+    assert LISTWISE.parse(message["content"], asked) is None
+    assert LISTWISE.parse(LISTWISE.reminder, asked) is None
+    assert "[[B > A]]" in message["content"]
+    assert "[[B > A]]" in LISTWISE.reminder

@@ -1,0 +1,148 @@
+from dataclasses import replace
+
+import pytest
+
+from longrm.errors import ConfigError, DataError
+from longrm.judging import load_format
+
+VERDICT = r"^Better: (A|B|tie|\d)$"
+
+
+@pytest.fixture
+def template(tmp_path):
+    def write(text, name="pairwise", verdict=None):
+        file = tmp_path / "prompt.jinja"
+        file.write_text(text)
+        return load_format(name, template=file, verdict=verdict)
+
+    return write
+
+
+def test_a_file_becomes_the_only_message(template, query):
+    judging = template(
+        "Text: {{ context }}\nQ: {{ question }}\n{% for text in responses %}\n{{ loop.index }}) {{ text }}\n"
+        "{% endfor %}\nWhich?\n"
+    )
+    ((message,),) = judging.render(query("Marlow.", "<b>Tamsin & Co.</b>"))
+    assert message == {
+        "role": "user",
+        "content": "Text: Marlow has the copper key.\nQ: Who has the key?\n1) Marlow.\n2) <b>Tamsin & Co.</b>\nWhich?",
+    }
+
+
+def test_the_conversation_is_the_whole_prompt(template, query):
+    ((message,),) = template("{{ conversation }} {{ responses|length }}").render(query("Marlow.", "Tamsin."))
+    assert message["content"] == (
+        '<turn role="user">\nMarlow has the copper key.\n\nWho has the key?\n</turn> 2'
+    )
+
+
+def test_pointwise_templates_see_one_response(template, query):
+    judging = template("{{ question }} {{ response }}", "pointwise")
+    assert [message["content"] for (message,) in judging.render(query("Marlow.", "Tamsin."))] == [
+        "Who has the key? Marlow.",
+        "Who has the key? Tamsin.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "pairwise",
+            "x\n{% if %}{{ responses }}",
+            r"prompt.jinja is not valid jinja2, line 2: Expected an expression",
+        ),
+        ("pairwise", "{{ responses|nosuch }}", r"not valid jinja2, line 1: No filter named 'nosuch'"),
+        ("pairwise", "{{ respones }}", r"shows 'respones', which there is not; did you mean 'responses'\?"),
+        ("pairwise", "{{ response }}", r"shows 'response', which there is not; did you mean 'responses'\?"),
+        ("pointwise", "{{ responses }}", r"did you mean 'response'\?"),
+        (
+            "pairwise",
+            "{{ responses }} {{ gold }}",
+            r"'gold', which there is not; known: conversation, context, ",
+        ),
+        ("pairwise", "Who wins?", r"does not show what is to be judged; show 'responses'"),
+    ],
+)
+def test_a_bad_file_is_refused_before_any_work(template, name, text, message):
+    with pytest.raises(ConfigError, match=message):
+        template(text, name)
+
+
+def test_a_missing_file_and_an_unknown_format_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read the template .*none.jinja: No such file"):
+        load_format("pairwise", template=tmp_path / "none.jinja")
+    (tmp_path / "bytes.jinja").write_bytes(b"\xff\xfe{{ responses }}")
+    with pytest.raises(ConfigError, match=r"bytes.jinja is not UTF-8 text"):
+        load_format("pairwise", template=tmp_path / "bytes.jinja")
+    with pytest.raises(
+        ConfigError, match=r"no judging format 'ranked'; known: pairwise, listwise, pointwise"
+    ):
+        load_format("ranked")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ responses[5] }}", "cannot be rendered: list object has no element 5"),
+        ("{{ responses.__class__.__mro__ }}", "cannot be rendered: .*unsafe"),
+        ("{{ responses.append('x') }}", "cannot be rendered"),
+        ("{% include 'x' %}{{ responses }}", "cannot be rendered"),
+    ],
+)
+def test_a_file_that_fails_is_named(template, query, text, message):
+    with pytest.raises(ConfigError, match=message):
+        template(text).render(query("Marlow.", "Tamsin."))
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown"), [("context", {"context": ()}), ("question", {"question": None})]
+)
+def test_what_is_not_known_is_not_shown_as_nothing(template, query, name, unknown):
+    judging = template(f"{{{{ {name} }}}} {{{{ responses }}}}")
+    asked = query("Marlow.", "Tamsin.")
+    assert judging.render(asked)
+    with pytest.raises(DataError, match=f"'c1': the template .* shows the {name}, and where it stands"):
+        judging.render(replace(asked, **unknown))
+    assert template("{{ conversation }} {{ responses }}").render(replace(asked, **unknown))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "message"),
+    [
+        ("Better: [AB]", "needs exactly one group, .* has 0"),
+        ("(Better): (A|B)", r"needs exactly one group, .* has 2; write other groups as \(\?:\.\.\.\)"),
+        ("Better: (A", "is not a regular expression: missing \\)"),
+    ],
+)
+def test_a_bad_pattern_is_refused(verdict, message):
+    with pytest.raises(ConfigError, match=message):
+        load_format("pairwise", verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("said", "points"),
+    [("A", (1, 0)), ("B", (0, 1)), ("1", (1, 0)), ("2", (0, 1)), ("tie", (0.5, 0.5)), ("3", None)],
+)
+def test_what_a_pattern_finds_is_mapped(template, query, said, points):
+    judging = template("{{ responses }}", verdict=VERDICT)
+    asked = query("Marlow.", "Tamsin.")
+    reading = judging.parse(f"<think>\nBetter: A\n</think>\nBetter: B\nOr rather\nBetter: {said}\n", asked)
+    assert (reading and reading.values) == points
+    assert judging.parse("[[A]]", asked) is None  # the pattern takes the place of the format's own form
+    assert "[[A]]" not in judging.reminder
+
+
+def test_a_pattern_finds_rankings_and_scores(query):
+    ranked = load_format("listwise", verdict=r"<order>(.*)</order>")
+    assert ranked.parse("<order>3, 1, 2</order>", query("x", "y", "z")).order == (2, 0, 1)
+    assert ranked.parse("<order>CAB</order>", query("x", "y", "z")).order == (2, 0, 1)
+    assert ranked.parse("<order>0, 1, 2</order>", query("x", "y", "z")) is None
+    scored = load_format("pointwise", verdict=r'"score": ([\d.]+)')
+    assert scored.parse('{"why": "so", "score": 7.5}', query("x")).values == (7.5,)
+    assert scored.parse('{"why": "so", "score": 75}', query("x")) is None
+
+
+def test_a_template_without_a_pattern_is_read_as_the_format(template, query):
+    assert template("{{ responses }}").parse("[[B]]", query("Marlow.", "Tamsin.")).values == (0.0, 1.0)

@@ -1,0 +1,17 @@
+from longrm.runs.judgments import GOLD, JUDGMENTS, read_judgments
+from longrm.runs.logs import Log
+from longrm.runs.records import GoldRecord, JudgmentRecord
+from longrm.types import Outcome
+
+
+def test_judgments_come_back_with_their_gold_and_the_last_one_counts(tmp_path):
+    with Log(tmp_path / JUDGMENTS, JudgmentRecord) as log:
+        log.append(JudgmentRecord("a", "g", Outcome.ERROR), JudgmentRecord("b", "g", Outcome.ANSWERED))
+        log.append(JudgmentRecord("a", "g", Outcome.ANSWERED, scores=(1.0, 0.0)))
+    with Log(tmp_path / GOLD, GoldRecord) as gold:
+        gold.append(GoldRecord("b", None), GoldRecord("a", (2, 1)))
+    assert [(r.id, r.outcome, r.ranks) for r in read_judgments(tmp_path)] == [
+        ("a", Outcome.ANSWERED, (2, 1)),
+        ("b", Outcome.ANSWERED, None),
+    ]
+    assert b"ranks" not in (tmp_path / JUDGMENTS).read_bytes()

@@ -32,7 +32,15 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
 from longrm.modeling import heads
 from longrm.modeling.attention import NAME
-from longrm.modeling.loading import ModelShape, Scorer, load_scorer, new_scorer, rescale_rope, save
+from longrm.modeling.loading import (
+    ModelShape,
+    Scorer,
+    load_language_model,
+    load_scorer,
+    new_scorer,
+    rescale_rope,
+    save,
+)
 from longrm.modeling.shared_prefix import TokenTree, pack
 
 from .conftest import CONFIGS, SIZES
@@ -195,6 +203,69 @@ def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], None],
         load_scorer(folder)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
+
+
+@pytest.fixture
+def writing(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(LlamaConfig(**SIZES)).save_pretrained(tmp_path / "model")
+    tokenizer.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_language_model_keeps_its_weights_and_dtype(writing: Path):
+    stock = AutoModelForCausalLM.from_pretrained(writing)
+    loaded = load_language_model(writing).model
+    assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in stock.state_dict().items())
+    assert not loaded.training
+    halved = load_language_model(writing, dtype=torch.bfloat16).model
+    assert {weight.dtype for weight in halved.parameters()} == {torch.bfloat16}
+    halved.save_pretrained(writing)
+    assert load_language_model(writing).model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (shutil.rmtree, "no such model folder"),
+        (without("config.json"), "no config.json"),
+        (without("*.safetensors"), "no weights"),
+        (without("tokenizer*"), "tokenizer"),
+        (pickled, "pickled weights"),
+        (truncated, "cannot load it"),
+        (one_weight_less, "1 weights are missing.*up_proj"),
+        (broken_config, "config cannot be read"),
+    ],
+)
+def test_a_damaged_language_model_is_refused_in_one_line(
+    damage: Callable[[Path], None], line: str, writing: Path
+):
+    damage(writing)
+    with pytest.raises(ModelError, match=line) as caught:
+        load_language_model(writing)
+    assert "\n" not in str(caught.value)
+    assert str(writing) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (T5Config(vocab_size=97), "encoder-decoder"),
+        (BertConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4), "not causal"),
+        (LlamaConfig(**SIZES, is_causal=False), "causal"),
+        (MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2), "state-space"),
+        (Gemma3Config(text_config={"vocab_size": 97}), "multimodal"),
+    ],
+)
+def test_what_cannot_write_is_refused_by_capability(config: Any, line: str, writing: Path):
+    config.save_pretrained(writing)  # weights are never reached
+    with pytest.raises(ModelError, match=line):
+        load_language_model(writing)
+
+
+def test_a_scorer_is_no_language_model(folder: Path):
+    with pytest.raises(ModelError, match="lm_head"):
+        load_language_model(folder)
 
 
 def test_a_name_that_is_neither_folder_nor_model_is_refused():

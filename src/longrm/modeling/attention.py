@@ -10,11 +10,13 @@ itself.
 
 No path ever builds a mask over pairs of prefix tokens, so memory is linear in the prefix.
 
+A second function continues one sequence whose first tokens are read already.
+
 Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, P tokens of a prefix,
 N branch tokens of a tree, R tokens of a branch, H query heads, G key heads, D head size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -31,7 +33,10 @@ from longrm.errors import ModelError
 from longrm.modeling.shared_prefix import Layout, TreeShape
 
 NAME = "longrm_shared_prefix"
-"""The `attn_implementation` under which transformers finds this attention."""
+"""The `attn_implementation` under which transformers finds the attention of a shared prefix."""
+
+CONTINUATION = "longrm_continuation"
+"""The `attn_implementation` under which transformers finds the attention of a continued sequence."""
 
 Path = Literal["per_branch", "joint"]
 
@@ -95,11 +100,7 @@ def shared_prefix_attention(
             f"{NAME} attention computes packed sequences only: call longrm.modeling.heads, "
             "or model.set_attn_implementation('sdpa') for a plain forward"
         )
-    if dropout:
-        raise ModelError("a shared prefix does not support attention dropout: set attention_dropout to 0")
-    for name, what in _UNSUPPORTED.items():
-        if {"attention_mask": attention_mask, **extra}.get(name) is not None:
-            raise ModelError(f"{type(module).__name__} uses {what}, which a shared prefix does not support")
+    _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
     assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
 
     runs = list(layout.runs())
@@ -112,6 +113,38 @@ def shared_prefix_attention(
         path = _forced_path.get() or choose_path(shape, query.device.type)
         outputs.append(_PATHS[path](q, k, v, shape, scaling).flatten(0, 1)[None])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
+
+
+def continuation_attention(
+    module: nn.Module,
+    query: Float[Tensor, "1 H R D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **extra: Any,
+) -> tuple[Float[Tensor, "1 R H D"], None]:
+    """The causal attention of the last R of S tokens; registered with transformers under `CONTINUATION`.
+
+    Unlike transformers' own it needs no mask where a kernel knows `causal_lower_right`.
+
+    Raises:
+        ModelError: the model asks for something that changes attention and is not computed here.
+    """
+    _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
+    assert len(query) == 1, "padding would be ignored: one sequence at a time"
+    last, tokens = query.shape[2], key.shape[2]
+    mask = None if last == 1 else causal_lower_right(last, tokens)
+    return _sdpa(query, key, value, scaling, attn_mask=mask).transpose(1, 2), None
+
+
+def _refuse(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None:
+    if dropout:
+        raise ModelError("this attention does not support dropout: set attention_dropout to 0")
+    for name, what in _UNSUPPORTED.items():
+        if given.get(name) is not None:
+            raise ModelError(f"{type(module).__name__} uses {what}, which this attention does not support")
 
 
 def _as_batch(states: Float[Tensor, "1 H S D"], trees: int) -> Float[Tensor, "T H L D"]:
@@ -179,3 +212,4 @@ _PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, TreeShape, float | None], T
 }
 
 AttentionInterface.register(NAME, shared_prefix_attention)
+AttentionInterface.register(CONTINUATION, continuation_attention)

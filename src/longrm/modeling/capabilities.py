@@ -1,5 +1,6 @@
-"""What an architecture must do for a shared prefix: read from its config and modules, not its name."""
+"""What an architecture must do to score or to write: read from its config and modules, not its name."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,7 @@ def check_model(model: Any, where: str) -> None:
     Raises:
         ModelError: names the module or capability.
     """
-    for name, module in model.named_modules():
-        if getattr(module, "is_causal", True) is False:
-            raise ModelError(f"{where}: {name} is not causal: responses would change their prompt")
+    _check_causal(model, where)
     # The mark, in transformers' attention-interface guide, of models that take a custom attention.
     if not model._supports_attention_backend:
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
@@ -38,11 +37,49 @@ def check_model(model: Any, where: str) -> None:
         raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
 
 
+def check_decoder(config: Any, where: str) -> None:
+    """Refuses the config of a model that is not a text-only causal decoder.
+
+    Raises:
+        ModelError: names what it is instead.
+    """
+    found = _structure(config)
+    if found:
+        raise ModelError(f"{where}: {found}")
+
+
+def check_writer(model: Any, where: str) -> None:
+    """Refuses modules that cannot write token by token from a cache. Works on the meta device.
+
+    Raises:
+        ModelError: names the module or capability.
+    """
+    _check_causal(model, where)
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise ModelError(
+            f"{where}: it keeps no keys and values (a state-space model): not supported for writing"
+        )
+
+
+def reads_in_blocks(model: Any) -> bool:
+    """Whether a causal language model that reads a sequence block by block computes what it does at once.
+
+    Windows, recurrent states and frequencies that depend on the length of a call do not qualify.
+    """
+    return model._supports_attention_backend and not any(reason(model.config) for reason in _REASONS)
+
+
+def _check_causal(model: Any, where: str) -> None:
+    for name, module in model.named_modules():
+        if getattr(module, "is_causal", True) is False:
+            raise ModelError(f"{where}: {name} is not causal: what follows a token would change it")
+
+
 def _structure(config: Any) -> str | None:
     if config.is_encoder_decoder:
-        return "an encoder-decoder model: a shared prefix needs a decoder only"
+        return "an encoder-decoder model: only decoders are supported"
     if getattr(config, "is_causal", True) is False or getattr(config, "use_bidirectional_attention", False):
-        return "bidirectional attention: responses would change their prompt, so it must be causal"
+        return "bidirectional attention: what follows a token would change it, so it must be causal"
     if config.get_text_config() is not config:
         return "a multimodal model: only text models are supported"
     return None

@@ -1,9 +1,8 @@
-"""Loads, makes, rescales and saves scorers: a decoder with a scalar head, and its tokenizer."""
+"""Loads language models; loads, makes, rescales and saves scorers: a decoder with a scalar head."""
 
 import os
-import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     LlamaConfig,
 )
@@ -20,20 +20,32 @@ from transformers.utils.logging import disable_progress_bar
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
-from longrm.modeling.attention import NAME
-from longrm.modeling.capabilities import check_config, check_model
+from longrm.modeling.attention import CONTINUATION, NAME
+from longrm.modeling.capabilities import (
+    check_config,
+    check_decoder,
+    check_model,
+    check_writer,
+    reads_in_blocks,
+)
+from longrm.modeling.folders import HEAD, first_line, locate, weight_files
 from longrm.modeling.heads import Model
 
 # Loading and saving take milliseconds to seconds, and progress of long work is ours to show.
 disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_HEAD = "score.weight"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scorer:
     """A model with a scalar head, whose attention is `longrm_shared_prefix`, and its tokenizer."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanguageModel:
+    """A causal language model of transformers, and its tokenizer."""
 
     model: Model
     tokenizer: Tokenizer
@@ -83,22 +95,55 @@ def load_scorer(
         ModelError: nothing is there, a file is missing, weights are pickled, the head is not scalar, or the
             architecture needs what a shared prefix does not compute.
     """
-    folder = _locate(source)
-    shards = _weight_files(folder)
+    folder = locate(source)
+    shards = weight_files(folder)
     where = str(source)
     config = _config(folder, where, trust_remote_code)
     check_config(config, where)
     head = _stored_head(shards, where)
     if head is None and head_seed is None:
-        raise ModelError(f"{where}: no scalar head ({_HEAD}): train one, or give head_seed to start one")
+        raise ModelError(f"{where}: no scalar head ({HEAD}): train one, or give head_seed to start one")
     tokenizer = Tokenizer.load(folder)
     config.num_labels = 1
     _settle_padding(config, tokenizer)
-    model = _load_model(folder, config, dtype, trust_remote_code, where)
+    model, missing = _load_model(
+        AutoModelForSequenceClassification, check_model, folder, config, dtype, trust_remote_code, where
+    )
+    _refuse_missing(missing - {HEAD}, where)
+    model.set_attn_implementation(NAME)
     _set_head(model, head, head_seed)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Scorer(model.to(device), tokenizer)
+    return Scorer(model.to(_settle_device(device)), tokenizer)
+
+
+def load_language_model(
+    source: str | Path,
+    *,
+    dtype: torch.dtype | str = "auto",
+    device: torch.device | str = "auto",
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """Loads a causal language model from a folder or a Hub id; the arguments are `load_scorer`'s.
+
+    Its attention is `longrm_continuation` where the architecture can be read in blocks exactly, and otherwise
+    what transformers chooses (SDPA where the architecture has it).
+
+    Raises:
+        ModelError: nothing is there, a file is missing, weights are pickled, or it is no decoder that writes
+            text token by token.
+    """
+    folder = locate(source)
+    weight_files(folder)
+    where = str(source)
+    config = _config(folder, where, trust_remote_code)
+    check_decoder(config, where)
+    tokenizer = Tokenizer.load(folder)
+    model, missing = _load_model(
+        AutoModelForCausalLM, check_writer, folder, config, dtype, trust_remote_code, where
+    )
+    _refuse_missing(missing, where)
+    if reads_in_blocks(model):
+        model.set_attn_implementation(CONTINUATION)
+    return LanguageModel(model.to(_settle_device(device)).eval(), tokenizer)
 
 
 def new_scorer(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> Scorer:
@@ -178,40 +223,11 @@ def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def _locate(source: str | Path) -> Path:
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise ModelError(f"{source} is a file: give the model's folder")
-    if not _HUB_ID.fullmatch(str(source)):
-        raise ModelError(f"{source}: there is no such model folder")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        patterns = ["*.json", "*.safetensors", "*.jinja", "*.py"]
-        return Path(snapshot_download(str(source), allow_patterns=patterns))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"{source}: no such folder, nor such a Hub model ({_first_line(error)})") from None
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} has no config.json: it is not a model folder")
-    shards = sorted(folder.glob("model*.safetensors"))
-    if shards:
-        return shards
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
-        raise ModelError(f"{folder} has only pickled weights, which may run code: save it as safetensors")
-    raise ModelError(f"{folder} has no weights (model*.safetensors)")
-
-
 def _config(folder: Path, where: str, trust_remote_code: bool) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, OSError) as error:
-        raise ModelError(f"{where}: its config cannot be read: {_first_line(error)}") from None
+        raise ModelError(f"{where}: its config cannot be read: {first_line(error)}") from None
 
 
 def _stored_head(shards: list[Path], where: str) -> torch.Tensor | None:
@@ -229,23 +245,28 @@ def _stored_head(shards: list[Path], where: str) -> torch.Tensor | None:
 
 def _head_in(shard: Path) -> Iterator[torch.Tensor]:
     with safe_open(shard, framework="pt") as weights:
-        if _HEAD in weights.keys():  # noqa: SIM118 (not a mapping)
-            yield weights.get_tensor(_HEAD)
+        if HEAD in weights.keys():  # noqa: SIM118 (not a mapping)
+            yield weights.get_tensor(HEAD)
 
 
 def _load_model(
-    folder: Path, config: Any, dtype: torch.dtype | str, trust_remote_code: bool, where: str
-) -> Model:
-    classifier: Any = AutoModelForSequenceClassification
+    auto: Any,
+    check: Callable[[Any, str], None],
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype | str,
+    trust_remote_code: bool,
+    where: str,
+) -> tuple[Model, set[str]]:
+    """Checks the architecture before any weight is read; returns the model and the weights it lacks."""
     try:
         with torch.device("meta"):
-            skeleton = classifier.from_config(config, trust_remote_code=trust_remote_code)
-        check_model(skeleton, where)
-        model, report = classifier.from_pretrained(
+            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
+        check(skeleton, where)
+        model, report = auto.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
-            attn_implementation=NAME,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
@@ -253,11 +274,19 @@ def _load_model(
     except ModelError:
         raise
     except (ValueError, RuntimeError, OSError, SafetensorError) as error:
-        raise ModelError(f"{where}: it is no sequence classifier: {_first_line(error)}") from None
-    missing = sorted(set(report["missing_keys"]) - {_HEAD})
+        raise ModelError(f"{where}: {auto.__name__} cannot load it: {first_line(error)}") from None
+    return model, set(report["missing_keys"])
+
+
+def _refuse_missing(missing: set[str], where: str) -> None:
     if missing:
-        raise ModelError(f"{where}: {len(missing)} weights are missing, among them {missing[0]}")
-    return model
+        raise ModelError(f"{where}: {len(missing)} weights are missing, among them {min(missing)}")
+
+
+def _settle_device(device: torch.device | str) -> torch.device | str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
 
 
 def _set_head(model: Model, stored: torch.Tensor | None, seed: int | None) -> None:
@@ -282,7 +311,3 @@ def _settle_padding(config: Any, tokenizer: Tokenizer) -> None:
     ends = {tokenizer.eos_id, *(declared if isinstance(declared, list) else [declared])}
     candidates = [config.pad_token_id, tokenizer.pad_id]
     config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,305 @@
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2Config,
+    JambaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen3NextConfig,
+)
+
+from longrm.clients import Completion, Request
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ModelError
+from longrm.modeling import generation
+from longrm.modeling.generation import LocalWriter
+from longrm.types import Outcome
+
+from .conftest import CONFIGS, SIZES, VOCABULARY
+
+BLOCK = 16
+NEW = 24
+PLAIN = {k: v for k, v in SIZES.items() if k != "max_position_embeddings"}
+WHOLE = {  # what cannot be read in blocks
+    "sliding window": lambda: MistralConfig(**SIZES, sliding_window=16),
+    "soft caps and windows": lambda: Gemma2Config(**SIZES, head_dim=16, sliding_window=16),
+    "state space and attention": lambda: JambaConfig(
+        **PLAIN, attn_layer_period=2, attn_layer_offset=1, num_experts=2
+    ),
+    "linear and full attention": lambda: Qwen3NextConfig(
+        **SIZES,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+    "learned positions": lambda: GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, initializer_range=0.5, eos_token_id=2
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "_BLOCK", BLOCK)
+
+
+def make_folder(config: Any, tokenizer: Tokenizer, folder: Path) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in made:
+            config = (CONFIGS | WHOLE)[family]()
+            made[family] = make_folder(config, tokenizer, tmp_path_factory.mktemp("model"))
+        return made[family]
+
+    return folder
+
+
+@pytest.fixture
+def llama(folders: Callable[[str], Path]) -> Path:
+    return folders("llama")
+
+
+def words(seed: int, count: int) -> str:
+    draw = random.Random(seed)
+    return " ".join(f"w{draw.randrange(VOCABULARY - 4)}" for _ in range(count))
+
+
+def asking(text: str, max_tokens: int = NEW, **how: Any) -> Request:
+    return Request(({"role": "user", "content": text},), max_tokens, **how)
+
+
+def family_of_prompts() -> list[str]:
+    """Documents of unaligned and of aligned length, questions about them, and one that stands alone."""
+    long, short = words(1, 61), words(2, 2 * BLOCK)
+    asked = [f"{document} {words(10 + n, n)}" for document in (long, short) for n in (5, 16, 19)]
+    return [long, *asked[:3], words(3, 7), short, *asked[3:], long]
+
+
+def truth(folder: Path, prompts: list[str]) -> list[tuple[str, int]]:
+    """What transformers' own generation writes after each whole prompt, and how many tokens."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    found = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+        whole = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW, use_cache=True
+        )
+        new = whole[0, ids.shape[1] :]
+        found.append((tokenizer.decode(new, skip_special_tokens=True), len(new)))
+    return found
+
+
+def written(completions: list[Completion]) -> list[tuple[str, int | None]]:
+    return [(completion.text, completion.completion_tokens) for completion in completions]
+
+
+@contextmanager
+def counted(writer: LocalWriter) -> Iterator[list[int]]:
+    """The number of tokens of every forward within a `with` block."""
+    sizes: list[int] = []
+    hook = writer._model.register_forward_pre_hook(
+        lambda _, __, given: sizes.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    yield sizes
+    hook.remove()
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_greedy_text_is_that_of_transformers_with_and_without_reuse(
+    family: str, folders: Callable[[str], Path]
+):
+    folder, prompts = folders(family), family_of_prompts()
+    expected = truth(folder, prompts)
+    assert len(set(expected)) >= 8, "the prompts must be answered differently for this to mean anything"
+    writer = LocalWriter.load(str(folder))
+    requests = [asking(prompt) for prompt in prompts]
+    assert written(writer.write(requests)) == expected
+    assert written(writer.write(requests[::-1])) == expected[::-1]  # over what the first call left behind
+    alone = [LocalWriter.load(str(folder)).write([request])[0] for request in requests]
+    assert written(alone) == expected
+
+
+def test_a_wrong_length_of_the_common_prefix_would_be_seen(llama: Path, monkeypatch: pytest.MonkeyPatch):
+    prompts = family_of_prompts()
+    right = generation.common_prefix
+    monkeypatch.setattr(generation, "common_prefix", lambda left, right_: right(left, right_) + BLOCK // 2)
+    found = written(LocalWriter.load(str(llama)).write([asking(prompt) for prompt in prompts]))
+    assert found != truth(llama, prompts)
+
+
+def test_what_was_read_before_changes_no_bit(llama: Path):
+    document = words(1, 61)
+    prompts = [[1] + [4 + int(word[1:]) for word in f"{document} {words(n, n)}".split()] for n in (3, 21, 40)]
+    writer = LocalWriter.load(str(llama))
+    with torch.inference_mode():
+        fresh = [LocalWriter.load(str(llama))._read(prompt) for prompt in prompts]
+        assert all(torch.equal(writer._read(prompt), one) for prompt, one in zip(prompts, fresh, strict=True))
+        whole = [writer._model(input_ids=torch.tensor([prompt])).logits[0, -1] for prompt in prompts]
+    torch.testing.assert_close(torch.stack(fresh), torch.stack(whole), rtol=0, atol=2e-5)
+
+
+def test_a_document_is_read_once_in_whatever_order_it_is_asked_about(llama: Path):
+    documents = [words(seed, 5 * BLOCK) for seed in (1, 2)]
+    prompts = [f"{documents[n % 2]} {words(20 + n, 9)}" for n in range(8)]  # documents take turns
+    writer = LocalWriter.load(str(llama))
+    with counted(writer) as sizes:
+        writer.write([asking(prompt, max_tokens=1) for prompt in prompts])
+    assert sum(sizes) == 2 * 5 * BLOCK + 8 * 9
+    with counted(writer) as sizes:
+        writer.write([asking(prompts[-1], max_tokens=1)])  # the last that was read, or one beside it
+    assert sum(sizes) in (9, 5 * BLOCK + 9)
+    assert max(sizes) <= BLOCK
+
+
+@pytest.mark.parametrize("family", WHOLE)
+def test_other_architectures_read_every_prompt_whole(family: str, folders: Callable[[str], Path]):
+    folder, prompts = folders(family), family_of_prompts()
+    writer = LocalWriter.load(str(folder))
+    with counted(writer) as sizes:
+        completions = writer.write([asking(prompt) for prompt in prompts])
+    assert written(completions) == truth(folder, prompts)
+    assert sum(size for size in sizes if size > 1) == sum(len(prompt.split()) for prompt in prompts)
+
+
+def test_blocks_are_not_for_windows(folders: Callable[[str], Path]):
+    writer = LocalWriter.load(str(folders("sliding window")))
+    writer._in_blocks = True
+    with pytest.raises(RuntimeError, match="sliding window"):
+        writer.write([asking(prompt) for prompt in family_of_prompts()])
+
+
+def test_writing_ends_at_every_end_token(llama: Path, tokenizer: Tokenizer, tmp_path: Path):
+    prompt = words(1, 61)
+    (free,) = LocalWriter.load(str(llama)).write([asking(prompt)])
+    assert free.outcome is Outcome.TRUNCATED
+    assert free.detail == f"the text was not at its end after {NEW} tokens"
+    listed = free.text.split()
+    third = listed[2]
+    before = listed[: listed.index(third)]
+    model = AutoModelForCausalLM.from_pretrained(llama)
+    model.generation_config.eos_token_id = [2, tokenizer.encode(third)[0]]
+    model.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    (ended,) = LocalWriter.load(str(tmp_path)).write([asking(prompt)])
+    assert ended == Completion(
+        Outcome.ANSWERED, " ".join(before), prompt_tokens=61, completion_tokens=len(before) + 1
+    )
+
+
+def test_the_tokenizers_own_end_counts_too(llama: Path, tokenizer: Tokenizer, tmp_path: Path):
+    (free,) = LocalWriter.load(str(llama)).write([asking(words(1, 61))])
+    first = free.text.split()[0]
+    AutoModelForCausalLM.from_pretrained(llama).save_pretrained(tmp_path)
+    Tokenizer.from_backend(tokenizer.backend, eos=first).save(tmp_path)
+    (ended,) = LocalWriter.load(str(tmp_path)).write([asking(words(1, 61))])
+    assert ended == Completion(Outcome.ANSWERED, "", prompt_tokens=61, completion_tokens=1)
+
+
+def test_what_does_not_fit_is_too_long_and_what_cannot_be_rendered_an_error(llama: Path, tmp_path: Path):
+    writer = LocalWriter.load(str(llama))
+    assert writer.limit == SIZES["max_position_embeddings"]
+    fits, long = asking(words(1, 4088), max_tokens=8), asking(words(1, 4089), max_tokens=8)
+    done = writer.write([long, fits, asking("")])
+    assert [completion.outcome for completion in done] == [Outcome.TOO_LONG, Outcome.TRUNCATED, Outcome.ERROR]
+    assert done[0].prompt_tokens == writer.tokens(long.messages) == 4089
+    assert "4089 tokens" in done[0].detail
+    assert "no token" in done[2].detail
+
+
+def test_a_seed_alone_decides_what_is_drawn(llama: Path):
+    prompts = family_of_prompts()
+    requests = [asking(prompt, temperature=1.0, seed=seed) for seed in (3, 4) for prompt in prompts]
+    together = LocalWriter.load(str(llama)).write(requests)
+    writer = LocalWriter.load(str(llama))
+    assert writer.write(requests[::-1])[::-1] == together
+    assert [writer.write([request])[0] for request in requests] == together
+    assert together[: len(prompts)] != together[len(prompts) :]
+    before = torch.random.get_rng_state()
+    writer.write(requests[:1])
+    assert torch.equal(torch.random.get_rng_state(), before), "the caller's random state is left alone"
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_the_first_token_is_drawn_from_the_softmax(llama: Path, temperature: float):
+    ids = [4 + int(word[1:]) for word in words(5, 23).split()]
+    with torch.inference_mode():
+        stock = AutoModelForCausalLM.from_pretrained(llama)(input_ids=torch.tensor([ids])).logits[0, -1]
+        logits = LocalWriter.load(str(llama))._read(ids)
+    drawn = [
+        generation._draw(logits, temperature, torch.Generator().manual_seed(seed)) for seed in range(4000)
+    ]
+    counts = torch.bincount(torch.tensor(drawn), minlength=VOCABULARY).double()
+
+    def p_value(softened: float) -> float:
+        expected = 4000 * torch.softmax(stock.double() / softened, dim=-1)
+        often = expected >= 5
+        groups = [[*values[often].tolist(), values[~often].sum().item()] for values in (counts, expected)]
+        return float(stats.chisquare(*groups).pvalue)
+
+    assert p_value(temperature) > 0.001
+    assert p_value(1.2 * temperature) < 1e-6  # the test tells another temperature apart
+
+
+def test_a_temperature_near_zero_is_greedy(llama: Path):
+    prompt = words(1, 61)
+    greedy, cold = LocalWriter.load(str(llama)).write([asking(prompt), asking(prompt, temperature=1e-30)])
+    assert greedy == cold
+
+
+def test_an_interrupted_reading_leaves_nothing_behind(llama: Path):
+    prompts = family_of_prompts()
+    requests = [asking(prompt) for prompt in prompts]
+    writer = LocalWriter.load(str(llama))
+    writer.write(requests[:1])
+
+    def interrupt(module: Any, given: Any, output: Any) -> None:
+        raise KeyboardInterrupt
+
+    hook = writer._model.model.layers[1].register_forward_hook(interrupt)  # one layer has cached its keys
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(requests[1:2])
+    hook.remove()
+    assert written(writer.write(requests)) == truth(llama, prompts)
+
+
+def test_sampling_settings_of_the_folder_are_not_applied(llama: Path, tokenizer: Tokenizer, tmp_path: Path):
+    AutoModelForCausalLM.from_pretrained(llama).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    settings = {"eos_token_id": 2, "do_sample": True, "top_k": 1, "repetition_penalty": 5.0}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    requests = [asking(words(1, 61)), asking(words(1, 61), temperature=1.0)]
+    assert LocalWriter.load(str(tmp_path)).write(requests) == LocalWriter.load(str(llama)).write(requests)
+
+
+@pytest.mark.parametrize("extra", [{"s_aux": 1}, {"softcap": 30.0}, {"sliding_window": 8}])
+def test_attention_that_is_not_computed_in_blocks_is_refused(extra: dict[str, object], llama: Path):
+    model = LocalWriter.load(str(llama))._model
+    with pytest.raises(ModelError, match="does not support"):
+        model(input_ids=torch.tensor([[3, 4]]), **extra)

@@ -3,6 +3,7 @@ import pytest
 import longrm
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models import load
+from longrm.reward_models.baselines import BASELINES
 from longrm.types import Query
 
 QUERY = Query(
@@ -27,6 +28,14 @@ def test_random_scores_belong_to_the_response_and_not_to_its_place():
     here, there = model.judge([QUERY, turned])
     assert here.scores == there.scores[::-1]
     assert model.judge([Query("other", QUERY.prompt, QUERY.responses)])[0].scores != here.scores
+
+
+def test_only_rules_about_places_see_the_order():
+    assert [name for name in BASELINES if load(f"baseline:{name}").sees_order] == ["first", "last"]
+    for name in BASELINES:
+        model = load(f"baseline:{name}")
+        here, there = model.judge([QUERY, Query("q", QUERY.prompt, QUERY.responses[::-1])])
+        assert (here.scores != there.scores[::-1]) == model.sees_order
 
 
 def test_a_list_content_is_measured_by_its_text():

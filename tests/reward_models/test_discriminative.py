@@ -1,11 +1,17 @@
+import dataclasses
+import json
+import shutil
+
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import longrm
 from longrm.errors import DataError, ModelError
+from longrm.judging import fit
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
+from longrm.reward_models.settings import Judge
 from longrm.types import Outcome, Query, ask, presented_order
 from longrm.worlds import Plan, generate, words
 
@@ -58,6 +64,32 @@ def test_scores_do_not_depend_on_the_batch(model):
         assert list(one.scores) == pytest.approx(other.scores, abs=1e-5)
 
 
+def test_scores_do_not_depend_on_what_else_has_another_length(model):
+    some = [query for length in (60, 500, 220, 90) for query in queries(n=2, per_group=1, length=length)]
+    together = model.judge(some)
+    assert len({judgment.prompt_tokens for judgment in together}) >= 4
+    for query, judgment in zip(some, together, strict=True):
+        (alone,) = model.judge([query])
+        assert list(alone.scores) == pytest.approx(judgment.scores, abs=1e-5)
+
+
+def test_the_last_real_token_is_read_where_padding_is_the_end_token(folder, model, tmp_path):
+    confused = tmp_path / "confused"
+    shutil.copytree(folder, confused)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    config = json.loads((confused / "config.json").read_text())
+    (confused / "config.json").write_text(json.dumps(config | {"pad_token_id": tokenizer.eos_token_id}))
+    some = queries(n=2, per_group=1)
+    assert longrm.load(str(confused)).judge(some) == model.judge(some)
+    # What the model's own forward makes of it: the score of one token less.
+    prompt, response = some[0].prompt, some[0].responses[0]
+    ids = [*tokenizer.apply_chat_template([*prompt, *response])["input_ids"], tokenizer.eos_token_id]
+    naive, right = (AutoModelForSequenceClassification.from_pretrained(path) for path in (confused, folder))
+    with torch.inference_mode():
+        one, other = (each(torch.tensor([ids])).logits.item() for each in (naive, right))
+    assert abs(one - other) > 1e-3
+
+
 def test_the_order_of_the_responses_does_not_matter(model):
     (query,) = queries(n=1, per_group=1, length=200, responses=4)
     back = Query(query.id, query.prompt, query.responses[::-1])
@@ -70,8 +102,51 @@ def test_what_the_model_cannot_read_is_counted_and_not_cut(model):
     judged = model.judge([long, short])
     assert [judgment.outcome for judgment in judged] == [Outcome.TOO_LONG, Outcome.ANSWERED]
     assert "the model reads 600" in judged[0].detail
+    assert judged[1].cut is None
     with pytest.raises(DataError, match="the model reads 600"):
         model.score(long.prompt, long.responses)
+
+
+@pytest.mark.parametrize("policy", ["middle", "left", "right"])
+def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
+    cutting = DiscriminativeRewardModel.load(str(folder), Judge(cut=policy))
+    tokenizer = cutting._scorer.tokenizer
+    short, long = queries(n=1, per_group=1)[0], queries(n=1, per_group=1, length=700)[0]
+
+    def measure(query):
+        prompt, *responses = (tokenizer.prompt_ids(query.prompt), *query.responses)
+        return len(prompt) + max(len(tokenizer.response_ids(query.prompt, one)) for one in responses)
+
+    cut_query, cut = fit(long, measure, 600, tokenizer, policy)
+    judged, whole = cutting.judge([long, short])
+    assert judged.cut == cut
+    assert cut.policy == policy
+    assert cut.tokens > 100
+    assert judged.prompt_tokens == len(tokenizer.prompt_ids(cut_query.prompt))
+    assert 580 < measure(cut_query) <= 600
+    expected = [plain_score(folder, cut_query.prompt, response) for response in long.responses]
+    assert list(judged.scores) == pytest.approx(expected, abs=1e-4)
+    assert whole.cut is None
+
+
+def test_max_length_is_the_users_and_never_more_than_the_model_reads(folder):
+    query = queries(n=1, per_group=1, length=400)[0]
+    for most, reads in [(200, 200), (10_000, 600)]:
+        model = DiscriminativeRewardModel.load(str(folder), Judge(max_length=most))
+        assert model.judge([query])[0].outcome is (Outcome.TOO_LONG if most == 200 else Outcome.ANSWERED)
+        (long,) = model.judge(queries(n=1, per_group=1, length=700))
+        assert f"the model reads {reads}" in long.detail
+
+
+def test_nothing_is_cut_where_the_context_is_not_known(folder):
+    (query,) = queries(n=1, per_group=1, length=700)
+    unknown = dataclasses.replace(query, context=())
+    (judged,) = DiscriminativeRewardModel.load(str(folder), Judge(cut="middle")).judge([unknown])
+    assert judged.outcome is Outcome.TOO_LONG
+
+
+def test_scores_are_logits_whatever_the_order(model):
+    assert (model.scale, model.sees_order, model.samples) == ("logit", False, False)
 
 
 def test_a_response_that_cannot_be_rendered_is_an_error_of_its_own(model):

@@ -14,10 +14,11 @@ from longrm.config import Config
 from longrm.data import Reading, Row, check_writable, read, write_rows
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
+from longrm.reward_models.trials import latin_square, points, together, trial_of
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
-from longrm.types import Outcome, Query
+from longrm.types import Outcome, ask
 
 _logger = logging.getLogger(__name__)
 # Rows between two writes to the log: a killed run loses no more.
@@ -118,11 +119,21 @@ def _batches(reading: Reading) -> Iterator[list[Row]]:
 
 
 def _score(batch: list[Row], model: RewardModel) -> list[ScoreRecord]:
-    queries = [Query(row.comparison.id, row.comparison.prompt, row.comparison.responses) for row in batch]
-    judgments = zip(batch, model.judge(queries), strict=True)
+    """Asks about every row, in several orders where the model sees the order."""
+    asked = []
+    for row in batch:
+        plain = tuple(range(len(row.comparison.responses)))
+        asked.append(latin_square(plain) if model.sees_order else (plain,))
+    queries = [
+        ask(row.comparison, order, trial)
+        for row, orders in zip(batch, asked, strict=True)
+        for trial, order in enumerate(orders)
+    ]
+    judged = iter(model.judge(queries))
+    wholes = [together([trial_of(next(judged), order) for order in orders]) for orders in asked]
     return [
-        ScoreRecord(row.number, judgment.outcome, judgment.scores, judgment.detail)
-        for row, judgment in judgments
+        ScoreRecord(row.number, whole.outcome, points(whole), whole.detail)
+        for row, whole in zip(batch, wholes, strict=True)
     ]
 
 

@@ -1,28 +1,91 @@
 """Reward models of every kind behind one protocol."""
 
+from collections.abc import Iterable
+
+from longrm.clients.settings import Remote
 from longrm.errors import ConfigError
 from longrm.reward_models.baselines import BASELINES, Baseline
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import Compress, Judge
+from longrm.types import Comparison
 
-__all__ = ["RewardModel", "load"]
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "Compress",
+    "Judge",
+    "RewardModel",
+    "load",
+]
 
 
-def load(model: str) -> RewardModel:
+def load(
+    model: str,
+    *,
+    judge: Judge | None = None,
+    remote: Remote | None = None,
+    compress: Compress | None = None,
+    key: Iterable[Comparison] = (),
+) -> RewardModel:
     """Loads a reward model by its name.
 
     Args:
-        model: A folder or Hub id of a one-label sequence classifier, or `baseline:NAME`.
+        model: A folder or Hub id of a one-label sequence classifier or of a causal language model, which then
+            judges in words; `openai:URL#NAME`, a model behind an OpenAI-compatible endpoint; `baseline:NAME`;
+            `compress:MODEL`, any of these on the chunks of the context that matter; `simulated:RATE`.
+        judge: How a model is asked, and what it does with a context that does not fit.
+        remote: How an endpoint is reached.
+        compress: How much of a context is left.
+        key: The comparisons that a simulated judge will be asked about: it errs at stated rates.
 
     Raises:
-        ConfigError: An unknown baseline.
-        ModelError: A folder or Hub id that cannot be loaded; the message says why.
+        ConfigError: An unknown baseline, or a name that lacks a part.
+        ModelError: A folder or Hub id that cannot be loaded, or an endpoint; the message says why.
     """
-    kind, colon, name = model.partition(":")
-    if colon and kind == "baseline":
-        if name not in BASELINES:
-            raise ConfigError(f"no baseline '{name}'; known: {', '.join(BASELINES)}")
-        return Baseline(name)
+    judge, remote, compress = judge or Judge(), remote or Remote(), compress or Compress()
+    kind, _, name = model.partition(":")
+    match kind:
+        case "baseline" if name:
+            if name not in BASELINES:
+                raise ConfigError(f"no baseline '{name}'; known: {', '.join(BASELINES)}")
+            return Baseline(name)
+        case "compress" if name:
+            from longrm.reward_models.compress import CompressRewardModel
+
+            inner = load(name, judge=judge, remote=remote, key=key)
+            return CompressRewardModel(inner, compress)
+        case "simulated" if name:
+            from longrm.reward_models.simulated import Rates, SimulatedRewardModel, key_of
+
+            return SimulatedRewardModel(Rates.parse(name), key_of(key), judge.seed)
+        case "openai" if name:
+            from longrm.reward_models.remote import load_remote
+
+            return load_remote(name, judge, remote)
+        case "baseline" | "compress" | "simulated" | "openai":
+            raise ConfigError(f"'{model}' names no {kind}; write it as {_FORMS[kind]}")
+        case _:
+            return _local(model, judge)
+
+
+_FORMS = {
+    "baseline": "baseline:NAME, such as baseline:longest",
+    "compress": "compress:MODEL",
+    "simulated": "simulated:RATE, such as simulated:0.2",
+    "openai": "openai:URL#NAME, such as openai:http://127.0.0.1:8000/v1#my-model",
+}
+
+
+def _local(model: str, judge: Judge) -> RewardModel:
+    from longrm.modeling.folders import kind_of
+
     # Imported late: everything but a local model works without torch.
+    if kind_of(model) == "generative":
+        from longrm.modeling.generation import LocalWriter
+        from longrm.reward_models.generative import GenerativeRewardModel
+
+        writer = LocalWriter.load(model)
+        return GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
     from longrm.reward_models.discriminative import DiscriminativeRewardModel
 
-    return DiscriminativeRewardModel.load(model)
+    return DiscriminativeRewardModel.load(model, judge)

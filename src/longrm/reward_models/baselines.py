@@ -4,7 +4,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from longrm.reward_models.protocol import RewardModel
-from longrm.types import Judgment, Outcome, Query, text_of
+from longrm.types import Judgment, Outcome, Query, message_text, text_of
+
+# Words and punctuation marks of a chunk of the context.
+_CHUNK = 128
 
 
 def _random(query: Query) -> list[float]:
@@ -32,22 +35,35 @@ def _shortest(query: Query) -> list[float]:
     return [-float(len(text_of(response))) for response in query.responses]
 
 
+def _overlap(query: Query) -> list[float]:
+    """The share of a response that chunks of the context hold (of the whole prompt where it is not known)."""
+    # Imported late: arrays and BM25 that no other rule needs.
+    from longrm.reward_models.lexical import index
+
+    texts = [message_text(message) for message in query.prompt]
+    context = (texts[span.message][span.start : span.end] for span in query.context)
+    lexicon = index(tuple(context) or tuple(texts), _CHUNK)
+    return [lexicon.support(text_of(response)) for response in query.responses]
+
+
 BASELINES: dict[str, Callable[[Query], list[float]]] = {
     "random": _random,
     "first": _first,
     "last": _last,
     "longest": _longest,
     "shortest": _shortest,
+    "overlap": _overlap,
 }
 
 
 class Baseline(RewardModel):
-    """One of `BASELINES`, such as `baseline:longest`: scores by a rule that never reads the context."""
+    """One of `BASELINES`, such as `baseline:longest`: scores by a rule; only `overlap` reads the context."""
 
     def __init__(self, name: str) -> None:
         if name not in BASELINES:
             raise ValueError(f"no baseline '{name}'; known: {', '.join(BASELINES)}")
         self.name = f"baseline:{name}"
+        self.sees_order = name in ("first", "last")
         self._rule = BASELINES[name]
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:

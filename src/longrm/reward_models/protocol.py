@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from longrm.errors import DataError
-from longrm.types import Judgment, Message, Outcome, Query, as_messages
+from longrm.reward_models.trials import latin_square, points, together, trial_of
+from longrm.types import Judgment, Message, Outcome, Query, Scale, as_messages
 
 
 class RewardModel(ABC):
@@ -12,9 +13,15 @@ class RewardModel(ABC):
 
     Attributes:
         name: How summaries and reports call it.
+        sees_order: Whether the place at which a response is shown may change the judgment.
+        samples: Whether asking again may give another judgment, so that votes say something.
+        scale: What a difference of two scores means.
     """
 
     name: str
+    sees_order: bool = False
+    samples: bool = False
+    scale: Scale = "none"
 
     @abstractmethod
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -24,10 +31,14 @@ class RewardModel(ABC):
             One judgment a query, in the same order, about the responses in presented order.
         """
 
+    def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
+        """The presented orders in which this comparison must be asked; none where any order will do."""
+        return ()
+
     def score(
         self, prompt: str | Sequence[Message], responses: Sequence[str | Sequence[Message]]
     ) -> list[float]:
-        """Scores the responses to one prompt.
+        """Scores the responses to one prompt; a model that sees their order is asked in several, and averaged.
 
         Args:
             prompt: The user's text, or messages.
@@ -41,10 +52,15 @@ class RewardModel(ABC):
         """
         if isinstance(responses, str) or not responses:
             raise DataError("score needs a list of responses, one at least, even where there is only one")
-        query = Query(
-            "score", as_messages(prompt, "user"), tuple(as_messages(text, "assistant") for text in responses)
-        )
-        (judgment,) = self.judge([query])
-        if judgment.outcome is not Outcome.ANSWERED:
-            raise DataError(f"{self.name} gave no scores ({judgment.outcome}): {judgment.detail}")
-        return list(judgment.scores)
+        messages = as_messages(prompt, "user")
+        answers = tuple(as_messages(text, "assistant") for text in responses)
+        plain = tuple(range(len(answers)))
+        orders = latin_square(plain) if self.sees_order else (plain,)
+        queries = [
+            Query("score", messages, tuple(answers[index] for index in order), trial=trial)
+            for trial, order in enumerate(orders)
+        ]
+        whole = together([trial_of(*pair) for pair in zip(self.judge(queries), orders, strict=True)])
+        if whole.outcome is not Outcome.ANSWERED:
+            raise DataError(f"{self.name} gave no scores ({whole.outcome}): {whole.detail}")
+        return list(points(whole))

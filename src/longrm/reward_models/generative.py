@@ -1,0 +1,238 @@
+"""Reward models that write: they are asked for a verdict, and what they write is read."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longrm.clients import Completion, Request, Writer
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError, DataError
+from longrm.judging import Format, Reading, fit, load_format
+from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import Judge
+from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text
+
+# What a query's several prompts came to, worst first: an error must be seen before all else.
+_WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED, Outcome.TRUNCATED, Outcome.UNPARSED)
+_NOT_ASKED = Completion(Outcome.ERROR)
+
+
+class GenerativeRewardModel(RewardModel):
+    """A language model that is asked which response is better, or how good each one is.
+
+    An answer without a verdict is followed by a reminder of the form, up to `retries` times, with room for as
+    much as the limit leaves. An answer that was cut off is read too: a verdict that was written counts.
+    """
+
+    def __init__(self, writer: Writer, settings: Judge, *, tokenizer: Tokenizer | None = None) -> None:
+        """Prepares the formats.
+
+        Args:
+            writer: The language model.
+            settings: How it is asked.
+            tokenizer: The model's; needed to cut, and to know before asking what is too long.
+
+        Raises:
+            ConfigError: A template that cannot be used, or settings that cannot go together.
+        """
+        self.name = writer.name
+        self.sees_order = settings.format != "pointwise"
+        self.samples = settings.temperature > 0
+        self._writer = writer
+        self._settings = settings
+        self._tokenizer = tokenizer
+        known = [limit for limit in (settings.max_length, writer.limit) if limit is not None]
+        self._limit = min(known, default=None)
+        self._check()
+        template = Path(settings.template) if settings.template else None
+        self._formats = {
+            name: load_format(name, template=template, verdict=settings.verdict)
+            for name in ([settings.format] if settings.format else ["pairwise", "listwise"])
+        }
+        self.scale = next(iter(self._formats.values())).scale
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Asks about all queries at once, then once more about those that brought no verdict, and so on.
+
+        Raises:
+            ModelError: The model cannot be reached.
+            RunError: The budget of its client is spent.
+        """
+        opened = [self._open(query) for query in queries]
+        waiting = [one for asked in opened if not isinstance(asked, Judgment) for one in asked]
+        for attempt in range(1 + self._settings.retries):
+            if not waiting:
+                break
+            completions = self._writer.write([self._request(one, attempt) for one in waiting])
+            answered = zip(waiting, completions, strict=True)
+            waiting = [one for one, completion in answered if self._take(one, completion)]
+        return [asked if isinstance(asked, Judgment) else _join(asked) for asked in opened]
+
+    def _check(self) -> None:
+        settings = self._settings
+        if settings.template and settings.format is None:
+            raise ConfigError(
+                "a template needs judge.format: say whether it is pairwise, listwise or pointwise"
+            )
+        if self._tokenizer is None and settings.max_length is not None:
+            raise ConfigError(f"max_length cannot be kept without the tokenizer of {self.name}; name it")
+        if settings.cut != "refuse" and (self._tokenizer is None or self._limit is None):
+            raise ConfigError(
+                f'cut = "{settings.cut}" needs the tokenizer of {self.name} and its max_length; name them'
+            )
+        if self._limit is not None and settings.max_tokens >= self._limit:
+            raise ConfigError(
+                f"max_tokens = {settings.max_tokens} leaves no room for a prompt: "
+                f"{self.name} reads and writes {self._limit} tokens in all"
+            )
+
+    def _open(self, query: Query) -> "tuple[_Conversation, ...] | Judgment":
+        """The prompts about a query; a judgment at once where they cannot be made, or do not fit."""
+        try:
+            return self._prompts(query)
+        except DataError as error:  # the format or the chat template does not take it
+            return Judgment(Outcome.ERROR, detail=str(error))
+
+    def _prompts(self, query: Query) -> "tuple[_Conversation, ...] | Judgment":
+        name = self._settings.format or ("pairwise" if len(query.responses) <= 2 else "listwise")
+        judging, room, cut = self._formats[name], self._settings.max_tokens, None
+        if self._tokenizer is not None and self._limit is not None:
+
+            def measure(candidate: Query) -> int:
+                return max(self._tokens(messages) for messages in judging.render(candidate))
+
+            fitted = fit(query, measure, self._limit - room, self._tokenizer, self._settings.cut)
+            if fitted is None:
+                tokens = measure(query)
+                detail = (
+                    f"the prompt has {tokens} tokens; {self._limit - room} fit beside the answer's {room}"
+                )
+                return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
+            query, cut = fitted
+        return tuple(
+            _Conversation(query, judging, place, messages, room, cut)
+            for place, messages in enumerate(judging.render(query))
+        )
+
+    def _request(self, one: "_Conversation", attempt: int) -> Request:
+        parts = (self._settings.seed, one.query.id, one.query.trial, attempt, one.place)
+        digest = hashlib.sha256("\0".join(str(part) for part in parts).encode()).digest()
+        seed = int.from_bytes(digest[:4], "big") >> 1  # servers take whole numbers below 2**31 at least
+        return Request(one.messages, one.room, self._settings.temperature, seed)
+
+    def _take(self, one: "_Conversation", completion: Completion) -> bool:
+        """Reads what the model wrote; prepares the next attempt, if there can be one.
+
+        Returns:
+            Whether to ask again.
+        """
+        if one.attempts == 0:
+            counted = completion.prompt_tokens
+            one.prompt_tokens = self._writer.tokens(one.messages) if counted is None else counted
+        elif completion.outcome is Outcome.TOO_LONG:
+            return False  # the reminder did not fit: the answer before it stands
+        one.attempts += 1
+        one.completion = completion
+        if completion.outcome not in (Outcome.ANSWERED, Outcome.TRUNCATED):
+            return False
+        one.reading = one.format.parse(completion.text, one.query)
+        if one.reading is not None:
+            return False
+        one.messages = _reminded(one.messages, completion.text, one.format.reminder)
+        if self._tokenizer is not None and self._limit is not None:
+            one.room = min(one.room, self._limit - self._tokens(one.messages))
+        return one.room > 0
+
+    def _tokens(self, messages: Sequence[Message]) -> int:
+        tokens = self._writer.tokens(messages)
+        assert tokens is not None, "a writer whose tokenizer is known counts"
+        return tokens
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """One prompt on its way to a verdict.
+
+    Attributes:
+        query: What is judged, as it is shown: a context that did not fit is cut already.
+        format: Reads what the model writes.
+        place: Which of the query's prompts this is; a pointwise query has one for each response.
+        messages: What is asked next.
+        room: The most tokens of the answer.
+        cut: What was cut out of the context.
+        attempts: How often the model was asked.
+        prompt_tokens: Tokens of the first attempt's prompt; None where nobody counts them.
+        completion: What the model wrote last.
+        reading: The verdict in it.
+    """
+
+    query: Query
+    format: Format
+    place: int
+    messages: tuple[Message, ...]
+    room: int
+    cut: Cut | None
+    attempts: int = 0
+    prompt_tokens: int | None = None
+    completion: Completion = _NOT_ASKED
+    reading: Reading | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.reading is not None:
+            return Outcome.ANSWERED
+        outcome = self.completion.outcome
+        return Outcome.UNPARSED if outcome is Outcome.ANSWERED else outcome
+
+    @property
+    def detail(self) -> str:
+        times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        return self.completion.detail or f"no verdict in the answer after {times}"
+
+    @property
+    def written(self) -> str:
+        completion = self.completion
+        if not completion.thinking:
+            return completion.text
+        return f"<think>\n{completion.thinking}\n</think>\n\n{completion.text}"
+
+
+def _join(asked: tuple[_Conversation, ...]) -> Judgment:
+    """The judgment of a query from the conversations about it: one verdict, or one score a response."""
+    counts = [one.prompt_tokens for one in asked if one.prompt_tokens is not None]
+    readings = [one.reading for one in asked if one.reading is not None]
+    outcome, detail = Outcome.ANSWERED, ""
+    if len(readings) < len(asked):
+        worst = min(
+            (one for one in asked if one.reading is None), key=lambda one: _WORST_FIRST.index(one.outcome)
+        )
+        outcome, detail, readings = worst.outcome, worst.detail, []
+        if len(asked) > 1:
+            detail = f"response {worst.place + 1} of {len(asked)}: {detail}"
+    told = [reading.contradicted for reading in readings if reading.contradicted is not None]
+    return Judgment(
+        outcome,
+        scores=tuple(value for reading in readings for value in reading.values),
+        order=readings[0].order if readings else (),
+        explanation=_explanation(asked),
+        detail=detail,
+        prompt_tokens=max(counts, default=None),
+        cut=asked[0].cut,
+        attempts=max(one.attempts for one in asked),
+        contradicted=any(told) if told else None,
+    )
+
+
+def _explanation(asked: tuple[_Conversation, ...]) -> str:
+    if len(asked) == 1:
+        return asked[0].written
+    return "\n\n".join(f"Response {one.place + 1}:\n{one.written}" for one in asked)
+
+
+def _reminded(messages: tuple[Message, ...], text: str, reminder: str) -> tuple[Message, ...]:
+    """The conversation so far with the reminder; within the last question where nothing was written."""
+    if text.strip():
+        return (*messages, {"role": "assistant", "content": text}, {"role": "user", "content": reminder})
+    *before, last = messages
+    return (*before, {**last, "content": f"{message_text(last)}\n\n{reminder}"})

@@ -1,0 +1,88 @@
+"""Lexical retrieval (BM25) over the chunks of a context."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from bm25s import BM25
+from numpy.typing import NDArray
+from scipy.sparse import csc_array
+
+from longrm.data.chunking import chunks, size_of, words
+
+# It reports every index it builds, which is no news to anybody.
+logging.getLogger("bm25s").setLevel(logging.WARNING)
+
+# Words and punctuation marks of a part of a response: one claim, which one chunk of the context should hold.
+_CLAIM = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Characters `start` to `end` (exclusive) of the passage with number `passage`, and their size."""
+
+    passage: int
+    start: int
+    end: int
+    size: int
+
+
+class Index:
+    """BM25 as Lucene has it (k1 = 1.5, b = 0.75) over the chunks of some passages.
+
+    The words that are looked for weigh by their inverse document frequency too, as in the cosine of tf-idf: else
+    four words that the responses share with many chunks outweigh the one name that leads to the evidence.
+
+    Attributes:
+        chunks: In the order of the passages; their size counts words and punctuation marks.
+    """
+
+    def __init__(self, passages: Sequence[str], size: int) -> None:
+        self.chunks = tuple(
+            Chunk(number, start, end, size_of(passage[start:end]))
+            for number, passage in enumerate(passages)
+            for start, end in chunks(passage, size)
+        )
+        texts = [words(passages[chunk.passage][chunk.start : chunk.end]) for chunk in self.chunks]
+        self._columns: dict[str, int] = {}
+        self._table = csc_array((len(texts), 0))
+        if any(texts):
+            bm25 = BM25()
+            bm25.index(texts, create_empty_token=False, show_progress=False)
+            self._columns = bm25.vocab_dict
+            held = bm25.scores
+            shape = len(texts), len(self._columns)
+            self._table = csc_array((held["data"], held["indices"], held["indptr"]), shape=shape)
+
+    def scores(self, text: str) -> NDArray[np.float64]:
+        """How well every chunk holds the words of a text, each counted once; 0 where it holds none of them."""
+        known = sorted(word for word in {*words(text)} if word in self._columns)
+        rarities = np.array([self._rarity(word) for word in known])
+        return np.asarray(self._table[:, [self._columns[word] for word in known]] @ rarities)
+
+    def support(self, text: str) -> float:
+        """The share of what a text says that the passages hold, from 0 to below 1.
+
+        The text is cut into parts of a sentence or two. A part earns the score of its best chunk; the most that
+        it could earn is the sum of its words' squared rarities, words that no chunk holds included. So neither
+        length nor repetition raises the share: what is added must stand in the passages, and stand together.
+        """
+        parts = [text[start:end] for start, end in chunks(text, _CLAIM)]
+        most = sum(self._rarity(word) ** 2 for part in parts for word in sorted({*words(part)}))
+        earned = sum(float(self.scores(part).max(initial=0)) for part in parts)
+        return earned / most if most else 0.0
+
+    def _rarity(self, word: str) -> float:
+        """Lucene's inverse document frequency; for words that no chunk holds as well."""
+        column = self._columns.get(word)
+        holding = 0 if column is None else int(self._table.indptr[column + 1] - self._table.indptr[column])
+        return math.log(1 + (len(self.chunks) - holding + 0.5) / (holding + 0.5))
+
+
+@lru_cache(maxsize=4)
+def index(passages: tuple[str, ...], size: int) -> Index:
+    """Indexes passages; responses to one context, and neighboring queries about it, share its index."""
+    return Index(passages, size)

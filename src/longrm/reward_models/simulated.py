@@ -1,0 +1,190 @@
+"""A judge that knows the gold order and errs at stated rates: what an evaluation must find is known beforehand."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from string import ascii_uppercase as LETTERS
+from typing import Self
+
+from longrm.errors import ConfigError, DataError
+from longrm.judging import load_format
+from longrm.reward_models.protocol import RewardModel
+from longrm.types import Comparison, Judgment, Outcome, Query, Response, text_of
+from longrm.worlds.draws import Draws
+
+# Tokens from which on the error grows with length.
+_SHORT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How often a simulated judge errs, each from 0 to 1.
+
+    Attributes:
+        error: A comparison's verdict is wrong: drawn once, the same in all orders and votes.
+        misformat: What is written in one asking holds no verdict.
+        disagreement: One asking gives another verdict than the comparison's.
+        per_doubling: Added to the error for each doubling of the length beyond 1,024 tokens, until the judge
+            is no better than chance.
+
+    Raises:
+        ConfigError: A rate is not from 0 to 1.
+    """
+
+    error: float = 0.0
+    misformat: float = 0.0
+    disagreement: float = 0.0
+    per_doubling: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, rate in self._named():
+            if not 0 <= rate <= 1:
+                raise ConfigError(f"the {name} rate of a simulated judge is from 0 to 1, got {rate}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads "0.2", which is the error, or "error=0.2,misformat=0.05".
+
+        Raises:
+            ConfigError: An unknown or repeated name, no number, or a rate out of its range.
+        """
+        names, rates = [known.name for known in fields(cls)], {}
+        for part in text.split(","):
+            name, equals, value = (side.strip() for side in part.rpartition("="))
+            name = name if equals else "error"
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
+                raise ConfigError(f"no rate '{name}' in 'simulated:{text}'; {hint}")
+            if name in rates:
+                raise ConfigError(f"'simulated:{text}' gives {name} twice; give it once")
+            try:
+                rates[name] = float(value)
+            except ValueError:
+                raise ConfigError(
+                    f"'simulated:{text}': {name} needs a number from 0 to 1, got '{value}'"
+                ) from None
+        return cls(**rates)
+
+    def __str__(self) -> str:
+        given = {name: rate for name, rate in self._named() if rate}
+        if given.keys() <= {"error"}:
+            return f"{self.error:g}"
+        return ",".join(f"{name}={rate:g}" for name, rate in given.items())
+
+    def error_at(self, length: int | None, responses: int) -> float:
+        """The error at a length in tokens, as it stands where the length is not known."""
+        doublings = math.log2(length / _SHORT) if length and length > _SHORT else 0.0
+        at_chance = 1 - 1 / math.factorial(responses)
+        return min(self.error + self.per_doubling * doublings, max(self.error, at_chance))
+
+    def _named(self) -> list[tuple[str, float]]:
+        return [(known.name, getattr(self, known.name)) for known in fields(self)]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a simulated judge knows of one comparison.
+
+    Attributes:
+        ranks: Gold rank by the digest of a response's text; empty where the order is not known.
+        length: The length bucket in tokens; None if unknown.
+    """
+
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    length: int | None = None
+
+
+def key_of(comparisons: Iterable[Comparison]) -> dict[str, Key]:
+    """The key of some comparisons by their ids. Responses with the same text share the better rank."""
+    key = {}
+    for comparison in comparisons:
+        ranks: dict[str, int] = {}
+        for response, rank in zip(comparison.responses, comparison.ranks or (), strict=False):
+            name = _digest(response)
+            ranks[name] = min(rank, ranks.get(name, rank))
+        length = comparison.metadata.get("length")
+        key[comparison.id] = Key(ranks, length if isinstance(length, int) else None)
+    return key
+
+
+class SimulatedRewardModel(RewardModel):
+    """Writes a short explanation and a verdict, pairwise or listwise, which is then read as any judge's is.
+
+    Where the gold order is not known a coin decides, and likewise between responses that tie. All draws are
+    hashes of the seed, the comparison's id, what they are for and, where they differ from one asking to the
+    next, the trial; none depends on the order of the responses or of the queries.
+    """
+
+    sees_order = True
+    samples = True
+    scale = "verdict"
+
+    def __init__(self, rates: Rates, key: Mapping[str, Key], seed: int = 0) -> None:
+        self.name = f"simulated:{rates}"
+        self._rates, self._key, self._seed = rates, key, seed
+        self._formats = {name: load_format(name) for name in ("pairwise", "listwise")}
+
+    def judge(self, queries: Sequence[Query]) -> list[Judgment]:
+        """Judges every query.
+
+        Raises:
+            DataError: There are fewer than 2 or more than 26 responses.
+        """
+        return [self._judge(query) for query in queries]
+
+    def _judge(self, query: Query) -> Judgment:
+        count = len(query.responses)
+        judging = self._formats["pairwise" if count == 2 else "listwise"]
+        if count not in judging.counts:
+            raise DataError(
+                f"comparison '{query.id}': a simulated judge ranks 2 to 26 responses, got {count}"
+            )
+        text = self._write(query)
+        # It quotes nothing, so no long prompt is searched for quotations.
+        reading = judging.parse(text, replace(query, prompt=()))
+        if reading is None:
+            return Judgment(
+                Outcome.UNPARSED, explanation=text, detail="no verdict in the answer after 1 attempt"
+            )
+        return Judgment(
+            Outcome.ANSWERED, reading.values, reading.order, text, contradicted=reading.contradicted
+        )
+
+    def _write(self, query: Query) -> str:
+        order = self._verdict(query)
+        if self._draws(query, "disagreement", query.trial).fraction() < self._rates.disagreement:
+            draws, held = self._draws(query, "other verdict", query.trial), list(order)
+            while order == held:
+                draws.shuffle(order)
+        letters = [LETTERS[position] for position in order]
+        text = f"Response {letters[0]} is more faithful to the context than response {letters[1]}."
+        if self._draws(query, "misformat", query.trial).fraction() < self._rates.misformat:
+            return text
+        return f"{text}\n\n[[{letters[0] if len(letters) == 2 else ' > '.join(letters)}]]"
+
+    def _verdict(self, query: Query) -> list[int]:
+        """The comparison's verdict: presented positions, best first."""
+        names = [_digest(response) for response in query.responses]
+        order = sorted(range(len(names)), key=lambda position: names[position])
+        self._draws(query, "coin").shuffle(order)
+        key = self._key.get(query.id, Key())
+        if not key.ranks.keys() >= {*names}:
+            return order
+        ranks = [key.ranks[name] for name in names]
+        order.sort(key=lambda position: ranks[position])
+        error = self._rates.error_at(key.length, len(names))
+        if len({*ranks}) > 1 and self._draws(query, "error").fraction() < error:
+            draws = self._draws(query, "wrong verdict")
+            while [ranks[position] for position in order] == sorted(ranks):
+                draws.shuffle(order)
+        return order
+
+    def _draws(self, query: Query, *purpose: object) -> Draws:
+        return Draws("simulated judge", self._seed, query.id, *purpose)
+
+
+def _digest(response: Response) -> str:
+    return hashlib.sha256(text_of(response).encode()).hexdigest()

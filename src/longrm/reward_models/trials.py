@@ -1,0 +1,76 @@
+"""The askings of one comparison: in which orders, how often, and what they say together."""
+
+from collections.abc import Sequence
+
+from longrm.runs.records import Trial
+from longrm.types import Judgment, Outcome
+
+
+def latin_square(order: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """As many orders as there are responses, in which every response stands at every place once.
+
+    The first row is the order itself, and every further one moves all responses one place on: a cyclic Latin
+    square, seeded by how its first row was drawn. For two responses these are both orders.
+    """
+    return tuple(order[row:] + order[:row] for row in range(len(order)))
+
+
+def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
+    """Puts what was judged in presented order back into the comparison's own order."""
+    scores = dict(zip(order, judgment.scores, strict=False))
+    return Trial(
+        order=order,
+        outcome=judgment.outcome,
+        scores=tuple(scores[index] for index in sorted(scores)),
+        ranking=tuple(order[position] for position in judgment.order),
+        explanation=judgment.explanation,
+        detail=judgment.detail,
+        attempts=judgment.attempts,
+        contradicted=judgment.contradicted,
+    )
+
+
+def points(trial: Trial) -> tuple[float, ...]:
+    """One number a response, higher is better: its scores, or 1 for the best of a ranking down to 0; or none."""
+    if trial.outcome is not Outcome.ANSWERED:
+        return ()
+    if trial.scores or not trial.ranking:
+        return trial.scores
+    last = len(trial.ranking) - 1
+    places = {response: place for place, response in enumerate(trial.ranking)}
+    return tuple((last - places[response]) / last for response in range(last + 1))
+
+
+def together(trials: Sequence[Trial]) -> Trial:
+    """All trials as one: its scores are means over the orders of means over the votes.
+
+    An order without any answer leaves the whole unanswered, for its bias would not be cancelled; an error in
+    any trial is an error, so that all are asked again.
+    """
+    if len(trials) == 1:
+        return trials[0]
+    failed = next((trial for trial in trials if trial.outcome is Outcome.ERROR), None)
+    by_order: dict[tuple[int, ...], list[Trial]] = {}
+    for trial in trials:
+        by_order.setdefault(trial.order, []).append(trial)
+    answers = [[found for trial in votes if (found := points(trial))] for votes in by_order.values()]
+    silent = next(
+        (votes[0] for votes, found in zip(by_order.values(), answers, strict=True) if not found), None
+    )
+    without = failed or silent
+    if without is not None:
+        return Trial(trials[0].order, without.outcome, detail=without.detail)
+    means = [_mean(votes) for votes in answers]
+    # Rounded at the end, so that shares that are equal tie whatever the order in which they were added.
+    scores = tuple(round(score, 12) for score in _mean(means))
+    return Trial(trials[0].order, Outcome.ANSWERED, scores=scores)
+
+
+def best(trial: Trial) -> frozenset[int]:
+    """The responses judged best, several where they tie; empty if not answered."""
+    values = points(trial)
+    return frozenset(index for index, value in enumerate(values) if value == max(values))
+
+
+def _mean(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))

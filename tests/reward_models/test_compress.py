@@ -1,0 +1,179 @@
+import random
+
+import pytest
+
+from longrm.data.chunking import chunks, size_of
+from longrm.reward_models.baselines import Baseline
+from longrm.reward_models.compress import LEFT_OUT, CompressRewardModel, compress
+from longrm.reward_models.lexical import index
+from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.settings import Compress
+from longrm.types import Judgment, Outcome, Query, Span, ask, message_text
+from longrm.worlds import Plan, generate
+from longrm.worlds import words as word_tokenizer
+
+SMALL = Compress(tokens=24, chunk=8)
+SENTENCES = [f"Sentence {number} names the thing{number} here. " for number in range(20)]
+CONTEXT = "".join(SENTENCES)
+WHOLE = (0, len(CONTEXT))
+
+
+class Listener(RewardModel):
+    """Keeps the queries it is given, and answers with their numbers."""
+
+    name = "listener"
+    sees_order, samples, scale = True, True, "logit"
+
+    def __init__(self):
+        self.heard = []
+
+    def judge(self, queries):
+        self.heard += queries
+        return [Judgment(Outcome.ANSWERED, (float(n), 0.0), prompt_tokens=n) for n, _ in enumerate(queries)]
+
+    def orders(self, comparison):
+        return ((1, 0),) if comparison == "fixed" else ()
+
+
+def query(content=CONTEXT + "\n\nWhich one is thing7?", context=(WHOLE,), question=True, **parts):
+    start = content.rfind("Which")
+    return Query(
+        "q",
+        ({"role": "system", "content": "Be brief."}, {"role": "user", "content": content}),
+        parts.get("responses")
+        or tuple(({"role": "assistant", "content": text},) for text in ("It is thing3.", "It is thing15.")),
+        tuple(Span(1, *bounds) for bounds in context),
+        Span(1, start, start + 20) if question else None,
+        trial=3,
+    )
+
+
+def text_at(asked, span):
+    return message_text(asked.prompt[span.message])[span.start : span.end]
+
+
+def test_the_chunks_of_question_and_responses_stay_in_their_order_with_marks_between():
+    short = compress(query(), SMALL)
+    kept = LEFT_OUT + LEFT_OUT.join(SENTENCES[number] for number in (3, 7, 15)) + LEFT_OUT
+    assert short.prompt[1]["content"] == kept + "\n\nWhich one is thing7?"
+    assert [text_at(short, span) for span in short.context] == [kept]
+    assert text_at(short, short.question) == "Which one is thing7?"
+    assert short.prompt[0] == query().prompt[0]
+    assert (short.id, short.trial, short.responses) == ("q", 3, query().responses)
+
+
+def test_without_a_question_the_responses_choose():
+    short = compress(query(question=False), SMALL)
+    assert short.question is None
+    assert SENTENCES[3] in text_at(short, short.context[0])
+    assert SENTENCES[15] in text_at(short, short.context[0])
+    assert SENTENCES[7] not in text_at(short, short.context[0])
+
+
+def test_both_orders_see_the_same_bytes():
+    asked = query()
+    turned = query(responses=asked.responses[::-1])
+    assert compress(asked, SMALL).prompt == compress(turned, SMALL).prompt
+
+
+def test_a_long_response_leaves_room_for_a_short_one():
+    long = " ".join(f"thing{number}" for number in range(8, 20))
+    responses = tuple(({"role": "assistant", "content": text},) for text in (long, "thing3"))
+    short = compress(query(responses=responses), SMALL)
+    assert SENTENCES[3] in text_at(short, short.context[0])
+
+
+def test_several_spans_are_one_context_and_each_follows_its_own_text():
+    half = len("".join(SENTENCES[:10]))
+    bounds = (0, half), (half, len(CONTEXT))
+    short = compress(query(context=bounds), SMALL)
+    first, second = (text_at(short, span) for span in short.context)
+    assert SENTENCES[3] in first
+    assert SENTENCES[7] in first
+    assert SENTENCES[15] in second
+    assert text_at(short, short.question) == "Which one is thing7?"
+    assert compress(query(context=bounds[::-1]), SMALL).prompt == short.prompt
+
+
+def test_a_question_within_the_context_stays_whole():
+    content = "".join(SENTENCES[:12]) + "Which one is thing7? " + "".join(SENTENCES[12:])
+    short = compress(query(content, context=((0, len(content)), (40, 90))), SMALL)
+    assert text_at(short, short.question) == "Which one is thing7?"
+    before, after = (text_at(short, span) for span in short.context)
+    assert short.prompt[1]["content"] == before + "Which one is thing7?" + after
+    assert SENTENCES[3] in before
+    assert SENTENCES[15] in after
+    assert size_of(short.prompt[1]["content"].replace("[...]", "")) <= 24 + 6
+
+
+def test_what_is_short_unknown_or_no_plain_text_stays_as_it_is():
+    for asked, settings in [(query(), Compress()), (query(context=()), SMALL)]:
+        assert compress(asked, settings) is asked
+    listed = Query(
+        "q", ({"role": "user", "content": [{"type": "text", "text": CONTEXT}]},), (), (Span(0, 0, 99),)
+    )
+    assert compress(listed, SMALL) is listed
+
+
+def test_a_chunk_is_never_longer_than_the_whole_room():
+    short = compress(query(), Compress(tokens=5, chunk=128))
+    assert 0 < size_of(text_at(short, short.context[0]).replace("[...]", "")) <= 5
+
+
+def test_the_inner_model_is_asked_once_about_the_short_queries_and_its_judgments_pass():
+    inner = Listener()
+    model = CompressRewardModel(inner, SMALL)
+    assert (model.name, model.sees_order, model.samples, model.scale) == (
+        "compress:listener",
+        True,
+        True,
+        "logit",
+    )
+    assert model.orders("fixed") == ((1, 0),)
+    assert model.orders("other") == ()
+    index.cache_clear()
+    judged = model.judge([query(), query(question=False)])
+    assert [judgment.prompt_tokens for judgment in judged] == [0, 1]
+    assert all(len(message_text(heard.prompt[1])) < 200 for heard in inner.heard)
+    assert index.cache_info().misses == 1
+
+
+def recall(comparisons, shorten):
+    found = [
+        text_at(asked, span) in shorten(asked)
+        for comparison in comparisons
+        for asked in [ask(comparison, range(len(comparison.responses)))]
+        for span in comparison.evidence
+    ]
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize(
+    ("world", "responses", "least"), [("records", 2, 1.0), ("chain", 2, 0.97), ("records", 4, 0.97)]
+)
+def test_evidence_in_long_contexts_is_kept_and_random_chunks_lose_it(world, responses, least):
+    settings = Compress()
+    plan = Plan(world, 16_384, responses, per_group=4, seed=5)
+    rows = list(generate(plan, 24 if responses == 2 else 6, word_tokenizer()))
+
+    def compressed(asked):
+        short = compress(asked, settings)
+        kept = text_at(short, short.context[0])
+        assert size_of(kept.replace("[...]", "")) <= settings.tokens
+        assert text_at(short, short.question) == text_at(asked, asked.question)
+        return kept
+
+    def random_chunks(asked):
+        context = text_at(asked, asked.context[0])
+        drawn = random.Random(asked.id).sample(chunks(context, settings.chunk), 8)
+        return " ".join(context[start:end] for start, end in drawn)
+
+    assert recall(rows, compressed) >= least
+    assert recall(rows, random_chunks) < 0.3
+
+
+def test_what_is_kept_is_enough_for_a_judge_that_reads_words():
+    rows = list(generate(Plan("records", 16_384, per_group=4), 24, word_tokenizer()))
+    model = CompressRewardModel(Baseline("overlap"), Compress())
+    judged = model.judge([ask(row, row.best_first()) for row in rows])
+    assert sum(judgment.scores[0] > judgment.scores[1] for judgment in judged) >= 20  # a coin: 1 in 1,300

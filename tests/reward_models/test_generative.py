@@ -1,0 +1,346 @@
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from longrm.clients import Completion, Writer
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError, DataError
+from longrm.reward_models.generative import GenerativeRewardModel
+from longrm.reward_models.settings import Judge
+from longrm.types import Outcome, Query, Span, text_of
+
+GOOD, BAD = "The code is copper.", "The code is amber."
+
+
+class Script(Writer):
+    """Answers with what a function makes of a request, and keeps what it was asked."""
+
+    name = "script"
+
+    def __init__(self, answer, *, limit=None, counts=True):
+        self.limit = limit
+        self.batches = []
+        self._answer, self._counts = answer, counts
+
+    def write(self, requests):
+        self.batches.append(list(requests))
+        answers = [self._answer(request) for request in requests]
+        return [
+            answer if isinstance(answer, Completion) else Completion(Outcome.ANSWERED, answer)
+            for answer in answers
+        ]
+
+    def tokens(self, messages):
+        return len(text_of(messages).split()) if self._counts else None
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer.from_backend(backend)
+
+
+def query(*texts, name="q", trial=0, words=0):
+    context = " ".join(f"word{index}" for index in range(words))
+    responses = tuple(({"role": "assistant", "content": text},) for text in texts or (GOOD, BAD))
+    prompt = ({"role": "user", "content": f"{context}\n\nWhat is the code?"},)
+    return Query(name, prompt, responses, (Span(0, 0, len(context)),) if words else (), None, trial)
+
+
+def asked(request):
+    return text_of(request.messages)
+
+
+def prefers_good(request):
+    """Finds the better response wherever it is shown."""
+    text = asked(request)
+    return f"It says so.\n\n[[{'A' if text.index(GOOD) < text.index(BAD) else 'B'}]]"
+
+
+def one(model, some):
+    (judgment,) = model.judge([some])
+    return judgment
+
+
+def test_a_pair_is_judged_where_it_stands():
+    model = GenerativeRewardModel(Script(prefers_good), Judge())
+    judgments = model.judge([query(GOOD, BAD), query(BAD, GOOD, trial=1)])
+    assert [judgment.scores for judgment in judgments] == [(1.0, 0.0), (0.0, 1.0)]
+    assert {judgment.outcome for judgment in judgments} == {Outcome.ANSWERED}
+    assert judgments[0].explanation == "It says so.\n\n[[A]]"
+    assert (judgments[0].attempts, judgments[0].detail, judgments[0].cut) == (1, "", None)
+    assert (model.sees_order, model.samples, model.scale) == (True, False, "verdict")
+
+
+def test_more_than_two_are_ranked():
+    model = GenerativeRewardModel(Script(lambda _: "[[C > A > B]]"), Judge())
+    judgment = one(model, query("x", "y", "z"))
+    assert (judgment.order, judgment.scores) == ((2, 0, 1), ())
+
+
+def test_score_gives_the_points_of_two():
+    model = GenerativeRewardModel(Script(prefers_good), Judge())
+    assert model.score("What is the code?", [BAD, GOOD]) == [0.0, 1.0]
+    with pytest.raises(DataError, match="pairwise"):
+        model.score("What is the code?", [GOOD])
+    pointwise = GenerativeRewardModel(Script(lambda _: "[[7]]"), Judge(format="pointwise"))
+    assert pointwise.score("What is the code?", [GOOD]) == [7.0]
+
+
+def test_pointwise_asks_about_each_response_alone():
+    script = Script(lambda request: "[[9.5]]" if GOOD in asked(request) else "[[2]]")
+    model = GenerativeRewardModel(script, Judge(format="pointwise"))
+    judgment = one(model, query(BAD, GOOD, BAD))
+    assert judgment.scores == (2.0, 9.5, 2.0)
+    assert judgment.explanation == "Response 1:\n[[2]]\n\nResponse 2:\n[[9.5]]\n\nResponse 3:\n[[2]]"
+    assert [len(batch) for batch in script.batches] == [3]
+    assert not any(GOOD in asked(request) and BAD in asked(request) for request in script.batches[0])
+    assert (model.sees_order, model.scale) == (False, "points")
+
+
+def test_what_brought_no_verdict_is_asked_again_together():
+    def answer(request):
+        text = asked(request)
+        if "first of all" in text and len(request.messages) == 1:
+            return "I would rather not say."
+        return prefers_good(request)
+
+    script = Script(answer)
+    model = GenerativeRewardModel(script, Judge(retries=3))
+    judgments = model.judge([query(GOOD, BAD + " first of all"), query(), query(GOOD, "first of all " + BAD)])
+    assert [judgment.attempts for judgment in judgments] == [2, 1, 2]
+    assert [len(batch) for batch in script.batches] == [3, 2]
+    again = script.batches[1][0].messages
+    assert [message["role"] for message in again] == ["user", "assistant", "user"]
+    assert again[0] == script.batches[0][0].messages[0]
+    assert again[1]["content"] == "I would rather not say."
+    assert "verdict" in again[2]["content"]
+    assert {judgment.scores for judgment in judgments} == {(1.0, 0.0)}
+    assert judgments[0].explanation == "It says so.\n\n[[A]]"
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_an_answer_without_a_verdict_is_given_up_after_the_retries(retries):
+    script = Script(lambda _: "hm")
+    judgment = one(GenerativeRewardModel(script, Judge(retries=retries)), query())
+    assert judgment.outcome is Outcome.UNPARSED
+    assert judgment.attempts == len(script.batches) == 1 + retries
+    assert judgment.scores == ()
+    assert judgment.explanation == "hm"
+    assert f"{1 + retries} attempt" in judgment.detail
+
+
+def test_an_answer_that_was_cut_off_counts_by_what_it_says():
+    cut_off = Completion(Outcome.TRUNCATED, "So far, so", detail="the answer reached its end")
+    judgment = one(GenerativeRewardModel(Script(lambda _: cut_off), Judge(retries=1)), query())
+    assert (judgment.outcome, judgment.attempts) == (Outcome.TRUNCATED, 2)
+    assert judgment.detail == "the answer reached its end"
+    said = Completion(Outcome.TRUNCATED, "Copper is right.\n[[A]]\nand so on and", detail="cut")
+    judgment = one(GenerativeRewardModel(Script(lambda _: said), Judge()), query())
+    assert (judgment.outcome, judgment.scores, judgment.detail) == (Outcome.ANSWERED, (1.0, 0.0), "")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.TOO_LONG, Outcome.ERROR])
+def test_what_is_no_answer_is_not_asked_again(outcome):
+    script = Script(lambda _: Completion(outcome, detail="because"))
+    judgment = one(GenerativeRewardModel(script, Judge(retries=3)), query())
+    assert (judgment.outcome, judgment.detail, judgment.attempts) == (outcome, "because", 1)
+    assert len(script.batches) == 1
+
+
+def test_a_reminder_that_does_not_fit_leaves_the_answer_before_it():
+    def answer(request):
+        return "hm" if len(request.messages) == 1 else Completion(Outcome.TOO_LONG, detail="too long")
+
+    judgment = one(GenerativeRewardModel(Script(answer), Judge(retries=3)), query())
+    assert (judgment.outcome, judgment.attempts, judgment.explanation) == (Outcome.UNPARSED, 1, "hm")
+
+
+def test_thinking_is_kept_and_marked_and_never_read():
+    thought = Completion(Outcome.ANSWERED, "[[A]]", "Perhaps [[B]]\n[[B]]")
+    judgment = one(GenerativeRewardModel(Script(lambda _: thought), Judge()), query())
+    assert judgment.scores == (1.0, 0.0)
+    assert judgment.explanation == "<think>\nPerhaps [[B]]\n[[B]]\n</think>\n\n[[A]]"
+
+
+def test_a_thought_without_an_answer_is_reminded_within_the_question():
+    thought = Completion(Outcome.TRUNCATED, "", "Perhaps [[B]]\n[[B]]")
+    script = Script(lambda request: thought if len(script.batches) == 1 else "[[A]]")
+    judgment = one(GenerativeRewardModel(script, Judge()), query())
+    assert judgment.scores == (1.0, 0.0)
+    (again,) = script.batches[1][0].messages
+    first = script.batches[0][0].messages[0]["content"]
+    assert again["role"] == "user"
+    assert again["content"].startswith(first)
+    assert "verdict" in again["content"][len(first) :]
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "detail"),
+    [
+        (["[[5]]", "hm", "[[4]]"], Outcome.UNPARSED, "response 2 of 3: no verdict"),
+        (
+            ["hm", Completion(Outcome.TRUNCATED, "hm", detail="cut"), "[[4]]"],
+            Outcome.TRUNCATED,
+            "response 2 of 3: cut",
+        ),
+        (["hm", "[[4]]", Completion(Outcome.ERROR, detail="broke")], Outcome.ERROR, "response 3 of 3: broke"),
+    ],
+)
+def test_pointwise_needs_every_score_and_names_the_worst(answers, outcome, detail):
+    def answer(request):
+        return answers[next(index for index in range(3) if f"answer {index}" in asked(request))]
+
+    model = GenerativeRewardModel(Script(answer), Judge(format="pointwise"))
+    judgment = one(model, query(*(f"answer {index}" for index in range(3))))
+    assert (judgment.outcome, judgment.scores) == (outcome, ())
+    assert judgment.detail.startswith(detail)
+
+
+def test_judgments_do_not_depend_on_the_batch():
+    def answer(request):
+        return "hm" if request.seed % 3 else prefers_good(request)
+
+    model = GenerativeRewardModel(Script(answer), Judge(temperature=1.0, retries=2))
+    some = [query(name=f"q{index}", trial=trial) for index in range(10) for trial in range(2)]
+    together = model.judge(some)
+    assert together == [one(model, each) for each in some]
+    assert together == model.judge(some[::-1])[::-1]
+    assert len({judgment.attempts for judgment in together}) == 3, (
+        "the batch must shrink for this to mean anything"
+    )
+
+
+def test_seeds_differ_by_all_that_they_are_drawn_from_and_by_nothing_else():
+    def seeds(settings, *some):
+        script = Script(lambda _: "hm")
+        GenerativeRewardModel(script, settings).judge(some)
+        return [request.seed for batch in script.batches for request in batch]
+
+    sampled = Judge(temperature=1.0, format="pointwise")
+    drawn = seeds(sampled, query(), query(trial=1), query(name="other"))
+    drawn += seeds(Judge(temperature=1.0, format="pointwise", seed=1), query())
+    assert len(set(drawn)) == len(drawn) == 16
+    assert all(0 <= seed < 2**31 for seed in drawn)
+    assert seeds(sampled, query("x", "y")) == seeds(sampled, query("z", "w"))
+    assert GenerativeRewardModel(Script(prefers_good), sampled).samples
+
+
+def test_a_context_that_does_not_fit_is_cut_by_the_policy(tokenizer):
+    script = Script(prefers_good, limit=1000)
+    model = GenerativeRewardModel(script, Judge(cut="middle", max_tokens=100), tokenizer=tokenizer)
+    short, long = model.judge([query(words=50), query(words=2000)])
+    assert short.cut is None
+    assert long.cut.policy == "middle"
+    assert long.cut.tokens > 1000
+    text = asked(script.batches[0][1])
+    assert len(text.split()) == long.prompt_tokens <= 900
+    assert "word0 " in text
+    assert "word1999" in text
+    assert "word1000 " not in text
+    assert [judgment.scores for judgment in (short, long)] == [(1.0, 0.0)] * 2
+
+
+def test_what_does_not_fit_is_too_long_where_nothing_may_be_cut(tokenizer):
+    script = Script(prefers_good, limit=1000)
+    model = GenerativeRewardModel(script, Judge(max_tokens=100), tokenizer=tokenizer)
+    short, long = model.judge([query(words=50), query(words=2000)])
+    assert short.outcome is Outcome.ANSWERED
+    assert long.outcome is Outcome.TOO_LONG
+    assert long.prompt_tokens > 2000
+    assert f"{long.prompt_tokens} tokens; 900 fit" in long.detail
+    assert [len(batch) for batch in script.batches] == [1]
+
+
+def test_a_limit_of_ones_own_goes_before_the_models(tokenizer):
+    model = GenerativeRewardModel(
+        Script(prefers_good, limit=10_000), Judge(max_tokens=100, max_length=1000), tokenizer=tokenizer
+    )
+    assert one(model, query(words=2000)).outcome is Outcome.TOO_LONG
+
+
+def test_pointwise_fits_the_longest_response(tokenizer):
+    long = " ".join(["long"] * 300)
+    script = Script(lambda _: "[[5]]", limit=1500)
+    model = GenerativeRewardModel(
+        script, Judge(format="pointwise", cut="left", max_tokens=100), tokenizer=tokenizer
+    )
+    judgment = one(model, query("short", long, words=2000))
+    assert judgment.outcome is Outcome.ANSWERED
+    lengths = [len(asked(request).split()) for request in script.batches[0]]
+    assert lengths[1] - lengths[0] == 299
+    assert judgment.prompt_tokens == lengths[1] <= 1400
+
+
+def test_a_retry_writes_no_more_than_the_limit_leaves(tokenizer):
+    script = Script(lambda _: "hm " * 40, limit=600)
+    model = GenerativeRewardModel(script, Judge(max_tokens=100, retries=9, cut="right"), tokenizer=tokenizer)
+    judgment = one(model, query(words=2000))
+    rooms = [batch[0].max_tokens for batch in script.batches]
+    assert rooms[0] == 100
+    assert 0 < min(rooms) < 100
+    assert all(len(asked(batch[0]).split()) + batch[0].max_tokens <= 600 for batch in script.batches)
+    assert judgment.attempts == len(rooms) < 10
+    assert judgment.outcome is Outcome.UNPARSED
+
+
+def test_prompt_tokens_are_those_of_the_first_attempt_as_the_writer_says():
+    counted = Completion(Outcome.ANSWERED, "hm", prompt_tokens=123)
+    script = Script(lambda request: counted if len(request.messages) == 1 else "[[A]]")
+    assert one(GenerativeRewardModel(script, Judge()), query()).prompt_tokens == 123
+    script = Script(prefers_good)
+    assert one(GenerativeRewardModel(script, Judge()), query()).prompt_tokens == len(
+        asked(script.batches[0][0]).split()
+    )
+    assert (
+        one(GenerativeRewardModel(Script(prefers_good, counts=False), Judge()), query()).prompt_tokens is None
+    )
+
+
+def test_contradictions_are_told():
+    wrong = "Response B is more accurate overall.\n\n[[A]]"
+    assert one(GenerativeRewardModel(Script(lambda _: wrong), Judge()), query()).contradicted is True
+    right = "Response A is more accurate overall.\n\n[[A]]"
+    assert one(GenerativeRewardModel(Script(lambda _: right), Judge()), query()).contradicted is False
+    assert one(GenerativeRewardModel(Script(lambda _: "[[A]]"), Judge()), query()).contradicted is None
+
+
+def test_a_template_and_a_pattern_of_ones_own(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("{{ question }} 1: {{ responses[0] }} 2: {{ responses[1] }} Which? Write WINNER=")
+    script = Script(lambda _: "WINNER=2")
+    settings = Judge(format="pairwise", template=str(file), verdict=r"WINNER=([12])")
+    some = query()
+    some = Query(some.id, some.prompt, some.responses, question=Span(0, 2, len(some.prompt[0]["content"])))
+    assert one(GenerativeRewardModel(script, settings), some).scores == (0.0, 1.0)
+    assert asked(script.batches[0][0]) == (f"What is the code? 1: {GOOD} 2: {BAD} Which? Write WINNER=")
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "words"),
+    [
+        (Judge(template="mine.txt"), None, "needs judge.format"),
+        (Judge(max_length=2000), None, "max_length cannot be kept"),
+        (Judge(cut="left"), 5000, 'cut = "left" needs'),
+        (Judge(max_tokens=512), 512, "leaves no room"),
+    ],
+)
+def test_settings_that_cannot_go_together_fail_before_any_work(settings, limit, words):
+    with pytest.raises(ConfigError, match=words):
+        GenerativeRewardModel(Script(prefers_good, limit=limit), settings)
+
+
+def test_a_query_that_the_format_does_not_take_is_an_error_and_the_others_are_judged():
+    model = GenerativeRewardModel(Script(prefers_good), Judge(format="pairwise"))
+    three, two = model.judge([query("x", "y", "z"), query()])
+    assert (three.outcome, two.outcome) == (Outcome.ERROR, Outcome.ANSWERED)
+    assert "pairwise" in three.detail
+
+
+def test_a_stated_limit_cannot_stretch_the_model_s_own(tokenizer):
+    script = Script(prefers_good, limit=300)
+    stated = Judge(max_length=100_000, max_tokens=8)
+    model = GenerativeRewardModel(script, stated, tokenizer=tokenizer)
+    assert one(model, query(words=600)).outcome is Outcome.TOO_LONG
+    assert not script.batches

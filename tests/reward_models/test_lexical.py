@@ -1,0 +1,155 @@
+import math
+import random
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from longrm.data.chunking import words
+from longrm.reward_models import load
+from longrm.reward_models.lexical import Index, index
+from longrm.types import Query, Span
+
+STORY = (
+    "Alora keeps her anchor in the old harbor. The captain never saw it again.\n\n"
+    "Bekin sold seven silver baskets on the market. Nobody asked for the price.\n\n"
+    "Rain fell on the square, and the old captain went home early that day.\n\n"
+)
+FILLER = "The tailor walked slowly to the village. Some quiet music came from the library.\n\n"
+
+
+def prose(sentences, seed=0, vocabulary=4000):
+    """Sentences of words that are as unequally frequent as those of a language (Zipf's law)."""
+    draw = random.Random(seed)
+    names = [f"word{number}" for number in range(1, vocabulary)]
+    weights = [1 / number for number in range(1, vocabulary)]
+    return [" ".join(draw.choices(names, weights, k=draw.randint(6, 20))) + ". " for _ in range(sentences)]
+
+
+def query(responses, context=STORY, question="What did Bekin sell?"):
+    return Query(
+        "q",
+        ({"role": "user", "content": f"{context}\n\n{question}"},),
+        tuple(({"role": "assistant", "content": text},) for text in responses),
+        (Span(0, 0, len(context)),),
+        Span(0, len(context) + 2, len(context) + 2 + len(question)),
+    )
+
+
+def overlap(responses, **parts):
+    (judgment,) = load("baseline:overlap").judge([query(responses, **parts)])
+    return judgment.scores
+
+
+def bm25(texts, sought, k1=1.5, b=0.75):
+    """Lucene's formula written out, with the words that are sought weighing by their rarity too."""
+    mean = sum(map(len, texts)) / len(texts)
+    scores = []
+    for text in texts:
+        score, counts = 0.0, Counter(text)
+        for word in {*sought}:
+            holding = sum(word in other for other in texts)
+            rarity = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
+            score += rarity**2 * counts[word] / (counts[word] + k1 * (1 - b + b * len(text) / mean))
+        scores.append(score)
+    return scores
+
+
+def test_scores_follow_the_formula():
+    found = Index((STORY * 2, FILLER), 12)
+    passages = (STORY * 2, FILLER)
+    texts = [words(passages[chunk.passage][chunk.start : chunk.end]) for chunk in found.chunks]
+    sought = "The OLD captain, the captain: anchor, zebra and Bekin!"
+    assert len(texts) > 6
+    np.testing.assert_allclose(found.scores(sought), bm25(texts, words(sought)), rtol=1e-5)
+    assert not np.allclose(found.scores(sought), bm25(texts, words(sought), k1=1.2), rtol=1e-3)
+
+
+def test_the_order_and_the_number_of_words_do_not_change_a_bit_of_the_scores():
+    found = Index((STORY,), 12)
+    sought = words(STORY)
+    turned = random.Random(0).sample(sought, len(sought))
+    assert found.scores(" ".join(sought)).tobytes() == found.scores(" ".join(turned * 2)).tobytes()
+
+
+@pytest.mark.parametrize("passages", [(), ("",), ("...",), ("", "?")])
+def test_passages_without_words_hold_nothing(passages):
+    found = Index(passages, 8)
+    assert not found.scores("anything").any()
+    assert found.support("anything") == 0
+
+
+def test_what_the_context_says_is_preferred_to_what_it_does_not_say():
+    true, mixed, foreign = overlap(
+        [
+            "Bekin sold silver baskets on the market.",
+            "Alora sold silver rain on the library.",
+            "Quantum chromodynamics explains hadrons.",
+        ],
+        context=STORY + "".join(prose(300)),
+    )
+    assert true > mixed > foreign == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_length_alone_wins_nothing(seed):
+    sentences = prose(600, seed)
+    context, draw = "".join(sentences), random.Random(seed)
+    short = draw.choice(sentences)
+    babble = " ".join(draw.choices(words(context), k=400))
+    padded = short + "It should be noted that further considerations apply elsewhere. " * 5
+    once, five_times, drawn, longer = overlap([short, short * 5, babble, padded], context=context)
+    assert once == pytest.approx(five_times, rel=1e-6)
+    assert once > 1.5 * drawn
+    assert once > 1.5 * longer
+    # A sum that is no share prefers the longest: the negative control.
+    found = Index((context,), 128)
+    assert found.scores(babble).max() > found.scores(short).max()
+
+
+def test_longer_responses_that_the_context_holds_lose_nothing_either():
+    sentences = prose(600)
+    places = range(0, 597, 15)
+    responses = [sentences[at] for at in places] + ["".join(sentences[at : at + 3]) for at in places]
+    scores = overlap(responses, context="".join(sentences))
+    short, longer = scores[: len(places)], scores[len(places) :]
+    assert sum(longer) == pytest.approx(sum(short), rel=0.1)
+
+
+def test_an_empty_response_holds_nothing():
+    assert overlap(["", "!", "Bekin sold baskets."])[:2] == (0, 0)
+
+
+def test_the_question_is_no_evidence_unless_the_context_is_not_known():
+    asked = query(["Did Zorro sell?", "Did they buy?"], question="Did Zorro sell?")
+    unknown = Query(asked.id, asked.prompt, asked.responses)
+    within, whole = load("baseline:overlap").judge([asked, unknown])
+    assert within.scores[0] == 0
+    assert whole.scores[0] > 0
+
+
+def test_other_scripts_are_read():
+    context = "爱丽丝住在北京的一座老房子里。\n她每天早上喝绿茶。\n" + "городская площадь была пуста.\n" * 5
+    scores = overlap(
+        ["她早上喝绿茶。", "她晚上写小说。", "Площадь была ПУСТА", "Рынок закрыт"], context=context
+    )
+    assert scores[0] > scores[1]
+    assert scores[2] > scores[3] == 0
+
+
+def test_one_context_is_indexed_once():
+    index.cache_clear()
+    load("baseline:overlap").judge([query(["a", "b"]), query(["c", "d"]), query(["e", "f"], context=FILLER)])
+    assert index.cache_info().misses == 2
+    assert index.cache_info().hits == 1
+
+
+def test_a_context_of_128k_tokens_takes_less_than_a_second():
+    pool = [f"word{number}" for number in range(20_000)]
+    draw = random.Random(2)
+    context = " ".join(draw.choice(pool) + ("." if draw.random() < 0.1 else "") for _ in range(110_000))
+    responses = [context[start : start + 2000] for start in (0, 300_000)]
+    began = time.process_time()
+    assert min(overlap(responses, context=context)) > 0
+    assert time.process_time() - began < 1

@@ -1,0 +1,79 @@
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from longrm.clients.settings import Remote
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError, ModelError
+from longrm.reward_models.remote import load_remote
+from longrm.reward_models.settings import Judge
+from longrm.types import Outcome, Query, Span
+
+from ..clients import conftest as peer
+
+server = peer.server
+
+CHATML = (
+    "{% for message in messages %}{{ '<turn> ' + message.content + ' </turn> ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<turn>' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    backend = tokenizers.Tokenizer(
+        models.WordLevel({"<unk>": 0, "<turn>": 1, "</turn>": 2}, unk_token="<unk>")
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    path = tmp_path_factory.mktemp("tokenizer")
+    Tokenizer.from_backend(backend, chat_template=CHATML).save(path)
+    return str(path)
+
+
+def query(words):
+    context = " ".join(f"word{index}" for index in range(words))
+    prompt = ({"role": "user", "content": f"{context}\n\nWhich?"},)
+    responses = tuple(({"role": "assistant", "content": text},) for text in ("first", "second"))
+    return Query(f"q{words}", prompt, responses, (Span(0, 0, len(context)),))
+
+
+def test_a_server_judges_and_what_does_not_fit_is_cut_for_it(server, folder):
+    server.script = lambda seen, number: peer.said("It is the second.\n[[B]]", usage=None)
+    model = load_remote(
+        f"{server.url}#tiny",
+        Judge(max_tokens=50, max_length=800, cut="middle"),
+        Remote(tokenizer=folder, concurrency=1),
+    )
+    assert model.name == f"openai:{server.url}#tiny"
+    short, long = model.judge([query(20), query(2000)])
+    assert [judgment.scores for judgment in (short, long)] == [(0.0, 1.0)] * 2
+    assert (short.cut, long.cut.policy) == (None, "middle")
+    words = [len(seen.text.split()) for seen in server.seen]
+    assert [short.prompt_tokens, long.prompt_tokens] == [
+        count + 3 for count in words
+    ]  # <turn> </turn> <turn>
+    assert 740 < long.prompt_tokens <= 750
+
+
+def test_without_a_tokenizer_the_server_says_what_is_too_long(server):
+    def script(seen, number):
+        if len(seen.text) > 5000:
+            return peer.Reply(
+                {"error": {"message": "This model's maximum context length is 800 tokens."}}, 400
+            )
+        return peer.said("[[A]]", usage=(77, 3))
+
+    server.script = script
+    short, long = load_remote(f"{server.url}/v1#tiny", Judge(), Remote()).judge([query(20), query(2000)])
+    assert (short.outcome, short.prompt_tokens) == (Outcome.ANSWERED, 77)
+    assert (long.outcome, long.scores) == (Outcome.TOO_LONG, ())
+    assert "maximum context length" in long.detail
+
+
+def test_what_cannot_be_loaded_is_said_before_anything_is_sent(tmp_path):
+    with pytest.raises(ConfigError, match="is not URL#NAME"):
+        load_remote("http://127.0.0.1:1/v1", Judge(), Remote())
+    with pytest.raises(ConfigError, match="max_length cannot be kept without the tokenizer"):
+        load_remote("http://127.0.0.1:1/v1#tiny", Judge(max_length=2000), Remote())
+    with pytest.raises(ModelError, match="no tokenizer here"):
+        load_remote("http://127.0.0.1:1/v1#tiny", Judge(), Remote(tokenizer=str(tmp_path)))

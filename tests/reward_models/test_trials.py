@@ -1,0 +1,77 @@
+from itertools import permutations
+
+import pytest
+
+from longrm.reward_models.trials import best, latin_square, points, together, trial_of
+from longrm.runs.records import Trial
+from longrm.types import Judgment, Outcome
+
+
+def answered(order, *scores):
+    return Trial(tuple(order), Outcome.ANSWERED, scores=tuple(map(float, scores)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7])
+def test_every_response_stands_at_every_place_once(n):
+    rows = latin_square(tuple(reversed(range(n))))
+    assert rows[0] == tuple(reversed(range(n)))
+    assert len(set(rows)) == n
+    for column in zip(*rows, strict=True):
+        assert sorted(column) == list(range(n))
+    for row in rows:
+        assert sorted(row) == list(range(n))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_scores_and_rankings_return_to_the_comparison_s_own_order(order):
+    own_scores, own_ranking = (10.0, 20.0, 30.0), (2, 1, 0)
+    shown = Judgment(Outcome.ANSWERED, scores=tuple(own_scores[index] for index in order))
+    assert trial_of(shown, order).scores == own_scores
+    ranked = Judgment(Outcome.ANSWERED, order=tuple(order.index(index) for index in own_ranking))
+    assert trial_of(ranked, order).ranking == own_ranking
+
+
+def test_a_ranking_is_worth_one_to_zero_and_a_silent_trial_nothing():
+    assert points(Trial((0, 1, 2), Outcome.ANSWERED, ranking=(2, 0, 1))) == (0.5, 0.0, 1.0)
+    assert points(Trial((0, 1), Outcome.UNPARSED)) == ()
+
+
+def test_a_judge_that_follows_the_place_is_cancelled():
+    whole = together([answered((0, 1), 1, 0), answered((1, 0), 0, 1)])
+    assert whole.scores == (0.5, 0.5)
+    assert best(whole) == {0, 1}
+    assert best(together([answered((0, 1), 1, 0), answered((1, 0), 1, 0)])) == {0}
+
+
+def test_orders_weigh_the_same_however_many_votes_were_answered():
+    votes = [answered((0, 1), 1, 0)] * 3
+    others = [answered((1, 0), 0, 1), *[Trial((1, 0), Outcome.UNPARSED, detail="no verdict")] * 2]
+    assert together([*votes, *others]).scores == (0.5, 0.5)
+
+
+def test_equal_shares_tie_exactly():
+    thirds = [answered((0, 1), 1, 0)] * 2 + [answered((0, 1), 0, 1)]
+    mirrored = [answered((1, 0), 0, 1)] * 2 + [answered((1, 0), 1, 0)]
+    whole = together([*thirds, *mirrored])
+    assert whole.scores[0] == whole.scores[1] == 0.5
+
+
+def test_means_of_thirds_that_add_up_alike_tie():
+    first = [answered((0, 1), *points) for points in ((1, 1), (0, 1), (0, 0))]
+    second = [answered((1, 0), *points) for points in ((1, 0), (0, 0), (0, 0))]
+    assert len(set(together([*first, *second]).scores)) == 1
+
+
+def test_an_order_without_an_answer_leaves_the_whole_unanswered_and_an_error_an_error():
+    silent = Trial((1, 0), Outcome.TRUNCATED, detail="ran out of room")
+    whole = together([answered((0, 1), 1, 0), silent])
+    assert (whole.outcome, whole.scores, whole.detail) == (Outcome.TRUNCATED, (), "ran out of room")
+    failed = Trial((1, 0), Outcome.ERROR, detail="connection lost")
+    assert together([silent, answered((0, 1), 1, 0), failed]).outcome is Outcome.ERROR
+
+
+def test_one_asking_is_kept_as_it_is():
+    only = Trial(
+        (1, 0), Outcome.ANSWERED, scores=(7.123456789012345, -2.0), explanation="because", attempts=2
+    )
+    assert together([only]) is only

@@ -57,7 +57,21 @@ def test_the_public_names_are_few_and_exist():
 
 @pytest.mark.parametrize(
     "module",
-    ["longrm", "longrm.benchmarks", "longrm.report", "longrm.evaluation.run", "longrm.data", "longrm.worlds"],
+    [
+        "longrm",
+        "longrm.benchmarks",
+        "longrm.clients.openai",
+        "longrm.data",
+        "longrm.evaluation.run",
+        "longrm.judging",
+        "longrm.modeling.folders",
+        "longrm.report",
+        "longrm.reward_models.compress",
+        "longrm.reward_models.recorded",
+        "longrm.reward_models.remote",
+        "longrm.reward_models.simulated",
+        "longrm.worlds",
+    ],
 )
 def test_what_needs_no_model_imports_no_torch(module):
     probe = f"import sys, {module}; assert not {{'torch', 'transformers'}} & set(sys.modules)"

@@ -1,11 +1,15 @@
 """Judgments made for tests, as functions behind fixtures."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from longrm.runs.records import JudgmentRecord
+from longrm.evaluation.scoring import is_scored
+from longrm.evaluation.table import ScoreTable
+from longrm.reward_models.trials import together
+from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Outcome
 
 
@@ -19,6 +23,7 @@ def _judgment(
     outcome: Outcome = Outcome.ANSWERED,
     length: int | None = None,
     depth: float | None = None,
+    **fields: Any,
 ) -> JudgmentRecord:
     n = len(ranks) if ranks else 2
     return JudgmentRecord(
@@ -31,7 +36,18 @@ def _judgment(
         ranking=tuple(ranking),
         length=length,
         depth=depth,
+        **fields,
     )
+
+
+def _asked(name: str, *askings: tuple[Sequence[int], Sequence[float]], **fields: Any) -> JudgmentRecord:
+    """A comparison asked several times, each as (order, scores in its own order); no scores: no verdict."""
+    trials = tuple(
+        Trial(tuple(order), Outcome.ANSWERED if scores else Outcome.UNPARSED, tuple(scores))
+        for order, scores in askings
+    )
+    whole = together(trials)
+    return _judgment(name, outcome=whole.outcome, scores=whole.scores, trials=trials, **fields)
 
 
 def _clustered(
@@ -79,6 +95,17 @@ def _decaying(
 @pytest.fixture
 def judgment() -> Callable[..., JudgmentRecord]:
     return _judgment
+
+
+@pytest.fixture
+def asked() -> Callable[..., JudgmentRecord]:
+    return _asked
+
+
+@pytest.fixture
+def scored() -> Callable[[Sequence[JudgmentRecord]], tuple[list[JudgmentRecord], ScoreTable]]:
+    """The records that the metrics count, and their table."""
+    return lambda records: ([r for r in records if is_scored(r)], ScoreTable.of(records))
 
 
 @pytest.fixture

@@ -3,16 +3,17 @@ from dataclasses import replace
 
 import pytest
 
-from longrm.benchmarks import Cell, Probe, Source, load
+from longrm.benchmarks import Benchmark, Cell, Leval, Probe, Source, load
 from longrm.data import write
 from longrm.errors import ConfigError, DataError
+from longrm.evaluation.asking import Judging
 from longrm.evaluation.run import Evaluation, run
-from longrm.evaluation.runner import Judging, evaluate
+from longrm.evaluation.runner import evaluate
 from longrm.reward_models import RewardModel
 from longrm.reward_models import load as load_model
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
-from longrm.runs.records import ExampleRecord, JudgmentRecord
+from longrm.runs.records import ExampleRecord
 from longrm.types import Comparison, Judgment, Outcome
 from longrm.worlds import Plan, generate, words
 
@@ -57,18 +58,20 @@ class Counting(RewardModel):
 
 def judge(comparisons, model, path, **judging):
     with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
-        return evaluate(comparisons, model, folder, bench="test", judging=Judging(resamples=200, **judging))
+        return evaluate(
+            Benchmark("test", comparisons), model, folder, judging=Judging(resamples=200, **judging)
+        )
 
 
 def logs(path):
-    return (path / "judgments.jsonl").read_bytes(), (path / "examples.jsonl").read_bytes()
+    return tuple((path / f"{name}.jsonl").read_bytes() for name in ("judgments", "examples", "gold"))
 
 
 @pytest.mark.parametrize("length", [64, 200])
 def test_a_query_tells_nothing_of_the_gold(tmp_path, length):
     """On best-first data the first position is right always; the drawn order must hide it."""
     data = best_first(rows(600, length, responses=2 if length == 64 else 4))
-    first = judge(data, load_model("baseline:first"), tmp_path / "first")
+    first = judge(data, load_model("baseline:first"), tmp_path / "first", orders="one")
     accuracy = first["metrics"]["overall"]["pair_accuracy"]
     assert accuracy["low"] < 0.5 < accuracy["high"]
     gold = judge(data, Peeking(data), tmp_path / "gold")
@@ -105,11 +108,11 @@ def test_a_stopped_run_continues_without_asking_again_and_ends_equal(tmp_path, s
 def test_a_log_cut_anywhere_in_its_last_records_ends_equal(tmp_path):
     data = rows(90)
     whole = judge(data, Counting(), tmp_path / "run")
-    judgments, examples = logs(tmp_path / "run")
+    judgments, examples, gold = logs(tmp_path / "run")
     for cut in range(1, 400, 7):
         (tmp_path / "run/judgments.jsonl").write_bytes(judgments[:-cut])
         assert judge(data, Counting(), tmp_path / "run") == whole
-        assert logs(tmp_path / "run") == (judgments, examples)
+        assert logs(tmp_path / "run") == (judgments, examples, gold)
 
 
 def test_errors_leave_the_run_incomplete_and_are_tried_again(tmp_path):
@@ -143,12 +146,19 @@ def test_permuting_the_gold_leaves_the_judgments_unchanged(tmp_path):
     swapped = [replace(row, ranks=row.ranks[::-1]) for row in data]
     one = judge(data, Counting(), tmp_path / "one")
     other = judge(swapped, Counting(), tmp_path / "other")
-    left, right = (list(Log(tmp_path / n / "judgments.jsonl", JudgmentRecord)) for n in ("one", "other"))
-    assert [replace(record, ranks=None) for record in left] == [
-        replace(record, ranks=None) for record in right
-    ]
+    (left, *_, left_gold), (right, *_, right_gold) = (logs(tmp_path / name) for name in ("one", "other"))
+    assert left == right
+    assert left_gold != right_gold
     accuracies = [s["metrics"]["overall"]["pair_accuracy"]["value"] for s in (one, other)]
     assert sum(accuracies) == pytest.approx(1.0)
+
+
+def test_gold_that_changed_under_a_run_is_refused(tmp_path):
+    data = rows(6)
+    judge(data, Counting(), tmp_path / "run")
+    changed = [*data[:5], replace(data[5], ranks=data[5].ranks[::-1])]
+    with pytest.raises(DataError, match=f"the gold order of '{data[5].id}' has changed"):
+        judge(changed, Counting(), tmp_path / "run")
 
 
 def test_examples_are_the_first_of_different_contexts(tmp_path):
@@ -193,4 +203,4 @@ def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     assert json.loads((tmp_path / "probe/summary.json").read_text()) == summary
     for name in ("nothing", "file", "probe:x"):
         with pytest.raises(ConfigError, match="no benchmark"):
-            load(name, Source(), Probe())
+            load(name, source=Source(), probe=Probe(), leval=Leval())

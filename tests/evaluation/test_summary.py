@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import json
+import time
 from importlib import resources
 
 import jsonschema
@@ -9,7 +10,7 @@ import pytest
 
 from longrm.evaluation.metrics import metrics_for, paired_difference
 from longrm.evaluation.summary import summarize
-from longrm.types import Outcome
+from longrm.types import Cut, Outcome
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,19 @@ def test_nothing_is_lost_from_the_counts(check, judgment, records):
         "groups": 123,
         "outcomes": {"answered": 241, "unparsed": 0, "refused": 1, "truncated": 0, "too_long": 0, "error": 1},
         "without_gold": 1,
+        "trials": {
+            "total": 243,
+            "outcomes": {
+                "answered": 241,
+                "unparsed": 0,
+                "refused": 1,
+                "truncated": 0,
+                "too_long": 0,
+                "error": 1,
+            },
+        },
+        "cut": {"comparisons": 0, "tokens": 0},
+        "retried": 0,
     }
     assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 241
     lost = summary["metrics"]["by_length"]["2048"]["pair_accuracy"]
@@ -147,3 +161,73 @@ def test_a_stray_key_or_kind_is_refused(check, records):
     for broken in (summary | {"extra": 1}, summary | {"kind": "other"}, summary | {"schema_version": 2}):
         with pytest.raises(jsonschema.ValidationError):
             check(broken)
+
+
+def full_run(asked):
+    """Every part of a summary: both orders, votes, baselines, lengths, a context check, cuts and retries."""
+    rng = np.random.default_rng(0)
+
+    def scores(right):
+        return () if rng.random() < 0.05 else (1.0, 0.0) if rng.random() < right else (0.0, 1.0)
+
+    return [
+        asked(
+            str(k),
+            *((order, scores(0.8)) for order in ((0, 1), (1, 0)) for _ in range(3)),
+            task=f"T{k % 2}",
+            subtype="same",
+            length=1024 << k % 3,
+            characters=(int(rng.integers(9, 99)), int(rng.integers(9, 99))),
+            baselines={"random": (float(rng.random()), float(rng.random()))},
+            context_check=("same", "changed")[k % 2],
+            cut=Cut("middle", 7) if k == 0 else None,
+        )
+        for k in range(120)
+    ]
+
+
+def test_every_part_of_a_full_run_fits_the_schema(check, asked):
+    records = full_run(asked)
+    options = {"model": "m", "bench": "b", "resamples": 100, "scale": "verdict"}
+    summary = summarize(records, **options, rule="judgebench", release_rule=True)
+    check(summary)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summary["counts"]["trials"]["total"] == 720
+    assert summary["counts"]["cut"] == {"comparisons": 1, "tokens": 7}
+    whole = summary["metrics"]["overall"]["pair_accuracy"]
+    assert summary["accuracy"]["strict"] == summary["position"]["order_cancelled"] == whole
+    assert summary["votes"]["at"]["3"] == whole
+    assert summary["beats_baselines"] is True
+    assert summary["judgebench_rule"]["pairs"] == 120
+    for rule in ("rewardbench", "rewardbench-2"):
+        with_counts = [dataclasses.replace(record, subtype="hep-go") for record in records]
+        other = summarize(with_counts, **options, rule=rule)
+        check(other)
+        assert other[f"{rule.replace('-', '_')}_rule"]["overall_percent"] > 50
+    optional = {"judgebench_rule", "release_rule"}
+    for key in summary.keys() - optional:
+        with pytest.raises(jsonschema.ValidationError):
+            check({name: value for name, value in summary.items() if name != key})
+    check({name: value for name, value in summary.items() if name not in optional})
+
+
+def test_accuracy_means_top1_where_there_are_rankings(judgment):
+    mixed = [*best_of_four(judgment), judgment("pair", scores=(1.0, 0.0))]
+    summary = summarize(mixed, model="m", bench="b", resamples=50)
+    assert summary["accuracy"]["strict"] == summary["metrics"]["overall"]["top1"]
+    assert summary["metrics"]["pairs"]["overall"]["pair_accuracy"]["n"] == 1
+
+
+@pytest.mark.full
+def test_a_large_run_is_summed_up_in_seconds(judgment):
+    rng = np.random.default_rng(0)
+    scores = (rng.normal(size=(10_000, 4)) - np.arange(4) / 2).tolist()
+    records = [
+        judgment(
+            str(k), ranks=(1, 2, 3, 4), scores=values, length=4096 << k % 6, task=f"T{k % 7}", subtype="4"
+        )
+        for k, values in enumerate(scores)
+    ]
+    began = time.process_time()
+    summarize(records, model="m", bench="b", scale="logit")
+    assert time.process_time() - began < 30

@@ -2,7 +2,7 @@
 
 import random
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,10 +12,11 @@ import pytest
 from longrm.config import Config
 from longrm.evaluation.metrics import paired_difference
 from longrm.evaluation.summary import summarize
+from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
-from longrm.runs.records import ExampleRecord, JudgmentRecord, StepRecord, TimingRecord
-from longrm.types import Outcome, Span
+from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord, StepRecord, TimingRecord, Trial
+from longrm.types import Cut, Outcome, Span
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 CURVES = {
@@ -87,19 +88,91 @@ def judgments(
     return records
 
 
+def written(
+    seed: int, *, votes: int = 2, groups: int = 24, lengths: tuple[int, ...] = (1024, 4096)
+) -> list[JudgmentRecord]:
+    """A judge that writes, asked in both orders, with all that can go wrong: one comparison of many was cut, is
+    unparsed or truncated, was asked again, contradicts itself, or ignores the context."""
+    rng = random.Random(seed)
+    records = []
+    for number in range(groups * 2):
+        length, task = lengths[number % len(lengths)], ("Cite", "Code", "Math")[number % 3]
+        orders = [order for order in ((1, 0), (0, 1)) for _ in range(votes)]
+        trials = tuple(_asking(order, number, rng) for order in orders)
+        whole = together(trials)
+        records.append(
+            JudgmentRecord(
+                id=f"{task}-{length}-{number:04}",
+                group=f"{number // 2}",
+                outcome=whole.outcome,
+                ranks=(1, 2),
+                order=(1, 0),
+                scores=whole.scores,
+                length=length,
+                task=task,
+                subtype="inter" if number % 2 else "intra",
+                characters=(100 + 7 * (number % 5), 115),
+                cut=Cut("middle", 300 + number) if number % 8 == 3 else None,
+                trials=trials,
+                context_check=("same", "changed", "unanswered")[number % 3],
+                baselines={"longest": (0.0, 1.0), "overlap": (float(number % 3), 1.0)},
+            )
+        )
+    return records
+
+
+def _asking(order: tuple[int, int], number: int, rng: random.Random) -> Trial:
+    said = f"<think>Is it {number}?</think>The first one names the code. "
+    if number % 16 == 5:
+        return Trial(order, Outcome.UNPARSED, explanation=said, detail="no verdict", attempts=2)
+    if number % 16 == 9:
+        return Trial(order, Outcome.TRUNCATED, explanation=said, detail="ended at 64 tokens")
+    best = order[0] if rng.random() < 0.3 else int(rng.random() < 0.2)
+    verdict = "A" if order[0] == best else "B"
+    scores = (1.0, 0.0) if best == 0 else (0.0, 1.0)
+    return Trial(
+        order, Outcome.ANSWERED, scores, explanation=f"{said}[[{verdict}]]", contradicted=number % 7 == 0
+    )
+
+
+AUDIT = {
+    "comparisons": 48,
+    "findings": {
+        "duplicates": {
+            "what": "comparisons that came before",
+            "count": 2,
+            "examples": ["Cite/1", "<b>Cite/2"],
+        },
+        "empty_responses": {"what": "comparisons with an empty response", "count": 0, "examples": []},
+    },
+}
+
+
 def write_evaluation(
-    folder: Path, records: list[JudgmentRecord], *, model: str = "tiny", finished: bool = True, kept: int = 3
+    folder: Path,
+    records: list[JudgmentRecord],
+    *,
+    model: str = "tiny",
+    finished: bool = True,
+    kept: int = 3,
+    added: dict[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """An evaluation's run folder; its examples are the same whatever the judgments."""
+    """An evaluation's run folder; its examples are the same whatever the judgments.
+
+    `options` go to `summarize`, and what is `added` into the summary that it makes.
+    """
     rng = random.Random(7)
     with RunFolder(folder, "evaluation", Settings(model=model)) as run:
         with Log(folder / "judgments.jsonl", JudgmentRecord) as log:
-            log.append(*records)
+            log.append(*(replace(record, ranks=None) for record in records))
+        with Log(folder / "gold.jsonl", GoldRecord) as log:
+            log.append(*(GoldRecord(record.id, record.ranks) for record in records))
         with Log(folder / "examples.jsonl", ExampleRecord) as log:
             for record in records:
                 if kept and record.length and int(record.id[-4:]) < kept:
                     log.append(example(record.id, record.length, len(record.order), rng))
-        summary = summarize(records, model=model, bench="probe", resamples=200)
+        summary = summarize(records, model=model, bench="probe", resamples=200, **options) | (added or {})
         if finished:
             run.write_summary(summary)
     return summary
@@ -136,7 +209,9 @@ def _demo_summary(folder: Path, curves: dict[str, tuple[float, ...]]) -> dict[st
     stages, kept = {}, {}
     for number, (name, accuracies) in enumerate(curves.items()):
         kept[name] = judgments(accuracies, number)
-        stages[name] = write_evaluation(folder / "stages" / name / "pairs", kept[name], model=name)
+        stages[name] = write_evaluation(
+            folder / "stages" / name / "pairs", kept[name], model=name, scale="logit"
+        )
         listed = judgments(accuracies, 10 + number, responses=4, groups=20)
         stages[name]["best_of_4"] = write_evaluation(
             folder / "stages" / name / "best_of_4", listed, model=name, kept=1
@@ -163,6 +238,21 @@ def _demo_summary(folder: Path, curves: dict[str, tuple[float, ...]]) -> dict[st
         },
         "notes": {"start": "The tiny model starts with attention heads that are set to look back."},
         "seconds": {"generate": 4.1, "train_short": 15.2, "train_long": 51.3, "total": 205.0},
+    }
+
+
+def boundary(status: str, at_least: int | None, below: int | None, value: float | None) -> dict[str, Any]:
+    """A boundary between 128 and 4,096 tokens as a summary holds it."""
+    place = "within_range" if value else "beyond_range" if status == "beyond_range" else "below_range"
+    ends = {"low": value and value - 30, "high": value and value + 40}
+    places = {f"{end}_place": place for end in ("value", "low", "high")}
+    return {
+        "tau": 0.75,
+        "status": status,
+        "at_least": at_least,
+        "below": below,
+        "estimate": {"value": value} | ends | places,
+        "effective_n": {"128": 300.0, "4096": 300.0},
     }
 
 

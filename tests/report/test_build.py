@@ -158,6 +158,9 @@ def test_numbers_are_those_of_the_summary(page: Path, demo: Path) -> None:
                 f"{100 * metric['value']:.1f}% [{100 * metric['low']:.1f}, {100 * metric['high']:.1f}]"
                 in words
             )
+        for held in (stage["metrics"], stage["best_of_4"]["metrics"]):
+            mean = held["macro"]["by_length"]
+            assert f"{100 * mean['value']:.1f}% [{100 * mean['low']:.1f}, {100 * mean['high']:.1f}]" in words
     gap = summary["contrasts"]["long_vs_control_short"]["by_length"]["4096"]
     assert f"+{100 * gap['value']:.1f} [+{100 * gap['low']:.1f}, +{100 * gap['high']:.1f}]" in words
     assert (
@@ -206,7 +209,7 @@ def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
     assert loads(text) == []
     shown = payload(text)["comparisons"][0]
     assert shown["task"] == hostile
-    assert shown["judged"]["0"]["explanation"] == hostile
+    assert shown["judged"]["0"]["askings"][0]["explanation"] == hostile
     for path in out.with_name("hostile-figures").glob("*.svg"):
         ElementTree.parse(path)
 
@@ -222,7 +225,8 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
     words = Structure((tmp_path / "mixed.html").read_text()).words()
     assert "short · short/final" in words
-    assert "long · long/final holds 75% or more up to 4,096 tokens" in words
+    assert "long · long/final Pair accuracy 9" in words
+    assert "Holds 75% or more up to 4,096 tokens, the longest length tested." in words
     assert "longrm train bradley-terry --config" in words
     for absent in ("positional extrapolation", "Choosing the best of four", "Tokens a second", "controls"):
         assert absent not in words
@@ -236,7 +240,7 @@ def test_sections_without_data_are_left_out(synthetic: ModuleType, tmp_path: Pat
     synthetic.write_evaluation(tmp_path / "plain", records)
     build([tmp_path / "plain"], tmp_path / "plain.html")
     text = (tmp_path / "plain.html").read_text()
-    assert "no judgment with a known gold order" in text
+    assert "No judgment has a known gold order" in text
     assert "NaN" not in text
     assert "context boundary lies" not in text
     assert "<figure>" not in text

@@ -146,3 +146,31 @@ def test_messages_without_text_are_shown_as_json(synthetic: ModuleType, tmp_path
     entry = json.loads(shown.payload)["comparisons"][0]
     assert '"tool_calls": [{"name": "look"}]' in entry["messages"][0]["parts"][0][1]
     assert '"name": "look"' in entry["responses"][0]
+
+
+def test_every_asking_is_shown_with_what_was_written_and_cut(synthetic: ModuleType, tmp_path: Path) -> None:
+    records = synthetic.written(1, votes=2, lengths=(128,))
+    synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=10)
+    shown = browser(read([tmp_path / "run"]).stages)
+    assert shown is not None
+    judged = {entry["id"]: entry["judged"]["0"] for entry in json.loads(shown.payload)["comparisons"]}
+    assert len(judged) == 10
+    for record in records[:10]:
+        entry = judged[record.id]
+        assert entry["cut"] == (["middle", 303] if record.cut else None)
+        assert entry["check"] == record.context_check
+        assert [asking["order"] for asking in entry["askings"]] == [[1, 0], [1, 0], [0, 1], [0, 1]]
+        for asking, trial in zip(entry["askings"], record.trials, strict=True):
+            assert asking["explanation"] == trial.explanation
+            assert asking["explanation"].startswith("<think>")
+            assert (asking["outcome"], asking["scores"]) == (trial.outcome.value, list(trial.scores))
+            assert (asking["attempts"], asking["detail"]) == (trial.attempts, trial.detail)
+            assert asking["contradicted"] is bool(trial.contradicted)
+    assert {entry["verdict"] for entry in judged.values()} >= {"right", "no answer"}
+
+
+def test_a_single_asking_is_shown_as_such(synthetic: ModuleType, tmp_path: Path) -> None:
+    shown = browser(stage_with(synthetic, tmp_path / "run", example("a", "text")))
+    assert shown is not None
+    (asking,) = json.loads(shown.payload)["comparisons"][0]["judged"]["0"]["askings"]
+    assert (asking["order"], asking["scores"], asking["explanation"]) == ([1, 0], [1.0, 0.0], "")

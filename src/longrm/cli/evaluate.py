@@ -11,40 +11,57 @@ from longrm.cli.tables import print_evaluation
 
 
 @click.command("evaluate", short_help="Judge a benchmark and measure how far the judgment reaches.")
-@click.option("--model", help="Folder or Hub id of a reward model, or baseline:NAME.")
-@click.option("--bench", help="probe (generated worlds), or file:PATH (your preference data).")
+@click.option(
+    "--model", help="Folder or Hub id, openai:URL#NAME, baseline:NAME, compress:MODEL, simulated:RATE."
+)
+@click.option("--recorded", metavar="PATH", help="Score judgments written earlier, in place of a model.")
+@click.option("--bench", help="probe, or NAME:PATH; the names stand above.")
 @run_options("Run folder; the same command continues what is there.")
 @click.option("--seed", type=int, help="Draws presented orders and the bootstrap (default 0).")
 @click.option("--limit", type=int, help="Take the first comparisons only.")
 @click.option("--on-bad-row", type=click.Choice(["stop", "skip"]), help="For an unreadable row.")
+@click.option("--strict", is_flag=True, default=None, help="Refuse data whose gold contradicts itself.")
+@click.option("--orders", type=click.Choice(["auto", "one", "both"]), help="Presented orders (default auto).")
+@click.option("--votes", type=int, help="Askings per order of a judge that samples (default 1).")
+@click.option(
+    "--format",
+    "judge_format",
+    type=click.Choice(["pairwise", "listwise", "pointwise"]),
+    help="What a model that writes is asked for.",
+)
+@click.option("--template", metavar="FILE", help="A judging prompt of your own (jinja2).")
+@click.option("--verdict", metavar="REGEX", help="Finds the verdict in what your template asks for.")
+@click.option("--retries", type=int, help="Askings again after an answer without a verdict (default 1).")
+@click.option("--temperature", type=float, help="Of a model that writes (default 0).")
+@click.option(
+    "--cut",
+    type=click.Choice(["middle", "left", "right", "refuse"]),
+    help="Part cut out of a context that does not fit (default refuse).",
+)
 def command(
-    model: str | None,
-    bench: str | None,
     out: Path,
     config_file: Path | None,
     assignments: tuple[str, ...],
     as_json: bool,
-    seed: int | None,
-    limit: int | None,
-    on_bad_row: str | None,
+    **given: Any,
 ) -> None:
-    """Judges every comparison of a benchmark and reports accuracy by length, with intervals.
+    """Judges every comparison of a benchmark and reports accuracy by length and task, with intervals.
 
     \b
-    longrm evaluate --model runs/demo/training/long/model --bench probe --out runs/probe
+    longrm evaluate --model MODEL --bench probe --out runs/probe
     longrm evaluate --model MODEL --bench file:pairs.jsonl --out runs/mine
-    longrm evaluate --model baseline:longest --bench file:pairs.jsonl --out runs/longest
+    longrm evaluate --model openai:URL#NAME --bench long-rewardbench:FOLDER --out runs/long
+    longrm evaluate --recorded FILE --bench judgebench:FILE --out runs/judge
+
+    Benchmarks: probe (generated worlds), long-rewardbench:PATH, rewardbench:PATH, rewardbench-2:PATH,
+    judgebench:PATH, leval:PATH, and file:PATH for your own preference data. docs/cli.md tells every setting
+    that --set can change.
     """
     from longrm.evaluation.run import Evaluation, run
 
-    flags: dict[str, Any] = {
-        "model": model,
-        "bench": bench,
-        "judging.seed": seed,
-        "source.limit": limit,
-        "source.on_bad_row": on_bad_row,
-    }
-    settings = resolve(Evaluation, config_file, assignments, flags)
+    settings = resolve(
+        Evaluation, config_file, assignments, {_KEYS.get(name, name): value for name, value in given.items()}
+    )
     with progress() as report:
         summary = run(settings, out, progress=report)
     if as_json:
@@ -52,3 +69,20 @@ def command(
     else:
         print_evaluation(summary)
         click.echo(f"Written to {out}; see it with: longrm report {out} --out report.html")
+
+
+_KEYS = {
+    "seed": "judging.seed",
+    "limit": "source.limit",
+    "on_bad_row": "source.on_bad_row",
+    "strict": "source.strict",
+    "orders": "judging.orders",
+    "votes": "judging.votes",
+    "judge_format": "judge.format",
+    "template": "judge.template",
+    "verdict": "judge.verdict",
+    "retries": "judge.retries",
+    "temperature": "judge.temperature",
+    "cut": "judge.cut",
+}
+"""Where the settings of the flags stand."""

@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 Metric = Mapping[str, Any]
+
+_INCOMPLETE = "Incomplete: some comparisons ended in errors; the same command tries them again."
 
 
 def percent(metric: Metric, *, interval: bool = True) -> str:
@@ -20,30 +23,54 @@ def percent(metric: Metric, *, interval: bool = True) -> str:
 
 
 def print_evaluation(summary: Mapping[str, Any]) -> None:
-    """Prints accuracy by length, the outcomes, and the context boundary."""
-    metrics = summary["metrics"]
-    if metrics["overall"]:
+    """Prints accuracy by length and by task, and in a line each what else is known; what is empty is left out."""
+    from longrm.report import findings
+
+    console = Console(highlight=False)
+    console.print(f"{summary['model']} on {summary['bench']}", markup=False)
+    if summary["chance"]:
         _print_metrics(summary)
     else:
-        Console().print("No gold order is known, so there is no accuracy.")
-    outcomes = {key: count for key, count in summary["counts"]["outcomes"].items() if count}
-    Console().print("Outcomes: " + ", ".join(f"{count} {key}" for key, count in outcomes.items()))
-    if summary["boundary"]:
-        Console().print(boundary_line(summary["boundary"]), highlight=False)
-    if not summary["complete"]:
-        Console().print("Incomplete: some comparisons ended in errors; the same command tries them again.")
+        console.print("No gold order is known, so there is no accuracy.")
+    lines = (
+        _outcomes(summary["counts"]),
+        findings.cuts(summary),
+        findings.order(summary),
+        findings.baselines(summary),
+        *findings.rules(summary),
+        *findings.wrong_data(summary),
+        boundary_line(summary["boundary"]) if summary["boundary"] else "",
+        "" if summary["complete"] else _INCOMPLETE,
+    )
+    for line in filter(None, lines):
+        console.print(line, markup=False)
 
 
 def _print_metrics(summary: Mapping[str, Any]) -> None:
     metrics = summary["metrics"]
     name = main_metric(metrics["overall"])
-    rows = [("all", metrics["overall"]), *metrics["by_length"].items()]
+    columns = (f"{name.replace('_', ' ')}, %", "n", "groups")
     _print(
-        f"{summary['model']} on {summary['bench']}",
-        ("length", f"{name.replace('_', ' ')}, %", "n", "groups"),
-        [(label, percent(row[name]), str(row[name]["n"]), str(row[name]["groups"])) for label, row in rows],
+        None,
+        ("length", *columns),
+        _rows({"all": metrics["overall"]} | metrics["by_length"], name),
         caption=f"95% intervals; chance is {100 * summary['chance'][name]:.1f}%",
     )
+    if len(metrics["by_task"]) > 1:
+        mean = ("mean", percent(metrics["macro"]["by_task"]), "", "")
+        _print("By task", ("task", *columns), [*_rows(metrics["by_task"], name), mean])
+
+
+def _rows(parts: Mapping[str, Any], name: str) -> list[tuple[str, ...]]:
+    return [(part, percent(m[name]), str(m[name]["n"]), str(m[name]["groups"])) for part, m in parts.items()]
+
+
+def _outcomes(counts: Mapping[str, Any]) -> str:
+    outcomes = ", ".join(
+        f"{count} {key.replace('_', ' ')}" for key, count in counts["outcomes"].items() if count
+    )
+    askings = counts["trials"]["total"]
+    return f"Outcomes: {outcomes}" + (f", in {askings} askings" if askings != counts["comparisons"] else "")
 
 
 def main_metric(metrics: Mapping[str, Any]) -> str:
@@ -80,11 +107,11 @@ def print_stages(stages: Mapping[str, Any], title: str) -> None:
 
 
 def _print(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None
 ) -> None:
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     Console().print(table)

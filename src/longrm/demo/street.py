@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from longrm import report
-from longrm.benchmarks import Cell, Probe
+from longrm.benchmarks import Benchmark, Cell, Probe
 from longrm.benchmarks.probe import comparisons
 from longrm.config import Config
 from longrm.demo.processes import Part, Processes
+from longrm.evaluation.asking import Judging
 from longrm.evaluation.metrics import paired_difference
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate
-from longrm.evaluation.runner import JUDGMENTS
 from longrm.modeling.loading import load_scorer, rescale_rope, save
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, read_summary, write_json
+from longrm.runs.judgments import read_judgments
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
 from longrm.runs.records import ContextRecord, JudgmentRecord
@@ -120,16 +121,26 @@ def train_arm(arm: Arm, settings: DemoSettings, out: Path, *, progress: Progress
 
 def take_exam(stage: str, exam: str, settings: DemoSettings, out: Path, *, progress: Progress) -> None:
     """Asks one stage one of the exams that every stage takes."""
-    asked = Evaluation(model=str(_model_of(stage, out)), bench="probe", probe=_probes(settings.seed)[exam])
+    # Words alone lead to the evidence in these worlds; once is enough to say so.
+    beside = ("overlap",) if (stage, exam) == (LONG, PAIRS) else ()
+    asked = Evaluation(
+        model=str(_model_of(stage, out)),
+        bench="probe",
+        probe=_probes(settings.seed)[exam],
+        judging=Judging(baselines=beside),
+    )
     drawn = _drawn(exam, settings.seed)
-    evaluate(asked, out / "stages" / stage / exam, comparisons=drawn, progress=progress)
+    bench = Benchmark("probe", drawn, len(drawn))
+    evaluate(asked, out / "stages" / stage / exam, bench=bench, progress=progress)
 
 
 def evaluate_unrelated(settings: DemoSettings, out: Path, *, progress: Progress) -> None:
     """Asks the best stage about contexts that have nothing to do with the answers."""
     cell = Cell(lengths=(256, 1024), groups=64, per_group=8)
     probe = Probe(seed=_EVALUATION_SEED + settings.seed, unrelated=True, cells=(cell,))
-    asked = Evaluation(model=str(_model_of(LONG, out)), bench="probe", probe=probe)
+    asked = Evaluation(
+        model=str(_model_of(LONG, out)), bench="probe", probe=probe, judging=Judging(baselines=())
+    )
     evaluate(asked, out / "controls" / "unrelated_context", progress=progress)
 
 
@@ -226,7 +237,7 @@ def _contrast(out: Path, stage: str, other: str) -> dict[str, Any]:
 
 def _records_by_length(run_folder: Path) -> dict[int, list[JudgmentRecord]]:
     records: dict[int, list[JudgmentRecord]] = {}
-    for record in Log(run_folder / JUDGMENTS, JudgmentRecord):
+    for record in read_judgments(run_folder):
         assert record.length is not None, "generated comparisons know their length"
         records.setdefault(record.length, []).append(record)
     return records

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from longrm.evaluation.area import area_of, area_replicates
-from longrm.evaluation.intervals import FloatArray, bootstrap_interval, cluster_weights, wilson
+from longrm.evaluation.intervals import FloatArray, IntArray, bootstrap_interval, cluster_weights, wilson
 from longrm.evaluation.table import ORDER_METRICS, MetricName, ScoreTable
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
@@ -28,7 +28,7 @@ class Metric:
         low: Lower limit; None where undefined.
         high: Upper limit; None where undefined.
         n: What the value is a mean over: gold-ordered pairs in `pair_accuracy` and `auc_margin`, responses in
-            `auc_pooled`, comparisons elsewhere.
+            `auc_pooled`, askings or pairs where a metric says so, comparisons elsewhere.
         groups: Independent groups behind it.
     """
 
@@ -38,6 +38,9 @@ class Metric:
     n: int
     groups: int
 
+
+SHARE = (0.0, 1.0)
+"""The span of a share."""
 
 UNDEFINED = Metric(None, None, None, 0, 0)
 """The metric of nothing."""
@@ -79,14 +82,68 @@ def metric_of(table: ScoreTable, name: MetricName, *, seed: int, resamples: int)
     """One metric of a table with its interval."""
     if name == "auc_margin" or name == "auc_pooled":
         table = table.with_area(name)
-    if not table.size.size:
+        if not table.size.size:
+            return UNDEFINED
+        value, n = value_of(table, name)
+        drawn = replicates_of(table, name, seed=seed, resamples=resamples)
+        return Metric(value, *bootstrap_interval(value, drawn, table.groups, (0.0, 1.0)), n, table.groups)
+    span = (-1.0, 1.0) if name == "kendall_tau" else SHARE
+    return ratio(
+        table.order[name], table.weight(name), table.group, span=span, seed=seed, resamples=resamples
+    )
+
+
+def ratio(
+    total: FloatArray,
+    weight: FloatArray,
+    group: IntArray,
+    *,
+    span: tuple[float, float] = SHARE,
+    seed: int,
+    resamples: int,
+) -> Metric:
+    """The sum of totals over the sum of weights, with its interval; rows without weight are left out.
+
+    Args:
+        total: What each row adds above.
+        weight: What each row adds below, 1 in a plain mean.
+        group: The code of each row's group.
+        span: Smallest and largest value that the ratio can take.
+        seed: Of the bootstrap.
+        resamples: Of the bootstrap.
+    """
+    kept = weight > 0
+    if not kept.any():
         return UNDEFINED
-    value, n = value_of(table, name)
-    if _singleton_outcomes(table, name):
-        return Metric(value, *wilson(value, n), n, table.groups)
-    span = (-1.0, 1.0) if name == "kendall_tau" else (0.0, 1.0)
-    drawn = replicates_of(table, name, seed=seed, resamples=resamples)
-    return Metric(value, *bootstrap_interval(value, drawn, table.groups, span), n, table.groups)
+    total, weight = total[kept], weight[kept]
+    groups, group = np.unique(group[kept], return_inverse=True)
+    value, n = float(total.sum() / weight.sum()), round(weight.sum())
+    if span == SHARE and _independent_outcomes(total, weight, groups.size):
+        return Metric(value, *wilson(value, n), n, groups.size)
+    drawn = ratio_replicates(total, weight, group.astype(np.int64), seed=seed, resamples=resamples)
+    return Metric(value, *bootstrap_interval(value, drawn, groups.size, span), n, groups.size)
+
+
+def ratio_replicates(
+    total: FloatArray, weight: FloatArray, group: IntArray, *, seed: int, resamples: int
+) -> FloatArray:
+    """A ratio on every cluster-bootstrap resample of the groups 0 .. max, [resamples].
+
+    Totals and weights may have further axes behind that of the rows: ratios on the same resamples, then
+    [resamples, ...]. Where a resample drew no weight, the ratio is not a number.
+    """
+    groups = int(group.max()) + 1
+    columns = np.stack([total, weight], axis=-1).reshape(group.size, -1)
+    sums = np.stack([np.bincount(group, column, groups) for column in columns.T], axis=1)
+    weights = cluster_weights(groups, resamples, seed)
+    drawn = np.empty((resamples, sums.shape[1]))
+    for start in range(0, resamples, 256):
+        # In float64, counts and halves add up exactly, so that unanimity shows as such.
+        drawn[start : start + 256] = weights[start : start + 256].astype(np.float64) @ sums
+    above_below = drawn.reshape(resamples, *total.shape[1:], 2)
+    with np.errstate(invalid="ignore"):
+        ratios: FloatArray = above_below[..., 0] / above_below[..., 1]
+    return ratios
 
 
 def value_of(table: ScoreTable, name: MetricName) -> tuple[float, int]:
@@ -101,15 +158,12 @@ def value_of(table: ScoreTable, name: MetricName) -> tuple[float, int]:
 
 def replicates_of(table: ScoreTable, name: MetricName, *, seed: int, resamples: int) -> FloatArray:
     """A metric on every cluster-bootstrap resample of the table's groups, [resamples]."""
-    weights = cluster_weights(table.groups, resamples, seed)
     if name == "auc_margin" or name == "auc_pooled":
+        weights = cluster_weights(table.groups, resamples, seed)
         return area_replicates(table.area[name], table.group, weights)
-    sums = np.stack([np.bincount(table.group, column) for column in (table.order[name], table.weight(name))])
-    drawn = np.empty((resamples, 2))
-    for start in range(0, resamples, 256):
-        # In float64, counts and halves add up exactly, so that unanimity shows as such.
-        drawn[start : start + 256] = weights[start : start + 256].astype(np.float64) @ sums.T
-    return drawn[:, 0] / drawn[:, 1]
+    return ratio_replicates(
+        table.order[name], table.weight(name), table.group, seed=seed, resamples=resamples
+    )
 
 
 def paired_difference(
@@ -166,10 +220,6 @@ def _has_scores(record: JudgmentRecord) -> bool:
     return record.outcome is Outcome.ANSWERED and bool(record.scores)
 
 
-def _singleton_outcomes(table: ScoreTable, name: MetricName) -> bool:
-    """Whether Wilson's interval applies: independent comparisons with 0/1 outcomes."""
-    if name == "kendall_tau" or name == "auc_margin" or name == "auc_pooled":
-        return False
-    if table.groups < table.size.size:
-        return False
-    return bool((table.weight(name) == 1).all() and np.isin(table.order[name], (0.0, 1.0)).all())
+def _independent_outcomes(total: FloatArray, weight: FloatArray, groups: int) -> bool:
+    """Whether Wilson's interval applies: every group is a single 0/1 outcome."""
+    return groups == total.size and bool((weight == 1).all() and np.isin(total, (0.0, 1.0)).all())

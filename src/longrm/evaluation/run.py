@@ -1,34 +1,48 @@
 """An evaluation as a user asks for it: settings in, a run folder out."""
 
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from longrm import benchmarks, reward_models
-from longrm.benchmarks import Probe, Source
+from longrm.benchmarks import Benchmark, Leval, Probe, Source
+from longrm.clients.settings import Remote
 from longrm.config import Config
-from longrm.evaluation.runner import Judging, evaluate
+from longrm.errors import ConfigError
+from longrm.evaluation.asking import Judging
+from longrm.evaluation.runner import evaluate
+from longrm.reward_models import Compress, Judge, RewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.progress import Progress, silent
-from longrm.types import Comparison
+
+CACHE = "completions.sqlite"
 
 
 class Evaluation(Config):
     """Settings of `longrm evaluate`.
 
     Attributes:
-        model: A folder or Hub id, or `baseline:NAME`.
-        bench: `probe`, or `file:PATH`.
-        source: How a file is read.
+        model: A folder or Hub id, `openai:URL#NAME`, `baseline:NAME`, `compress:MODEL` or `simulated:RATE`.
+        recorded: Judgments written earlier, which are scored again, in place of a model.
+        bench: `probe`, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`,
+            `leval` or `file`.
+        source: How a benchmark's files are read.
         probe: What the probe asks.
-        judging: Seeds, examples and statistics.
+        leval: How answers become comparisons in `leval`.
+        judge: How a model is asked.
+        remote: How a model behind HTTP is reached.
+        compress: What `compress:MODEL` leaves of a context.
+        judging: Seeds, orders, votes, examples and statistics.
     """
 
-    model: str
+    model: str | None = None
+    recorded: str | None = None
     bench: str
     source: Source = Source()
     probe: Probe = Probe()
+    leval: Leval = Leval()
+    judge: Judge = Judge()
+    remote: Remote = Remote()
+    compress: Compress = Compress()
     judging: Judging = Judging()
 
 
@@ -36,7 +50,7 @@ def run(
     settings: Evaluation,
     out: Path,
     *,
-    comparisons: Iterable[Comparison] | None = None,
+    bench: Benchmark | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Evaluates a reward model on a benchmark into the folder `out`, continuing what is there.
@@ -44,28 +58,41 @@ def run(
     Args:
         settings: What to evaluate, on what.
         out: The run folder.
-        comparisons: The benchmark's comparisons, where the caller has loaded them already.
+        bench: The benchmark, where the caller has loaded it already.
         progress: Called after every batch.
 
     Returns:
         The summary; `summary.json` holds the same.
+
+    Raises:
+        ConfigError: Neither a model nor recorded judgments are given, or both are.
     """
-    bench = benchmarks.load(settings.bench, settings.source, settings.probe)
-    if comparisons is not None:
-        bench = replace(bench, comparisons=comparisons)
-    with RunFolder(out, "evaluation", settings) as folder:
-        model = reward_models.load(settings.model)
-        summary = evaluate(
-            bench.comparisons,
-            model,
-            folder,
-            bench=bench.name,
-            judging=settings.judging,
-            total=bench.total,
-            progress=progress,
+    if (settings.model is None) == (settings.recorded is None):
+        raise ConfigError(
+            "an evaluation needs a model or recorded judgments: give either --model or --recorded"
         )
-        if bench.reading is not None:
-            bench.reading.tell_skipped()
-            summary["counts"]["skipped_rows"] = bench.reading.skipped.count
-            folder.write_summary(summary)
-    return summary
+    if bench is None:
+        bench = benchmarks.load(
+            settings.bench, source=settings.source, probe=settings.probe, leval=settings.leval
+        )
+    with RunFolder(out, "evaluation", settings) as folder:
+        model = _model(settings, bench, out)
+        return evaluate(bench, model, folder, judging=settings.judging, progress=progress)
+
+
+def _model(settings: Evaluation, bench: Benchmark, out: Path) -> RewardModel:
+    if settings.recorded is not None:
+        from longrm.reward_models.recorded import RecordedRewardModel
+
+        return RecordedRewardModel.load(Path(settings.recorded))
+    assert settings.model is not None, "checked before"
+    remote = settings.remote
+    if remote.cache is None:  # what was paid for once is not asked for again when the run continues
+        remote = remote.model_copy(update={"cache": str(out / CACHE)})
+    return reward_models.load(
+        settings.model,
+        judge=settings.judge,
+        remote=remote,
+        compress=settings.compress,
+        key=bench.comparisons,
+    )

@@ -1,65 +1,47 @@
-"""Judges every comparison of a benchmark once, resumably, and sums the run up."""
+"""Judges every comparison of a benchmark, resumably, and sums the run up."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from pydantic import Field
-
-from longrm.config import Config
+from longrm.benchmarks import Benchmark
 from longrm.errors import DataError
+from longrm.evaluation.asking import Asker, Judging
+from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summary import summarize
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder
+from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
-from longrm.runs.records import ExampleRecord, JudgmentRecord
-from longrm.types import Comparison, Judgment, Outcome, ask, message_text, presented_order
+from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
+from longrm.types import Comparison, Outcome, message_text
 
-JUDGMENTS, EXAMPLES = "judgments.jsonl", "examples.jsonl"
 # A batch is what is judged between two writes to the log: enough for the model to share prefixes,
 # little enough that a killed run loses minutes at most.
 _BATCH_COMPARISONS = 64
 _BATCH_CHARACTERS = 400_000
 
 
-class Judging(Config):
-    """How the comparisons are judged and summed up.
-
-    Attributes:
-        seed: Draws the presented orders and the bootstrap.
-        examples: Comparisons kept in full for the report, per length.
-        resamples: Bootstrap resamples of every interval.
-        tau: Accuracy that defines the context boundary; by default (1 + chance) / 2.
-    """
-
-    seed: int = Field(0, ge=0)
-    examples: int = Field(3, ge=0)
-    resamples: int = Field(2000, ge=100)
-    tau: float | None = Field(None, gt=0.0, lt=1.0)
-
-
 def evaluate(
-    comparisons: Iterable[Comparison],
+    bench: Benchmark,
     model: RewardModel,
     folder: RunFolder,
     *,
-    bench: str,
     judging: Judging,
-    total: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Judges the comparisons that the folder's log does not hold yet, and writes the summary.
 
     Batches are cut the same way whatever the log holds, and a batch that was half written is judged again
-    whole, so that a resumed run ends with the bytes of an uninterrupted one.
+    whole, so that a resumed run ends with the bytes of an uninterrupted one. Gold is logged apart, so that
+    the judgments' bytes do not depend on it.
 
     Args:
-        comparisons: In an order that does not change between runs; ids are unique.
+        bench: Comparisons in an order that does not change between runs; ids are unique.
         model: Sees queries only: no gold, and the responses in a drawn order.
         folder: An open run folder.
-        bench: The benchmark's name for the summary.
-        judging: Seed, examples and statistics.
-        total: How many comparisons there are, for the progress; None if unknown.
+        judging: Seed, orders, votes and statistics.
         progress: Called after every batch.
 
     Returns:
@@ -68,49 +50,83 @@ def evaluate(
     Raises:
         DataError: No comparison at all, an id twice, or judgments given as responses.
     """
-    judgments = Log(folder.path / JUDGMENTS, JudgmentRecord)
-    examples = Log(folder.path / EXAMPLES, ExampleRecord)
-    with judgments as log, examples as shown:
-        records = {record.id: record for record in log}
-        kept = {record.id for record in shown}
-        sampler = _Sampler(judging.examples)
-        ids: dict[str, None] = {}
-        for batch in _batches(comparisons):
-            _check(batch, ids)
-            samples = [comparison for comparison in batch if sampler.takes(comparison)]
-            shown.append(*(_example(sample) for sample in samples if sample.id not in kept))
-            pending = {c.id for c in batch if c.id not in records or records[c.id].outcome is Outcome.ERROR}
-            if pending:
-                judged = [record for record in _judge(batch, model, judging.seed) if record.id in pending]
-                log.append(*judged)
-                records |= {record.id: record for record in judged}
-            progress(f"judging {bench}", len(ids), total if total is not None else len(ids))
-    _check_run(records, ids, bench)
+    records = _judge_all(bench, model, folder, judging, progress)
+    if bench.reading is not None:
+        bench.reading.tell_skipped()
     summary = summarize(
-        [records[name] for name in ids],
+        records,
         model=model.name,
-        bench=bench,
+        bench=bench.name,
+        scale=model.scale,
+        rule=bench.rule,
+        release_rule=judging.release_rule,
         seed=judging.seed,
         resamples=judging.resamples,
         tau=judging.tau,
     )
+    if bench.reading is not None:
+        summary["counts"]["skipped_rows"] = bench.reading.skipped.count
+    if bench.audit is not None:
+        summary["audit"] = bench.audit.as_dict()
     folder.write_summary(summary)
+    write_results(summary, folder.path / "results.csv")
     return summary
 
 
-def _check(batch: list[Comparison], ids: dict[str, None]) -> None:
+def _judge_all(
+    bench: Benchmark, model: RewardModel, folder: RunFolder, judging: Judging, progress: Progress
+) -> list[JudgmentRecord]:
+    """All records in the order of the benchmark, their gold filled in."""
+    asker = Asker(model, judging)
+    sampler = _Sampler(judging.examples)
+    ranks: dict[str, tuple[int, ...] | None] = {}
+    with (
+        Log(folder.path / JUDGMENTS, JudgmentRecord) as log,
+        Log(folder.path / GOLD, GoldRecord) as gold,
+        Log(folder.path / EXAMPLES, ExampleRecord) as shown,
+    ):
+        records = {record.id: record for record in log}
+        known = {record.id: record.ranks for record in gold}
+        kept = {record.id for record in shown}
+        for batch in _batches(bench.comparisons):
+            _check(batch, ranks, known)
+            samples = [comparison for comparison in batch if sampler.takes(comparison)]
+            shown.append(*(_example(sample) for sample in samples if sample.id not in kept))
+            gold.append(*(GoldRecord(one.id, one.ranks) for one in batch if one.id not in known))
+            pending = {c.id for c in batch if c.id not in records or records[c.id].outcome is Outcome.ERROR}
+            if pending:
+                judged = [record for record in asker.records(batch) if record.id in pending]
+                log.append(*judged)
+                records |= {record.id: record for record in judged}
+            else:
+                asker.passes(batch)
+            progress(f"judging {bench.name}", len(ranks), bench.total or len(ranks))
+    _check_run(records, ranks, bench.name)
+    return [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
+
+
+def _check(
+    batch: list[Comparison],
+    ranks: dict[str, tuple[int, ...] | None],
+    known: Mapping[str, tuple[int, ...] | None],
+) -> None:
+    """Refuses what cannot be judged, and collects the gold ranks by id."""
     for comparison in batch:
-        if comparison.id in ids:
+        if comparison.id in ranks:
             raise DataError(f"two comparisons have the id '{comparison.id}'; ids must be unique")
+        ranks[comparison.id] = comparison.ranks
+        if known.get(comparison.id, comparison.ranks) != comparison.ranks:
+            raise DataError(
+                f"the gold order of '{comparison.id}' has changed since it was judged; take another --out"
+            )
         if comparison.role == "judgment":
             raise DataError(
                 f"the responses of '{comparison.id}' are judgments, which train a generative reward model; "
                 "they are no evaluation data"
             )
-        ids[comparison.id] = None
 
 
-def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, None], bench: str) -> None:
+def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, Any], bench: str) -> None:
     if not ids:
         raise DataError(f"the benchmark '{bench}' holds no comparison")
     stale = records.keys() - ids.keys()
@@ -124,43 +140,6 @@ def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, None], b
         raise DataError(
             f"no comparison of '{bench}' could be judged; the first, '{first.id}': {first.detail}"
         )
-
-
-def _judge(batch: list[Comparison], model: RewardModel, seed: int) -> list[JudgmentRecord]:
-    orders = [presented_order(comparison, seed) for comparison in batch]
-    queries = [ask(comparison, order) for comparison, order in zip(batch, orders, strict=True)]
-    judgments = model.judge(queries)
-    return [_record(*parts) for parts in zip(batch, orders, judgments, strict=True)]
-
-
-def _record(comparison: Comparison, order: tuple[int, ...], judgment: Judgment) -> JudgmentRecord:
-    """Puts what was judged in presented order back into the comparison's own order."""
-    scores = dict(zip(order, judgment.scores, strict=False))
-    metadata = comparison.metadata
-    depth = metadata.get("depth")
-    return JudgmentRecord(
-        id=comparison.id,
-        group=comparison.group,
-        outcome=judgment.outcome,
-        ranks=comparison.ranks,
-        order=order,
-        scores=tuple(scores[index] for index in sorted(scores)),
-        ranking=tuple(order[position] for position in judgment.order),
-        length=_length(metadata, judgment.prompt_tokens),
-        tokens=judgment.prompt_tokens,
-        depth=float(depth) if isinstance(depth, int | float) else None,
-        task=str(metadata.get("task", "")),
-        explanation=judgment.explanation,
-        detail=judgment.detail,
-    )
-
-
-def _length(metadata: Mapping[str, Any], tokens: int | None) -> int | None:
-    """The length bucket: what the data says, else the measured tokens rounded up to a power of two."""
-    length = metadata.get("length")
-    if isinstance(length, int) and length > 0:
-        return length
-    return None if tokens is None else 1 << max(0, tokens - 1).bit_length()
 
 
 def _example(comparison: Comparison) -> ExampleRecord:

@@ -41,6 +41,11 @@ def has_gold_order(record: JudgmentRecord) -> bool:
     return record.ranks is not None and len(set(record.ranks)) > 1
 
 
+def is_scored(record: JudgmentRecord) -> bool:
+    """Whether the metrics count this record: no error, and gold that tells responses apart."""
+    return record.outcome is not Outcome.ERROR and has_gold_order(record)
+
+
 def judged_values(record: JudgmentRecord) -> tuple[float, ...] | None:
     """One value a response, higher is better, from the scores or else the ranking; None if not answered.
 

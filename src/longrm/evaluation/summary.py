@@ -1,22 +1,28 @@
 """Sums up one evaluation as plain JSON; `runs/summary.schema.json` describes the result."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
+from longrm.evaluation.accuracy import accuracy, outcome_rates
+from longrm.evaluation.baselines import against_baselines
+from longrm.evaluation.breakdown import breakdown
+from longrm.evaluation.calibration import calibration
 from longrm.evaluation.diagnosis import Boundary, boundary_of
-from longrm.evaluation.metrics import RESAMPLES, chance_of, table_metrics
-from longrm.evaluation.scoring import has_gold_order
-from longrm.evaluation.table import MetricName, ScoreTable
+from longrm.evaluation.failures import failures
+from longrm.evaluation.gold_pairs import GoldPairs
+from longrm.evaluation.length_bias import length_bias
+from longrm.evaluation.metrics import RESAMPLES, chance_of, ratio
+from longrm.evaluation.position import position
+from longrm.evaluation.power import recommended
+from longrm.evaluation.rules import RULES, release
+from longrm.evaluation.scoring import has_gold_order, is_scored
+from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.votes import votes
 from longrm.runs.folder import SCHEMA_VERSION
 from longrm.runs.records import JudgmentRecord
-from longrm.types import Outcome
-
-DEPTH_BINS = ("0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0")
-"""Depth 1 belongs to the last bin; every other edge to the bin above it."""
+from longrm.types import Outcome, Scale
 
 
 def summarize(
@@ -24,16 +30,22 @@ def summarize(
     *,
     model: str,
     bench: str,
+    scale: Scale = "none",
+    rule: str = "",
+    release_rule: bool = False,
     seed: int = 0,
     resamples: int = RESAMPLES,
     tau: float | None = None,
 ) -> dict[str, Any]:
-    """Counts, metrics with intervals, and the context boundary of one model on one benchmark.
+    """Counts, metrics with intervals, biases, and the context boundary of one model on one benchmark.
 
     Args:
         records: All judgments of the run.
         model: The reward model's name.
         bench: The benchmark's name.
+        scale: What a difference of two scores means.
+        rule: A published rule, one of `RULES`, by which to sum up as well; empty for none.
+        release_rule: Whether to add how the LongRM release would score the same outputs.
         seed: Of the bootstrap.
         resamples: Of the bootstrap.
         tau: Level that defines the boundary; (1 + chance) / 2 if None.
@@ -46,65 +58,66 @@ def summarize(
         ValueError: If a depth lies outside [0, 1], tau outside (0, 1), or an answer does not fit its gold.
     """
     table = ScoreTable.of(records)
-    outcomes = Counter(record.outcome for record in records)
     boundary = boundary_of(table, tau=tau, seed=seed, resamples=resamples)
-
-    def measured(part: ScoreTable) -> dict[MetricName, dict[str, Any]]:
-        # Buckets report the metrics of the whole, so that every bucket has the same keys.
-        found = table_metrics(part, table.names(), seed=seed, resamples=resamples)
-        return {name: asdict(metric) for name, metric in found.items()}
-
+    rules = {f"{rule.replace('-', '_')}_rule": RULES[rule](records, scale)} if rule else {}
+    if release_rule:
+        rules["release_rule"] = release(records, scale)
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "evaluation",
         "model": model,
         "bench": bench,
-        "complete": not outcomes[Outcome.ERROR],
-        "counts": {
-            "comparisons": len(records),
-            "groups": len({record.group for record in records}),
-            "outcomes": {outcome.value: outcomes[outcome] for outcome in Outcome},
-            "without_gold": sum(not has_gold_order(record) for record in records),
-        },
+        "scale": scale,
+        "complete": all(record.outcome is not Outcome.ERROR for record in records),
+        "counts": _counts(records),
         "chance": {name: chance_of(table, name) for name in table.names()} if table.size.size else {},
-        "metrics": _bucketed(records, table, measured),
+        "metrics": breakdown(records, table, seed=seed, resamples=resamples),
+        "outcome_rates": outcome_rates(records, seed=seed, resamples=resamples),
+        "failures": failures(records, seed=seed, resamples=resamples),
+        **_of_scored(records, table, scale, seed, resamples),
         "boundary": None if boundary is None else _boundary(boundary),
+        **rules,
     }
 
 
-def _bucketed(
-    records: Sequence[JudgmentRecord],
-    table: ScoreTable,
-    measured: Callable[[ScoreTable], dict[MetricName, dict[str, Any]]],
+def _of_scored(
+    records: Sequence[JudgmentRecord], table: ScoreTable, scale: Scale, seed: int, resamples: int
 ) -> dict[str, Any]:
-    lengths = sorted({record.length for record in records if record.length is not None})
-    depths = {(record.length, _depth_bin(record)) for record in records if record.depth is not None}
-
-    def by_depth(part: ScoreTable, used: Iterable[int]) -> dict[str, Any]:
-        place = np.minimum(part.depth * len(DEPTH_BINS), len(DEPTH_BINS) - 1)
-        return {
-            DEPTH_BINS[index]: measured(part.subset((place >= index) & (place < index + 1)))
-            for index in sorted(set(used))
-        }
-
-    by_length = {length: table.subset(table.length == length) for length in lengths}
+    """What is measured on the comparisons with gold."""
+    scored = [record for record in records if is_scored(record)]
+    pairs = GoldPairs.of(scored, table)
+    ties = ratio((pairs.margin == 0) * 1.0, pairs.answered, pairs.group, seed=seed, resamples=resamples)
+    beside = against_baselines(scored, table, seed=seed, resamples=resamples)
     return {
-        "overall": measured(table),
-        "by_length": {str(length): measured(part) for length, part in by_length.items()},
-        "by_depth": by_depth(table, (index for _, index in depths)),
-        "by_length_and_depth": {
-            str(length): by_depth(part, (index for at, index in depths if at == length))
-            for length, part in by_length.items()
-            if any(at == length for at, _ in depths)
-        },
+        "accuracy": accuracy(scored, table, seed=seed, resamples=resamples),
+        "position": position(scored, table, seed=seed, resamples=resamples),
+        "length_bias": length_bias(pairs, seed=seed, resamples=resamples),
+        "ties": asdict(ties),
+        "calibration": calibration(scored, pairs, scale, seed=seed, resamples=resamples),
+        "votes": votes(scored, table, seed=seed, resamples=resamples),
+        "baselines": beside,
+        "beats_baselines": all(found["beaten"] for found in beside.values()) if beside else None,
+        "recommended": recommended(table, seed=seed, resamples=resamples),
     }
 
 
-def _depth_bin(record: JudgmentRecord) -> int:
-    assert record.depth is not None, "only known depths have a bin"
-    if not 0 <= record.depth <= 1:
-        raise ValueError(f"record {record.id!r} has depth {record.depth}; a depth is a fraction from 0 to 1")
-    return min(int(record.depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)
+def _counts(records: Sequence[JudgmentRecord]) -> dict[str, Any]:
+    askings = [trial for record in records for trial in record.askings()]
+    cuts = [record.cut for record in records if record.cut is not None]
+    return {
+        "comparisons": len(records),
+        "groups": len({record.group for record in records}),
+        "outcomes": _outcomes(record.outcome for record in records),
+        "without_gold": sum(not has_gold_order(record) for record in records),
+        "trials": {"total": len(askings), "outcomes": _outcomes(trial.outcome for trial in askings)},
+        "cut": {"comparisons": len(cuts), "tokens": sum(cut.tokens for cut in cuts)},
+        "retried": sum(trial.attempts > 1 for trial in askings),
+    }
+
+
+def _outcomes(found: Iterable[Outcome]) -> dict[str, int]:
+    counts = Counter(found)
+    return {outcome.value: counts[outcome] for outcome in Outcome}
 
 
 def _boundary(boundary: Boundary) -> dict[str, Any]:

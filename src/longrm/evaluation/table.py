@@ -1,6 +1,6 @@
 """Scored judgments as columns: what every metric, interval and curve is computed from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
@@ -12,12 +12,11 @@ from longrm.evaluation.intervals import FloatArray, IntArray
 from longrm.evaluation.scoring import (
     OrderScore,
     chance_score,
-    has_gold_order,
+    is_scored,
     judged_values,
     score_order,
 )
 from longrm.runs.records import JudgmentRecord
-from longrm.types import Outcome
 
 OrderMetric = Literal["pair_accuracy", "top1", "exact_order", "position_match", "kendall_tau"]
 AreaMetric = Literal["auc_margin", "auc_pooled"]
@@ -60,7 +59,7 @@ class ScoreTable:
         Raises:
             ValueError: If an answer does not fit its gold ranks.
         """
-        scored = [r for r in records if r.outcome is not Outcome.ERROR and has_gold_order(r)]
+        scored = [record for record in records if is_scored(record)]
         judged = [judged_values(record) for record in scored]
         scores = [record.scores if values else () for record, values in zip(scored, judged, strict=True)]
         ranks = [record.ranks or () for record in scored]
@@ -74,7 +73,7 @@ class ScoreTable:
             }
 
         return cls(
-            group=_codes([record.group for record in scored]),
+            group=codes_of(record.group for record in scored),
             length=np.array([-1 if r.length is None else r.length for r in scored], np.int64),
             depth=np.array([np.nan if r.depth is None else r.depth for r in scored], np.float64),
             size=np.array([len(gold) for gold in ranks], np.int64),
@@ -113,11 +112,19 @@ class ScoreTable:
         """What a row's total is divided by: its pairs, or one comparison."""
         return self.pairs if name == "pair_accuracy" else np.ones_like(self.pairs)
 
+    def main(self) -> MetricName:
+        """The metric that accuracy means here: top-1 where some comparison has more than two responses.
+
+        The column `top1` holds it for every row, for with two responses both are one.
+        """
+        return "top1" if bool((self.size > 2).any()) else "pair_accuracy"
+
     def names(self) -> tuple[MetricName, ...]:
         """The metrics worth reporting on these rows."""
         return (*ORDER_METRICS, *AREA_METRICS) if bool((self.size > 2).any()) else PAIR_METRICS
 
 
-def _codes(groups: Sequence[str]) -> IntArray:
+def codes_of(groups: Iterable[str]) -> IntArray:
+    """Numbers names from 0 in the order in which they occur."""
     codes: dict[str, int] = {}
     return np.array([codes.setdefault(group, len(codes)) for group in groups], np.int64)

@@ -53,7 +53,7 @@
 
   function message({ role, parts }) {
     const text = element("p", { className: unfolded ? "text all" : "text" });
-    if (unfolded) text.tabIndex = 0; // it scrolls, so the keyboard must reach it
+    if (unfolded) scrolling(text);
     const single = parts.length === 1;
     parts.forEach(([kind, content], index) => {
       if (kind === "plain") text.append(...folded(content, index === 0 && !single, index === parts.length - 1 && !single));
@@ -70,18 +70,49 @@
     return element("span", { className: judgment.verdict, textContent: sign + word });
   }
 
+  const decimal = (score) => String(Number(score.toFixed(3))).replace("-", "−");
+
   function judged(judgment, index) {
-    if (judgment.scores.length) return judgment.scores[index].toFixed(3).replace("-", "−");
+    if (judgment.scores.length) return decimal(judgment.scores[index]);
     return judgment.ranking.length ? `place ${judgment.ranking.indexOf(index) + 1}` : DASH;
+  }
+
+  // What scrolls must be reached by the keyboard.
+  const scrolling = (box) => Object.assign(box, { tabIndex: 0 });
+
+  function written(text) {
+    const box = element("p", { className: "text all", textContent: text });
+    return text.length > 1500 ? scrolling(box) : box;
+  }
+
+  // What one asking came to: the order shown, the outcome, the verdict, and what was written.
+  function asking(trial) {
+    const facts = [`shown: ${trial.order.map((index) => index + 1).join(", ") || DASH}`, trial.outcome];
+    if (trial.scores.length) facts.push(`scores: ${trial.scores.map(decimal).join(", ")}`);
+    if (trial.ranking.length) facts.push(`best first: ${trial.ranking.map((index) => index + 1).join(", ")}`);
+    if (trial.attempts > 1) facts.push(`${trial.attempts} attempts`);
+    if (trial.contradicted) facts.push("its explanation argues for another verdict");
+    const texts = [trial.detail, trial.explanation].filter(Boolean);
+    return element("li", {}, element("p", { className: "role", textContent: facts.join(" · ") }),
+      ...texts.map(written));
+  }
+
+  // A judge that reads scores only, asked once, has said all beside the responses.
+  function askings(judgment) {
+    const told = judgment.askings.some((trial) => trial.explanation || trial.detail || trial.attempts > 1);
+    if (judgment.askings.length < 2 && !told) return [];
+    const name = judgment.askings.length > 1 ? `Asked ${judgment.askings.length} times` : "What the judge wrote";
+    return [element("details", { open: judgment.askings.length <= 2 }, element("summary", { textContent: name }),
+      element("ol", { className: "askings" }, ...judgment.askings.map(asking)))];
   }
 
   function response(item, judgment, index) {
     const rank = item.ranks ? item.ranks[index] : null;
-    const shown = judgment.order.indexOf(index) + 1;
-    const facts = [`Response ${index + 1}`, `gold rank ${rank ?? DASH}`, `score ${judged(judgment, index)}`, `shown ${shown ? `at position ${shown}` : DASH}`];
+    const places = [...new Set(judgment.askings.map((trial) => trial.order.indexOf(index) + 1))].filter(Boolean);
+    const facts = [`Response ${index + 1}`, `gold rank ${rank ?? DASH}`, `score ${judged(judgment, index)}`, `shown at ${places.join(", ") || DASH}`];
     return element("li", { className: item.ranks && rank === Math.min(...item.ranks) ? "best" : "" },
       element("p", { className: "role", textContent: facts.join(" · ") }),
-      element("p", { className: "text", textContent: item.responses[index] }));
+      written(item.responses[index]));
   }
 
   function cell(tag, content, scope) {
@@ -91,14 +122,14 @@
   }
 
   function comparedStages(item) {
-    const head = element("tr", {}, cell("th", "stage", "col"),
+    const head = element("tr", {}, cell("th", "model", "col"),
       ...item.responses.map((_, index) => cell("th", `response ${index + 1}`, "col")), cell("th", "result", "col"));
     const rows = stages.flatMap(({ label }, number) => {
       const judgment = item.judged[number];
       return judgment ? [element("tr", {}, cell("th", label, "row"),
         ...item.responses.map((_, index) => cell("td", judged(judgment, index))), cell("td", result(judgment)))] : [];
     });
-    const caption = element("caption", { textContent: "What each stage made of it" });
+    const caption = element("caption", { textContent: "What each model made of it" });
     const box = element("div", { className: "scroll", tabIndex: 0 },
       element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...rows)));
     box.setAttribute("role", "region");
@@ -116,7 +147,9 @@
       fact("result", result(judgment)),
       fact("length", item.length === null ? DASH : `${grouped(item.length)} tokens`),
       fact("depth", item.depth === null ? DASH : item.depth.toFixed(2)),
-      ...(item.task ? [fact("task", item.task)] : []));
+      ...(item.task ? [fact("task", item.task)] : []),
+      ...(judgment.cut ? [fact("cut to fit", `${grouped(judgment.cut[1])} tokens, ${judgment.cut[0]}`)] : []),
+      ...(judgment.check ? [fact("verdict without the context", judgment.check)] : []));
     const fold = element("button", { type: "button", textContent: unfolded ? "Fold the context" : "Show all of the context" });
     fold.setAttribute("aria-expanded", String(unfolded));
     fold.addEventListener("click", () => {
@@ -124,13 +157,11 @@
       show();
       article.querySelector("button").focus();
     });
-    const notes = [judgment.detail, judgment.explanation].filter(Boolean)
-      .map((text) => element("p", { className: "text", textContent: text }));
     foldable = false;
     const messages = item.messages.flatMap(message);
     return [element("h3", { textContent: item.id }), facts, ...messages, ...(foldable ? [element("p", {}, fold)] : []),
       element("ol", { className: "responses" }, ...item.responses.map((_, index) => response(item, judgment, index))),
-      ...notes, comparedStages(item)];
+      ...askings(judgment), comparedStages(item)];
   }
 
   function show() {

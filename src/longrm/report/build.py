@@ -6,20 +6,22 @@ import shlex
 import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
-from longrm.report import tables, wording
+from longrm.errors import RunError
+from longrm.report import findings, tables, wording
 from longrm.report.examples import browser
 from longrm.report.material import STAGES, Evaluated, Material, Run, read
 from longrm.report.palette import style_sheet
 from longrm.runs.folder import write_file
 
 if TYPE_CHECKING:
-    from longrm.report.figures import Figure
+    from longrm.report.drawing import Figure
 
 
 def build(runs: Sequence[Path], out: Path) -> None:
@@ -36,7 +38,9 @@ def build(runs: Sequence[Path], out: Path) -> None:
         RunError: A folder is no finished run, a file cannot be written, or the packages that draw the figures
             are not installed.
     """
+    _check_packages()
     from longrm.report import figures  # here, because drawing needs the extra `report`
+    from longrm.report.sections import sections
 
     material = read(runs)
     metric = _metric(material)
@@ -45,7 +49,9 @@ def build(runs: Sequence[Path], out: Path) -> None:
     training = figures.training(material.trained) if material.trained else []
     found = list(tables.differences(material.demo)) if material.demo is not None else []
     forest = figures.forest(found) if found else None
+    themes = sections(material.stages)
     page = _page(material, metric) | {
+        "sections": themes,
         "accuracy": [figure for figure in curves if figure],
         "heat": [figure for figure in heat if figure],
         "training": training,
@@ -54,10 +60,19 @@ def build(runs: Sequence[Path], out: Path) -> None:
         "differences": tables.difference_table(found) if found else None,
     }
     folder = out.with_name(f"{out.stem}-figures")
-    drawn = [figure for figure in [*curves, *heat, *training, forest] if figure]
+    themed = [section.figure for section in themes]
+    drawn = [figure for figure in [*curves, *heat, *training, forest, *themed] if figure]
     html = _environment().get_template("template.html.j2").render(page, figures=folder.name)
     _write_figures(drawn, folder)
     write_file(out, html)
+
+
+def _check_packages() -> None:
+    for name in ("altair", "vl_convert"):
+        if find_spec(name) is None:
+            raise RunError(
+                f"a report needs the package '{name}', which is not installed; pip install 'longrm[report]'"
+            )
 
 
 def _metric(material: Material) -> str:
@@ -72,8 +87,10 @@ def _page(material: Material, metric: str) -> dict[str, Any]:
     script = _asset("browser.js")
     return {
         "title": _title(material),
-        "finding": wording.finding(material),
-        "incomplete": wording.incomplete([*stages, *best_of]),
+        "finding": findings.finding(material),
+        "told": findings.told(material),
+        "incomplete": findings.incomplete([*stages, *best_of]),
+        "data": _about_data(stages),
         "demo": material.demo,
         "start": (material.demo or {}).get("notes", {}).get("start", ""),
         "stages": stages,
@@ -88,6 +105,7 @@ def _page(material: Material, metric: str) -> dict[str, Any]:
         "overall": tables.overall_table(
             "Every metric, with 95% intervals, and what chance would earn", stages
         ),
+        "recommended": _recommended(stages),
         "depths": tables.depth_tables(stages, metric),
         "best_of": tables.length_table("Best of 4: top-1 by length", best_of, "top1", chance=True),
         "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
@@ -111,7 +129,9 @@ def _page(material: Material, metric: str) -> dict[str, Any]:
 def _title(material: Material) -> str:
     if material.demo is not None:
         return f"How far into a context the judgment reaches: the demo, seed {material.demo['seed']}"
-    return "How far into a context the judgment reaches" if material.stages else "Training"
+    if any(stage.summary["boundary"] for stage in material.stages):
+        return "How far into a context the judgment reaches"
+    return "How good the judgment is" if material.stages else "Training"
 
 
 def _meanings(material: Material) -> list[tuple[Evaluated, str]]:
@@ -122,6 +142,20 @@ def _meanings(material: Material) -> list[tuple[Evaluated, str]]:
 def _taus(stages: Sequence[Evaluated]) -> str:
     levels = sorted({stage.summary["boundary"]["tau"] for stage in stages if stage.summary["boundary"]})
     return " or ".join(f"{100 * tau:g}%" for tau in levels)
+
+
+def _about_data(stages: Sequence[Evaluated]) -> list[str]:
+    """What must be known of the data: once for all models that judged the same."""
+    wrong = dict.fromkeys(line for stage in stages for line in findings.wrong_data(stage.summary))
+    return [line for line in (findings.different_data(stages), *wrong) if line]
+
+
+def _recommended(stages: Sequence[Evaluated]) -> str:
+    """What the recommended numbers of comparisons are good for; empty where there are none."""
+    found = next((s.summary["recommended"] for s in stages if s.summary["recommended"]), None)
+    if found is None:
+        return ""
+    return f"a judge that is {100 * found['difference']:g} points better or worse in {100 * found['power']:g}% of cases"
 
 
 def _given(material: Material) -> tuple[Run, ...]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from longrm.report.material import Evaluated
+from longrm.runs.judgments import EXAMPLES, read_judgments
 from longrm.runs.logs import Log, to_line
-from longrm.runs.records import ExampleRecord, JudgmentRecord
+from longrm.runs.records import ExampleRecord, JudgmentRecord, Trial
 from longrm.types import Message, Outcome, Span, message_text, text_of
 
-JUDGMENTS, EXAMPLES = "judgments.jsonl", "examples.jsonl"
 _KEPT = 6_000  # characters kept at either side of a gap in a text too long for one file
 _BUDGET = 700_000  # characters of all comparisons together, so that the file stays small
 
@@ -75,12 +75,9 @@ def _judged(folder: Path | None) -> Iterator[tuple[ExampleRecord, JudgmentRecord
     if folder is None:
         return
     examples = {example.id: example for example in Log(folder / EXAMPLES, ExampleRecord)}
-    # A comparison that was judged again, after an error, has its last record.
-    records = {
-        record.id: record for record in Log(folder / JUDGMENTS, JudgmentRecord) if record.id in examples
-    }
-    for name, record in records.items():
-        yield examples[name], record
+    for record in read_judgments(folder):
+        if record.id in examples:
+            yield examples[record.id], record
 
 
 def _entry(example: ExampleRecord, record: JudgmentRecord) -> dict[str, Any]:
@@ -107,13 +104,30 @@ def _entry(example: ExampleRecord, record: JudgmentRecord) -> dict[str, Any]:
 def _judgment(record: JudgmentRecord) -> dict[str, Any]:
     return {
         "verdict": verdict(record),
-        "outcome": record.outcome.value.replace("_", " "),
+        "outcome": _words(record.outcome),
         "scores": record.scores,
         "ranking": record.ranking,
-        "order": record.order,
-        "detail": record.detail,
-        "explanation": _shortened(record.explanation),
+        "cut": [record.cut.policy, record.cut.tokens] if record.cut is not None else None,
+        "check": record.context_check,
+        "askings": [_asking(trial) for trial in record.askings()],
     }
+
+
+def _asking(trial: Trial) -> dict[str, Any]:
+    return {
+        "order": trial.order,
+        "outcome": _words(trial.outcome),
+        "scores": trial.scores,
+        "ranking": trial.ranking,
+        "attempts": trial.attempts,
+        "contradicted": bool(trial.contradicted),
+        "detail": trial.detail,
+        "explanation": _shortened(trial.explanation),
+    }
+
+
+def _words(outcome: Outcome) -> str:
+    return outcome.value.replace("_", " ")
 
 
 def _parts(text: str, marks: Sequence[tuple[Span, str]]) -> list[tuple[str, str]]:

@@ -1,61 +1,34 @@
 """The report's figures. Each is drawn once, in the light colors, as SVG; see `palette.follow_theme`."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from longrm.errors import RunError
+import altair as alt
+
 from longrm.evaluation.metrics import Metric
 from longrm.report import wording
+from longrm.report.drawing import (
+    INK,
+    MUTED,
+    NO_LINES,
+    PAPER,
+    Figure,
+    Rows,
+    axis_names,
+    colors_of,
+    dashes_of,
+    shapes_of,
+    svg_of,
+)
 from longrm.report.material import Evaluated, Trained
-from longrm.report.palette import COLORS, HEAT_STEPS, Style, follow_theme, heat_step
+from longrm.report.palette import COLORS, HEAT_STEPS, Style, heat_step
 from longrm.report.tables import Difference
 
-try:
-    import altair as alt
-    import vl_convert
-except ModuleNotFoundError as error:
-    raise RunError(
-        f"a report needs the package '{error.name}', which is not installed; pip install 'longrm[report]'"
-    ) from None
-
-INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))
 WIDE, NARROW = 520, 190  # plot widths in pixels; the labels at the right come on top
 _SMALL = (190, 130)  # width and height of small multiples
 _LABEL_GAP = 15  # pixels between the direct labels of neighboring curves
 _POINTS = 120  # points that a training curve is drawn with at most
 _CURVES_WITH_LABELS = 8
-Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A drawn figure.
-
-    Attributes:
-        name: File name without its ending.
-        title: What it shows, in a few words.
-        alt: What one sees, for those who do not see it.
-        svg: A complete SVG document in the light colors.
-    """
-
-    name: str
-    title: str
-    alt: str
-    svg: str
-
-    @property
-    def inline(self) -> str:
-        """The SVG for an HTML page: it follows the page's colors and loads nothing."""
-        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg)
-        return follow_theme(svg)
-
-    def png(self) -> bytes:
-        """The figure as a bitmap at twice its size."""
-        png: bytes = vl_convert.svg_to_png(self.svg, scale=2)
-        return png
 
 
 def accuracy(stages: Sequence[Evaluated], metric: str, width: int) -> Figure | None:
@@ -80,7 +53,7 @@ def accuracy(stages: Sequence[Evaluated], metric: str, width: int) -> Figure | N
         "accuracy" if width == WIDE else "accuracy-narrow",
         "Accuracy against context length",
         f"Line chart of {wording.METRIC_NAMES[metric]} against length. {told}.",
-        _svg(alt.layer(*layers), width, height),
+        svg_of(alt.layer(*layers), width, height),
     )
 
 
@@ -104,11 +77,13 @@ def heat_map(stage: Evaluated, metric: str, number: int) -> Figure | None:
         return None
     lengths = sorted({row["length"] for row in rows})
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X("length:O", title="length in tokens", axis=alt.Axis(labelExpr=_names(lengths), **_BARE)),
+        x=alt.X(
+            "length:O", title="length in tokens", axis=alt.Axis(labelExpr=axis_names(lengths), **NO_LINES)
+        ),
         y=alt.Y(
             "depth:O",
             title="depth (0 = start)",
-            axis=alt.Axis(labelExpr="replace(datum.label,'-','–')", **_BARE),
+            axis=alt.Axis(labelExpr="replace(datum.label,'-','–')", **NO_LINES),
         ),
     )
     colors = [COLORS[f"heat-{step}"][0] for step in range(HEAT_STEPS)]
@@ -121,7 +96,7 @@ def heat_map(stage: Evaluated, metric: str, number: int) -> Figure | None:
         f"depth-{number}",
         stage.label,
         f"Heat map of {wording.METRIC_NAMES[metric]} in percent by length and depth, for {stage.label}.",
-        _svg(alt.layer(tiles, numbers), max(_SMALL[0], 26 * len(lengths)), _SMALL[1]),
+        svg_of(alt.layer(tiles, numbers), max(_SMALL[0], 26 * len(lengths)), _SMALL[1]),
     )
 
 
@@ -146,7 +121,7 @@ def training(trained: Sequence[Trained]) -> list[Figure]:
             name,
             title,
             f"Line chart of {title[0].lower()}{title[1:]} against the training step.",
-            _svg(
+            svg_of(
                 _against_step(
                     styles,
                     curves,
@@ -168,7 +143,7 @@ def forest(differences: Sequence[Difference]) -> Figure:
         if (m := item.metric).value is not None and m.low is not None and m.high is not None
     ]
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=190, **_BARE))
+        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=190, **NO_LINES))
     )
     zero = (
         alt.Chart(alt.InlineData(values=[{"zero": 0}]))
@@ -184,11 +159,8 @@ def forest(differences: Sequence[Difference]) -> Figure:
         "differences",
         "Contrast and controls",
         "Forest plot of the differences in the table, each with its 95% interval around zero.",
-        _svg(alt.layer(zero, span, point), 180, 26 * len(rows)),
+        svg_of(alt.layer(zero, span, point), 180, 26 * len(rows)),
     )
-
-
-_BARE: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
 
 
 def _curves(
@@ -205,16 +177,15 @@ def _curves(
         "length:Q",
         title="context length in tokens, log scale",
         scale=alt.Scale(type="log", base=2, domain=ends, nice=False),
-        axis=alt.Axis(values=lengths, labelExpr=_names(lengths), labelOverlap=True, grid=False),
+        axis=alt.Axis(values=lengths, labelExpr=axis_names(lengths), labelOverlap=True, grid=False),
     )
     y = alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(format=".0%", tickCount=6))
     styles = [stage.style for stage, _ in curves]
-    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=_colors(styles))
-    shapes = alt.Shape("curve:N", scale=_scale([style.shape for style in styles]), legend=None)
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=colors_of(styles))
     return [
         base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=_dashes(styles)),
-        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes),
+        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
+        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles)),
     ]
 
 
@@ -235,7 +206,7 @@ def _end_labels(
         x=alt.value(width),
         y=alt.Y("at:Q", scale=scale),
         text="label:N",
-        color=_colors([stage.style for stage, _ in curves]),
+        color=colors_of([stage.style for stage, _ in curves]),
     )
     return labels
 
@@ -269,7 +240,7 @@ def _against_step(styles: Sequence[Style], curves: Sequence[Rows], y: alt.Y) -> 
     rows = [row | {"curve": str(index)} for index, curve in enumerate(curves) for row in curve]
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
     base = alt.Chart(alt.InlineData(values=rows)).mark_line(strokeWidth=1.8)
-    chart: alt.Chart = base.encode(x=x, y=y, color=_colors(styles), strokeDash=_dashes(styles))
+    chart: alt.Chart = base.encode(x=x, y=y, color=colors_of(styles), strokeDash=dashes_of(styles))
     return chart
 
 
@@ -298,47 +269,9 @@ def _throughput(run: Trained) -> Rows:
     ]
 
 
-def _colors(styles: Sequence[Style]) -> alt.Color:
-    return alt.Color("curve:N", scale=_scale([style.color for style in styles]), legend=None)
-
-
-def _dashes(styles: Sequence[Style]) -> alt.StrokeDash:
-    return alt.StrokeDash("curve:N", scale=_scale([list(style.dash) for style in styles]), legend=None)
-
-
-def _scale(values: Sequence[Any]) -> alt.Scale:
-    return alt.Scale(domain=[str(index) for index in range(len(values))], range=list(values))
-
-
-def _names(lengths: Sequence[int]) -> str:
-    """A Vega expression that writes axis labels as `wording.short_tokens` does."""
-    names = ",".join(f"'{length}':'{wording.short_tokens(length)}'" for length in lengths)
-    return f"({{{names}}})[toString(datum.value)]"
-
-
 def _told(label: str, found: Mapping[int, Metric]) -> str:
     first, last = min(found), max(found)
     return (
         f"{label}: {wording.percent(found[first].value)} at {wording.tokens(first)} tokens, "
         f"{wording.percent(found[last].value)} at {wording.tokens(last)}"
     )
-
-
-def _svg(chart: alt.Chart | alt.LayerChart | alt.FacetChart, width: int, height: int) -> str:
-    text = {"labelColor": MUTED, "titleColor": MUTED, "labelFontSize": 12, "titleFontSize": 12}
-    styled = (
-        chart.properties(
-            width=width,
-            height=height,
-            background=PAPER,
-            padding={"left": 12, "right": 8, "top": 6, "bottom": 4},
-        )
-        .configure(font="sans-serif")
-        .configure_axis(
-            **text, titleFontWeight="normal", titlePadding=8, gridColor=LINE, domainColor=LINE, tickColor=LINE
-        )
-        .configure_view(stroke=None)
-    )
-    version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    svg: str = vl_convert.vegalite_to_svg(styled.to_dict(), vl_version=version)
-    return svg

@@ -34,6 +34,16 @@ STAGES: dict[str, tuple[str, str]] = {
 }
 """A demo's stages in their fixed order: name -> (label, meaning)."""
 
+RULES = {
+    "judgebench_rule": "JudgeBench's own rule",
+    "rewardbench_rule": "RewardBench's own rule",
+    "rewardbench_2_rule": "RewardBench 2's own rule",
+    "release_rule": "The LongRM release's own scoring",
+}
+"""Where a summary holds what a published rule makes of it, and what the report calls that."""
+
+_LONGEST_LABEL = 40  # characters
+
 _RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # plain evaluation runs: gray, the color of `untrained`, comes last
 
 
@@ -107,6 +117,22 @@ def metric_of(value: Mapping[str, Any]) -> Metric:
     return Metric(**{key: value[key] for key in ("value", "low", "high", "n", "groups")})
 
 
+def metric_at(summary: Mapping[str, Any], *keys: str) -> Metric | None:
+    """The metric at the end of the keys; None where it, or what should hold it, is null or undefined."""
+    value: Any = summary
+    for key in keys:
+        value = value.get(key)
+        if value is None:
+            return None
+    metric = metric_of(value)
+    return None if metric.value is None else metric
+
+
+def main_metric(summary: Mapping[str, Any]) -> str:
+    """What accuracy means in a run: top-1 where a comparison has more than two responses, else of pairs."""
+    return "top1" if "top1" in summary["metrics"]["overall"] else "pair_accuracy"
+
+
 def read(folders: Sequence[Path]) -> Material:
     """Reads evaluation and training runs in any mix, or one demo.
 
@@ -128,8 +154,7 @@ def read(folders: Sequence[Path]) -> Material:
         if run.manifest["kind"] == "evaluation":
             style = Style(_RUN_STYLES[len(stages) % len(_RUN_STYLES)] + 8 * (len(stages) // len(_RUN_STYLES)))
             summary = _finished(run)
-            label = f"{names[run.folder]} · {_short_name(summary['model'])}"
-            stages.append(Evaluated(label, style, summary, run.folder))
+            stages.append(Evaluated(_label(names[run.folder], summary["model"]), style, summary, run.folder))
         else:
             trained.append(_read_training(run, names[run.folder], Style(len(trained) + 3)))
     return Material(runs, tuple(stages), (), tuple(trained))
@@ -172,9 +197,18 @@ def _folder_names(folders: Sequence[Path]) -> dict[Path, str]:
     }
 
 
-def _short_name(model: str) -> str:
-    """A model folder by its last two parts; any other name as it is."""
-    return "/".join(Path(model).parts[-2:]) if Path(model).is_absolute() else model
+def _label(folder: str, model: str) -> str:
+    """The run's folder and its model; the folder alone where that is too long for the head of a row."""
+    label = f"{folder} · {short_name(model)}"
+    return label if len(label) <= _LONGEST_LABEL else folder
+
+
+def short_name(name: str) -> str:
+    """A model folder by its last two parts, and a benchmark's file by its last; any other name as it is."""
+    kind, colon, path = name.partition(":")
+    if Path(name).is_absolute():
+        return "/".join(Path(name).parts[-2:])
+    return f"{kind}{colon}{Path(path).name}" if Path(path).is_absolute() else name
 
 
 def _stage_place(name: str) -> tuple[int, str]:

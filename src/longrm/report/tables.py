@@ -6,7 +6,15 @@ from typing import Any
 
 from longrm.evaluation.metrics import Metric
 from longrm.report import wording
-from longrm.report.material import Evaluated, Material, Trained, metric_of, stage_label
+from longrm.report.material import (
+    Evaluated,
+    Material,
+    Trained,
+    main_metric,
+    metric_at,
+    metric_of,
+    stage_label,
+)
 from longrm.report.palette import Style
 from longrm.types import Outcome
 
@@ -47,6 +55,42 @@ class Table:
         assert all(len(row.cells) + 1 == len(self.columns) for row in self.rows), self.caption
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of one metric.
+
+    Attributes:
+        name: What its head says.
+        keys: Where summaries hold the metric.
+        write: How it is written.
+        missing: What stands where a run has none.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    write: Callable[[Metric], Cell]
+    missing: str = wording.MISSING
+
+
+def metric_table(caption: str, stages: Sequence[Evaluated], columns: Sequence[Column]) -> Table | None:
+    """A row a model and a column a metric; metrics and models of which nothing is known are left out."""
+    found = [[metric_at(stage.summary, *column.keys) for column in columns] for stage in stages]
+    kept = [place for place in range(len(columns)) if any(metrics[place] for metrics in found)]
+    rows = [
+        Row(
+            stage.label,
+            tuple(
+                columns[place].write(metric) if (metric := metrics[place]) else Cell(columns[place].missing)
+                for place in kept
+            ),
+            stage.style,
+        )
+        for stage, metrics in zip(stages, found, strict=True)
+        if any(metrics)
+    ]
+    return Table(caption, ("model", *(columns[place].name for place in kept)), tuple(rows)) if rows else None
+
+
 def boundary_table(stages: Sequence[Evaluated]) -> Table | None:
     """The context boundary with all that is reported together."""
     rows = [
@@ -55,7 +99,7 @@ def boundary_table(stages: Sequence[Evaluated]) -> Table | None:
         if stage.summary["boundary"] is not None
     ]
     columns = (
-        "stage",
+        "model",
         "holds to",
         "boundary",
         "fails from",
@@ -86,37 +130,53 @@ def _boundary_cells(boundary: Mapping[str, Any]) -> tuple[Cell, ...]:
 def length_table(
     caption: str, stages: Sequence[Evaluated], metric: str, *, chance: bool = False
 ) -> Table | None:
-    """One metric of every stage at every length, and the chance level as a last row."""
+    """One metric of every stage at every length and its mean over them, and the chance level as a last row."""
     columns = [(stage, stage.by_length(metric)) for stage in stages]
     lengths = sorted({length for _, found in columns for length in found})
     if not lengths:
         return None
     rows = [
-        Row(stage.label, tuple(_percent(found.get(length)) for length in lengths), stage.style)
+        Row(
+            stage.label,
+            (*(percent_cell(found.get(length)) for length in lengths), percent_cell(_macro(stage, metric))),
+            stage.style,
+        )
         for stage, found in columns
     ]
     if chance:
         level = next(stage.summary["chance"][metric] for stage in stages if metric in stage.summary["chance"])
-        rows.append(Row("chance", tuple(Cell(wording.percent(level)) for _ in lengths)))
-    return Table(caption, ("stage", *map(wording.tokens, lengths)), tuple(rows))
+        rows.append(Row("chance", tuple(Cell(wording.percent(level)) for _ in range(len(lengths) + 1))))
+    return Table(caption, ("model", *map(wording.tokens, lengths), "mean"), tuple(rows))
+
+
+def _macro(stage: Evaluated, metric: str) -> Metric | None:
+    """The unweighted mean over lengths, which a summary has of the main metric alone."""
+    if metric != main_metric(stage.summary):
+        return None
+    return metric_at(stage.summary, "metrics", "macro", "by_length")
 
 
 def overall_table(caption: str, stages: Sequence[Evaluated]) -> Table | None:
-    """Every metric over all lengths, and what chance would earn."""
+    """Every metric over all comparisons, what chance would earn, and how many comparisons there are."""
     found = [stage.overall() for stage in stages]
     names = [name for name in wording.METRIC_NAMES if any(name in metrics for metrics in found)]
     if not names:
         return None
     rows = [
-        Row(stage.label, tuple(_written(name, metrics.get(name)) for name in names), stage.style)
+        Row(
+            stage.label,
+            (*(_written(name, metrics.get(name)) for name in names), _compared(stage)),
+            stage.style,
+        )
         for stage, metrics in zip(stages, found, strict=True)
     ]
     levels = {tuple(stage.summary["chance"].get(name) for name in names) for stage in stages}
     rows += [
-        Row("chance", tuple(Cell(_level(*pair)) for pair in zip(names, level, strict=True)))
+        Row("chance", (*(Cell(_level(*pair)) for pair in zip(names, level, strict=True)), Cell("")))
         for level in sorted(levels, key=str)
     ]
-    return Table(caption, ("stage", *(wording.METRIC_NAMES[name] for name in names)), tuple(rows))
+    columns = ("model", *(wording.METRIC_NAMES[name] for name in names), "comparisons")
+    return Table(caption, columns, tuple(rows))
 
 
 def depth_tables(stages: Sequence[Evaluated], metric: str) -> list[Table]:
@@ -131,7 +191,7 @@ def depth_tables(stages: Sequence[Evaluated], metric: str) -> list[Table]:
         rows = [
             Row(
                 depth.replace("-", "–"),
-                tuple(_percent(found.get(depth), groups=True) for found in cells.values()),
+                tuple(percent_cell(found.get(depth), n=True) for found in cells.values()),
             )
             for depth in depths
         ]
@@ -176,7 +236,7 @@ def difference_table(found: Sequence[Difference]) -> Table:
         Row(
             item.label,
             (
-                Cell(wording.points(item.metric.value), wording.points_interval(item.metric)),
+                points_cell(item.metric),
                 Cell(wording.tokens(item.metric.n), f"{wording.tokens(item.metric.groups)} contexts"),
                 Cell(item.reading),
             ),
@@ -214,7 +274,7 @@ def outcome_table(material: Material) -> Table | None:
     for stages, suffix in kinds:
         for stage in stages:
             counts = stage.summary["counts"]
-            shown = [counts["comparisons"], counts["groups"]]
+            shown = [counts["comparisons"], counts["groups"], counts["trials"]["total"]]
             shown += [counts["outcomes"][outcome.value] for outcome in Outcome]
             shown += [counts["without_gold"], counts.get("skipped_rows", 0)]
             rows.append(Row(stage.label + suffix, tuple(Cell(wording.tokens(n)) for n in shown), stage.style))
@@ -222,17 +282,31 @@ def outcome_table(material: Material) -> Table | None:
         "evaluation",
         "comparisons",
         "contexts",
+        "askings",
         *(outcome.value.replace("_", " ") for outcome in Outcome),
     )
     columns += ("no gold order", "rows skipped")
     return Table("What became of every comparison", columns, tuple(rows)) if rows else None
 
 
-def _percent(metric: Metric | None, *, groups: bool = False) -> Cell:
+def percent_cell(metric: Metric | None, *, n: bool = False) -> Cell:
+    """A share with its interval, and how many stand behind it."""
     if metric is None:
         return Cell(wording.MISSING)
     detail = wording.percent_interval(metric)
-    return Cell(wording.percent(metric.value), f"{detail} n = {metric.n}" if groups else detail)
+    return Cell(wording.percent(metric.value), f"{detail} n = {metric.n}" if n else detail)
+
+
+def points_cell(metric: Metric) -> Cell:
+    """A difference of shares in percentage points with its interval."""
+    return Cell(wording.points(metric.value), wording.points_interval(metric))
+
+
+def _compared(stage: Evaluated) -> Cell:
+    """The comparisons scored, and how many would tell another judge from this one."""
+    needed = stage.summary["recommended"]
+    detail = f"{wording.tokens(needed['comparisons'])} recommended" if needed else ""
+    return Cell(wording.tokens(stage.summary["accuracy"]["strict"]["n"]), detail)
 
 
 def _written(name: str, metric: Metric | None) -> Cell:
@@ -240,7 +314,7 @@ def _written(name: str, metric: Metric | None) -> Cell:
         return Cell(wording.MISSING)
     if name == "kendall_tau":
         return Cell(wording.decimal(metric.value), wording.decimal_interval(metric))
-    return _percent(metric)
+    return percent_cell(metric)
 
 
 def _level(name: str, level: float | None) -> str:

@@ -1,11 +1,10 @@
-"""Numbers and findings in words: every figure in the report is written here, and a missing one is a dash."""
+"""Numbers in words: every figure in the report is written here, and a missing one is a dash."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from longrm.evaluation.metrics import Metric
-from longrm.report.material import Evaluated, Material, metric_of
 
 MISSING = "–"
 _MINUS = "−"
@@ -33,6 +32,11 @@ def points(value: float | None) -> str:
         if value is None or math.isnan(value)
         else f"{'+' if value > 0 else ''}{_signed(100 * value, 1)}"
     )
+
+
+def published(value: float | None) -> str:
+    """What is in percent already, with two decimals, as published tables print it."""
+    return MISSING if value is None else f"{_signed(value, 2)}%"
 
 
 def decimal(value: float | None, places: int = 2) -> str:
@@ -84,85 +88,6 @@ def boundary_interval(boundary: Mapping[str, Any]) -> str:
     return f"[{low}, {high}]" if low != high else ""
 
 
-def finding(material: Material) -> str:
-    """What the runs show, in a sentence computed from their numbers."""
-    stages = {stage.label: stage for stage in material.stages}
-    if material.demo is not None and {"short", "long"} <= stages.keys():
-        reach = (
-            f"Trained on short contexts, the model {_reach(stages['short'])}; "
-            f"trained on long ones too, it {_reach(stages['long'])}"
-        )
-        return f"{reach}{_contrast(material.demo)}."
-    if not material.stages:
-        return f"{len(material.trained)} training {_plural(len(material.trained), 'run')}, no evaluation."
-    told = [f"{stage.label} {_reach(stage)}" for stage in material.stages[:3]]
-    if len(material.stages) > len(told):
-        told.append(f"{len(material.stages) - len(told)} more below")
-    sentence = "; ".join(told)
-    return f"{sentence[:1].upper()}{sentence[1:]}." if len(told) > 1 else f"{sentence}."
-
-
-def _reach(stage: Evaluated) -> str:
-    """What its context boundary says, as the end of a sentence."""
-    boundary = stage.summary["boundary"]
-    if boundary is None:
-        return _overall(stage)
-    tau, lengths = f"{100 * boundary['tau']:g}%", [int(key) for key in boundary["effective_n"]]
-    if boundary["status"] == "beyond_range":
-        return f"holds {tau} or more up to {tokens(max(lengths))} tokens, the longest length tested"
-    if boundary["status"] == "below_range":
-        return f"is below {tau} already at {tokens(min(lengths))} tokens, the shortest length tested"
-    if boundary["status"] == "resolved":
-        crossing = tokens(boundary["estimate"]["value"])
-        interval = boundary_interval(boundary)
-        return f"falls through {tau} near {crossing} tokens {interval}".rstrip()
-    holds = f"holds {tau} up to {tokens(boundary['at_least'])} tokens" if boundary["at_least"] else None
-    falls = f"is below it from {tokens(boundary['below'])} on" if boundary["below"] else None
-    if holds and falls:
-        return f"{holds} and {falls}, with its boundary unresolved between"
-    return (
-        f"{holds or f'is not shown to hold {tau} at any length'}, with its boundary unresolved by these data"
-    )
-
-
-def _overall(stage: Evaluated) -> str:
-    metric = stage.overall().get("pair_accuracy")
-    if metric is None or metric.value is None:
-        return "has no judgment with a known gold order"
-    return f"orders {percent(metric.value)} {percent_interval(metric)} of pairs right"
-
-
-def _contrast(demo: Mapping[str, Any]) -> str:
-    """How far the long arm is from its control at the longest length."""
-    by_length = demo["contrasts"].get("long_vs_control_short", {}).get("by_length", {})
-    if not by_length:
-        return ""
-    length = max(by_length, key=int)
-    gap = metric_of(by_length[length])
-    if gap.value is None or gap.low is None or gap.high is None:
-        return ""
-    if gap.low <= 0 <= gap.high:
-        shown = f"{points(gap.value)} points {points_interval(gap)} at {tokens(int(length))} tokens"
-        return f", but no difference from equal training on short data is resolved ({shown})"
-    sign = 1 if gap.value > 0 else -1
-    ends = sorted(100 * sign * end for end in (gap.low, gap.high))
-    return (
-        f"; at {tokens(int(length))} tokens that is {decimal(100 * sign * gap.value, 1)} points "
-        f"[{decimal(ends[0], 1)}, {decimal(ends[1], 1)}] {'above' if sign > 0 else 'below'} "
-        "equal training on short data"
-    )
-
-
-def incomplete(stages: Sequence[Evaluated]) -> list[str]:
-    """One line a stage whose evaluation is incomplete."""
-    return [
-        f"{stage.label}: {stage.summary['counts']['outcomes']['error']} comparisons ended in an error and are "
-        "not scored; run the same evaluation again to judge them"
-        for stage in stages
-        if not stage.summary["complete"]
-    ]
-
-
 def _place(boundary: Mapping[str, Any], end: str) -> str:
     estimate, lengths = boundary["estimate"], [int(key) for key in boundary["effective_n"]]
     if estimate[end] is not None:
@@ -184,5 +109,11 @@ def _signed(value: float, places: int) -> str:
     return text.replace("-", _MINUS)
 
 
-def _plural(count: int, noun: str) -> str:
-    return noun if count == 1 else f"{noun}s"
+def plural(count: int, noun: str) -> str:
+    """A whole number with its noun."""
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

@@ -1,0 +1,129 @@
+"""Whether the instrument is calibrated: coverage of the intervals, power at the recommended n, levels of chance.
+
+Simulated judges are right at a stated rate, on comparisons that are independent or come in groups of four whose
+rates are drawn (Beta, intra-group correlation 0.3). Over many seeds the 95% intervals should cover that rate in
+93-97% of the runs, the paired interval against a judge 10 points worse should exclude 0 in 95% or more at the n
+that is recommended, and random orders should earn what chance says. The script fails where they do not.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+from measuring import circumstances
+
+from longrm.evaluation.metrics import Metric, ratio
+from longrm.evaluation.power import DIFFERENCE, POWER, comparisons_needed
+from longrm.evaluation.scoring import score_order
+
+RATES = (0.55, 0.75, 0.9)
+SMALL = 200
+CORRELATION = 0.3
+GROUPS = {"independent": 1, "groups of 4": 4}
+COVERAGE = (0.93, 0.97)
+CHANCE = {2: (0.5, 0.5), 3: (1 / 3, 1 / 6), 4: (0.25, 1 / 24)}
+"""Number of responses -> what a random order earns position by position, and as a whole."""
+_ORDERS = 100  # random orders a seed
+
+Outcomes = npt.NDArray[np.float64]
+
+
+def judge(rng: np.random.Generator, rate: float, n: int, per_group: int) -> Outcomes:
+    """1 for each comparison judged right, 0 for each other."""
+    rates = np.full(n, rate)
+    if per_group > 1:
+        spread = (1 - CORRELATION) / CORRELATION
+        rates = np.repeat(rng.beta(rate * spread, (1 - rate) * spread, n // per_group), per_group)
+    return (rng.random(n) < rates).astype(np.float64)
+
+
+def interval(
+    outcomes: Outcomes, per_group: int, resamples: int, span: tuple[float, float] = (0, 1)
+) -> Metric:
+    group = np.arange(outcomes.size) // per_group
+    # One bootstrap seed for all: its draws are made once, and the outcomes differ.
+    return ratio(outcomes, np.ones_like(outcomes), group, span=span, seed=0, resamples=resamples)
+
+
+def holds(metric: Metric, value: float) -> bool:
+    assert metric.low is not None, "there are outcomes"
+    assert metric.high is not None, "there are outcomes"
+    return metric.low <= value <= metric.high
+
+
+def coverage_and_power(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for structure, per_group in GROUPS.items():
+        for rate in RATES:
+            needed = comparisons_needed(rate, 1 + (per_group - 1) * CORRELATION)
+            needed += -needed % per_group
+            for n in (SMALL, needed):
+                covered = apart = 0
+                for seed in range(options.seeds):
+                    rng = np.random.default_rng(seed)
+                    ours, theirs = (judge(rng, p, n, per_group) for p in (rate, rate - DIFFERENCE))
+                    covered += holds(interval(ours, per_group, options.resamples), rate)
+                    paired = interval(ours - theirs, per_group, options.resamples, (-1, 1))
+                    apart += not holds(paired, 0.0)
+                share, power = covered / options.seeds, apart / options.seeds
+                yield {
+                    "judge": structure,
+                    "rate": rate,
+                    "n": n,
+                    "recommended": n == needed,
+                    "coverage": share,
+                    "told_apart": power,
+                    "holds": COVERAGE[0] <= share <= COVERAGE[1] and (n != needed or power >= POWER),
+                }
+
+
+def chance(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for n, levels in CHANCE.items():
+        rng = np.random.default_rng(n)
+        ranks = tuple(range(1, n + 1))
+        orders = rng.permuted(np.tile(np.arange(float(n)), (options.seeds * _ORDERS, 1)), axis=1)
+        scores = [score_order(order, ranks) for order in orders.tolist()]
+        earned = [
+            float(np.mean([getattr(s, name) for s in scores])) for name in ("position_match", "exact_order")
+        ]
+        errors = [(level * (1 - level) / len(scores)) ** 0.5 for level in levels]
+        yield {
+            "judge": "random orders",
+            "responses": n,
+            "n": len(scores),
+            "position_match": earned[0],
+            "exact_order": earned[1],
+            "holds": all(
+                abs(found - level) < 4 * error
+                for found, level, error in zip(earned, levels, errors, strict=True)
+            ),
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--resamples", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of readable ones")
+    options = parser.parse_args()
+    around = circumstances(options)
+    around["versions"] |= {"numpy": np.__version__, "scipy": scipy.__version__}
+    good = True
+    for check in (coverage_and_power, chance):
+        for found in check(options):
+            good &= found["holds"]
+            rounded = {key: round(v, 4) if isinstance(v, float) else v for key, v in found.items()}
+            if options.json:
+                print(json.dumps(rounded | {"seeds": options.seeds, **around}), flush=True)
+            else:
+                print("  ".join(f"{key} {value}" for key, value in rounded.items()), flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

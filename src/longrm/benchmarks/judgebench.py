@@ -1,0 +1,72 @@
+"""JudgeBench (arXiv 2410.12784): pairs of which one is objectively right."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.rows import Unrateable, rateable_responses, read_rows
+from longrm.data.fields import FieldError, Source, group_of, messages_of, required
+from longrm.data.files import find_files
+from longrm.types import Comparison
+
+CATEGORIES = {
+    "mmlu-pro": "Knowledge",
+    "livebench-reasoning": "Reasoning",
+    "livebench-math": "Math",
+    "livecodebench": "Coding",
+}
+"""The categories by how the names of their sources begin."""
+
+LOOKS_FOR = ("repeated_pairs", "unreadable_rows")
+
+_RANKS = {"A>B": (1, 2), "B>A": (2, 1)}
+
+
+def comparisons(
+    path: Path, auditor: Auditor, on_bad_row: Literal["stop", "skip"] = "stop"
+) -> Iterator[Comparison]:
+    """Reads the pairs of a file, or of a folder of files, under their `pair_id`; the task is the category.
+
+    A pair that several judges judged comes once. The judgments recorded beside the pairs are not looked at.
+    Where both responses are identical the gold ranks tie: nobody can be right, but the pair counts in its rule.
+
+    Raises:
+        DataError: There is nothing to read, or a row cannot be read.
+    """
+    seen: set[str] = set()
+
+    def convert(row: Source, number: int) -> Comparison:
+        identity = str(required(row, "pair_id")[1])
+        if identity in seen:
+            raise Unrateable("repeated_pairs")
+        seen.add(identity)
+        return _comparison(identity, row)
+
+    return read_rows(find_files(path), convert, auditor, on_bad_row)
+
+
+def _comparison(identity: str, row: Source) -> Comparison:
+    source = str(required(row, "source")[1])
+    category = next((name for start, name in CATEGORIES.items() if source.startswith(start)), None)
+    if category is None:
+        raise FieldError("source", f"of no known category, got {source!r}; known: {', '.join(CATEGORIES)}")
+    label = required(row, "label")[1]
+    if label not in _RANKS:
+        raise FieldError("label", f"needs {' or '.join(_RANKS)}, got {label!r}")
+    prompt = messages_of(required(row, "question")[1], "question", "user")
+    given = {field: row.get(field) for field in ("response_A", "response_B")}
+    ranks = (1, 1) if given["response_A"] == given["response_B"] else _RANKS[label]
+    return Comparison(
+        id=identity,
+        group=group_of({}, prompt, (), None),
+        prompt=prompt,
+        responses=rateable_responses(given, ranks),
+        ranks=ranks,
+        metadata={
+            "task": category,
+            "subtype": source,
+            "source": source,
+            "response_model": row.get("response_model"),
+        },
+    )

@@ -1,0 +1,274 @@
+"""L-Eval (arXiv 2307.11088): real long documents, with real answers of several models rated by a gold answer."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.closeness import choices, rouge_l, token_f1
+from longrm.benchmarks.lengths import bucket
+from longrm.config import Config
+from longrm.data.fields import group_of
+from longrm.data.files import raw_rows
+from longrm.errors import ConfigError, DataError
+from longrm.types import Comparison, Span
+
+LOOKS_FOR = (
+    "repeated_documents",
+    "no_predictions",
+    "no_documents",
+    "misaligned_predictions",
+    "empty_answers",
+    "identical_answers",
+    "unreadable_choices",
+    "not_scorable",
+    "too_few_answers",
+    "no_clear_gap",
+)
+
+_OPENING = "Here is a document.\n\n"
+_BETWEEN = "\n\nThis was the whole document. Answer from it.\n\n"
+_SUFFIX = ".pred.jsonl"
+
+
+class Leval(Config):
+    """Which answers of L-Eval's models are compared.
+
+    The default gaps keep the clearest third of the pairs by F1 and fifth of those by ROUGE-L, whose values are
+    smaller. By F1 the better answer is the shorter one in 61% of these pairs, by ROUGE-L in 47%.
+
+    Attributes:
+        responses: Answers a comparison, N >= 2.
+        gap: Least difference in token F1 between answers of different ranks.
+        rouge_gap: Least difference in ROUGE-L between them; summaries share few words in a row.
+        tasks: Names of data files without suffix; empty takes all.
+    """
+
+    responses: int = Field(2, ge=2)
+    gap: float = Field(0.2, gt=0, le=1)
+    rouge_gap: float = Field(0.05, gt=0, le=1)
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """The k-th (instruction, output) of a data file."""
+
+    number: int
+    document: str
+    text: str
+    gold: str
+    evaluation: str
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    model: str
+    text: str
+    score: float
+
+
+def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tuple[str, str], Path]]:
+    """The data files by task, and the files of predictions by model and task.
+
+    Raises:
+        ConfigError: A task that has no data file.
+        DataError: The folder does not hold L-Eval.
+    """
+    files = {file.stem: file for file in sorted((folder / "data").glob("*.jsonl"))}
+    found = sorted((folder / "predictions").glob(f"*/*{_SUFFIX}"))
+    predictions = {(file.parent.name, file.name.removesuffix(_SUFFIX)): file for file in found}
+    if not files or not predictions:
+        raise DataError(
+            f"{folder}: no L-Eval here; it needs data/TASK.jsonl and predictions/MODEL/TASK{_SUFFIX}"
+        )
+    for task in settings.tasks:
+        if task not in files:
+            near = get_close_matches(task, files, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(files)}"
+            raise ConfigError(f"{folder} has no task '{task}'; {hint}")
+    return files, predictions
+
+
+def comparisons(
+    folder: Path, settings: Leval, measure: Callable[[str], int], auditor: Auditor
+) -> Iterator[Comparison]:
+    """Compares every N answers to a question of which any two either score the same or are clearly apart.
+
+    "f1" tasks are scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether
+    exactly the right choices are named. The group is the document.
+
+    Args:
+        folder: Holds `data/TASK.jsonl` and `predictions/MODEL/TASK.pred.jsonl`.
+        settings: Which answers are compared.
+        measure: Counts the tokens of a text.
+        auditor: Counts what is left out.
+
+    Raises:
+        ConfigError: A task that has no data file.
+        DataError: The folder does not hold L-Eval, or a row cannot be read.
+    """
+    files, predictions = find_files(folder, settings)
+    for model, task in predictions:
+        if task not in files:
+            auditor.note("no_documents", f"{model}/{task}")
+    for task in settings.tasks or files:
+        answered = {model: path for (model, of), path in predictions.items() if of == task}
+        if not answered:
+            auditor.note("no_predictions", task)
+            continue
+        yield from _of_task(task, files[task], answered, settings, measure, auditor)
+
+
+def _of_task(
+    task: str,
+    file: Path,
+    answered: Mapping[str, Path],
+    settings: Leval,
+    measure: Callable[[str], int],
+    auditor: Auditor,
+) -> Iterator[Comparison]:
+    predictions = {model: _rows(path) for model, path in answered.items()}
+    document, tokens = "", 0
+    for question in _questions(task, file, auditor):
+        if question.repeated:
+            continue
+        if question.document != document:
+            document = question.document
+            tokens = measure(document)
+        name = f"{task}/{question.number}"
+        answers = _scored(name, question, _texts(name, question, predictions, auditor), auditor)
+        length = bucket(tokens + measure(question.text))
+        gap = settings.rouge_gap if question.evaluation == "rouge" else settings.gap
+        found = False
+        for chosen in combinations(answers, settings.responses):
+            if _apart(chosen, gap):
+                found = True
+                yield _comparison(task, name, question, chosen, length)
+        if answers and not found:
+            auditor.note("no_clear_gap" if len(answers) >= settings.responses else "too_few_answers", name)
+
+
+def _questions(task: str, file: Path, auditor: Auditor) -> Iterator[_Question]:
+    """Every question of a data file, those of repeated rows included: the predictions are in line with them."""
+    seen: set[tuple[str, str]] = set()
+    number = 0
+    for index, row in enumerate(_rows(file), start=1):
+        place = f"{file}, line {index}"
+        document, evaluation = _text(row, "input", place), _text(row, "evaluation", place)
+        questions, golds = _list(row, "instructions", place), _list(row, "outputs", place)
+        if len(questions) != len(golds):
+            raise DataError(f"{place}: {len(questions)} instructions, but {len(golds)} outputs")
+        asked = {(document, question) for question in questions}
+        repeated = asked <= seen
+        if repeated:
+            auditor.note("repeated_documents", f"{task}, line {index}")
+        seen |= asked
+        for question, gold in zip(questions, golds, strict=True):
+            number += 1
+            yield _Question(number, document, question, gold, evaluation, repeated)
+
+
+def _texts(
+    name: str, question: _Question, predictions: Mapping[str, Sequence[Mapping[str, Any]]], auditor: Auditor
+) -> dict[str, str]:
+    """What each model answered, where it answered this question, and something of its own."""
+    texts: dict[str, str] = {}
+    for model, rows in predictions.items():
+        if question.number > len(rows):
+            continue
+        row = rows[question.number - 1]
+        where = f"{name}, {model}"
+        if (row.get("query"), row.get("gt")) != (question.text, question.gold):
+            auditor.note("misaligned_predictions", where)
+            continue
+        text = next((str(value) for key, value in row.items() if key.endswith("_pred")), "").strip()
+        if not text:
+            auditor.note("empty_answers", where)
+        elif text in texts.values():
+            auditor.note("identical_answers", where)
+        else:
+            texts[model] = text
+    return texts
+
+
+def _scored(name: str, question: _Question, texts: Mapping[str, str], auditor: Auditor) -> list[_Answer]:
+    """The answers with their scores, best first; none where the metric is not defined for one answer alone."""
+    match question.evaluation:
+        case "f1":
+            scores = {model: token_f1(text, question.gold) for model, text in texts.items()}
+        case "rouge":
+            scores = {model: rouge_l(text, question.gold) for model, text in texts.items()}
+        case "exam" if right := choices(question.gold):
+            named = {model: choices(text) for model, text in texts.items()}
+            for model in (model for model, said in named.items() if not said):
+                auditor.note("unreadable_choices", f"{name}, {model}")
+            scores = {model: float(said == right) for model, said in named.items() if said}
+        case _:
+            auditor.note("not_scorable", name)
+            return []
+    answers = [_Answer(model, texts[model], score) for model, score in scores.items()]
+    return sorted(answers, key=lambda answer: -answer.score)
+
+
+def _apart(answers: Sequence[_Answer], gap: float) -> bool:
+    """Whether neighbors, best first, either tie or are clearly apart, and not all tie."""
+    steps = [better.score - worse.score for better, worse in pairwise(answers)]
+    return any(steps) and all(step == 0 or step >= gap for step in steps)
+
+
+def _comparison(
+    task: str, name: str, question: _Question, answers: Sequence[_Answer], length: int
+) -> Comparison:
+    text = f"{_OPENING}{question.document}{_BETWEEN}{question.text}"
+    start = len(_OPENING)
+    context = Span(0, start, start + len(question.document))
+    prompt = ({"role": "user", "content": text},)
+    ranks = [1]
+    for better, worse in pairwise(answers):
+        ranks.append(ranks[-1] + (worse.score < better.score))
+    return Comparison(
+        id=f"{name}/{'+'.join(answer.model for answer in answers)}",
+        group=group_of({}, prompt, (context,), None),
+        prompt=prompt,
+        responses=tuple(({"role": "assistant", "content": answer.text},) for answer in answers),
+        ranks=tuple(ranks),
+        metadata={
+            "task": task,
+            "subtype": question.evaluation,
+            "length": length,
+            "source": "L-Eval",
+            "models": [answer.model for answer in answers],
+            "metric": [answer.score for answer in answers],
+        },
+        context=(context,),
+        question=Span(0, len(text) - len(question.text), len(text)),
+    )
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    rows = []
+    for raw in raw_rows([file]):
+        if raw.value is None:
+            raise DataError(f"{raw.place}: {raw.fault}")
+        rows.append(raw.value)
+    return rows
+
+
+def _text(row: Mapping[str, Any], field: str, place: str) -> str:
+    if not isinstance(row.get(field), str) or not row[field].strip():
+        raise DataError(f"{place}, field '{field}': needs a text")
+    return str(row[field])
+
+
+def _list(row: Mapping[str, Any], field: str, place: str) -> list[str]:
+    value = row.get(field)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise DataError(f"{place}, field '{field}': needs a list of texts")
+    return value

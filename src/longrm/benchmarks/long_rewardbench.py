@@ -1,0 +1,292 @@
+"""Long-RewardBench (arXiv 2510.06915): pairs and rankings in seven tasks, with contexts of 4K to 128K tokens."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.lengths import estimate_tokens
+from longrm.benchmarks.rows import listed, rateable_responses, read_rows
+from longrm.data import write_rows
+from longrm.data.fields import FieldError, Source, find_question, group_of, messages_of, plain, required
+from longrm.errors import DataError
+from longrm.types import Comparison, Message, Span, message_text, text_of
+
+TASKS = ("Cite", "Code", "ICL", "LongQA", "Math", "Safety", "Summ")
+LOOKS_FOR = (
+    "rising_scores",
+    "length_labels_off",
+    "stated_lengths_off",
+    "word_counts_off",
+    "missing_tasks",
+    "unreadable_rows",
+)
+
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+# A part of the prompt is context if it holds at least this share of all characters; the rest instructs.
+_CONTEXT_SHARE = 0.1
+# Columns that become fields of the comparison, or metadata under another name.
+_USED = {"prompt_template", "question", "chosen", "rejected", "candidates", "group"}
+_RENAMED = {"ctx_length_for_length": "length", "length": "stated_length", "id": "row_id"}
+
+
+def find_files(path: str) -> dict[str, Path]:
+    """The files by their names without suffix, which are their tasks in a folder as it is published.
+
+    Args:
+        path: A folder that holds some of the seven files, one file, or a Hub id `owner/name`.
+
+    Raises:
+        DataError: There is nothing of the kind.
+    """
+    place = Path(path)
+    if place.is_file():
+        return {place.name.split(".")[0]: place}
+    if not place.exists() and _HUB_ID.fullmatch(path):
+        place = _download(path)
+    files = [(task, place / f"{task}{suffix}") for task in TASKS for suffix in _SUFFIXES]
+    found = {task: file for task, file in files if file.is_file()}
+    if not found:
+        names = ", ".join(f"{task}.jsonl" for task in TASKS)
+        raise DataError(f"{path}: no file or folder of Long-RewardBench; it needs one at least of {names}")
+    return found
+
+
+def comparisons(
+    files: Mapping[str, Path],
+    measure: Callable[[str], int],
+    auditor: Auditor,
+    *,
+    on_bad_row: Literal["stop", "skip"] = "stop",
+    strict: bool = False,
+) -> Iterator[Comparison]:
+    """Reads the items; each is named after its task and its line, such as `Cite/12`.
+
+    Args:
+        files: As `find_files` gives them.
+        measure: Counts the tokens of a text.
+        auditor: Counts what is odd.
+        on_bad_row: What a row that cannot be read does: "stop", or "skip".
+        strict: Refuse candidates whose scores rise.
+
+    Raises:
+        DataError: A row cannot be read, or its scores rise though that is refused.
+    """
+    if {*files} <= {*TASKS}:  # a file of another name may hold any of them
+        for task in sorted({*TASKS} - {*files}):
+            auditor.note("missing_tasks", task)
+    for name, file in files.items():
+        convert = partial(_comparison, name, measure, auditor, strict)
+        yield from read_rows([file], convert, auditor, on_bad_row)
+
+
+def write(folder: Path, comparisons: Iterable[Comparison]) -> dict[str, int]:
+    """Writes comparisons in the schema of Long-RewardBench, one file a task.
+
+    Responses are written best first, as plain text. What of the metadata has no column there gets one of its own.
+    The rows are held together until all are known.
+
+    Returns:
+        How many rows each task's file has.
+
+    Raises:
+        DataError: A comparison without gold, question or one of the seven tasks, or a file that cannot be written.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for comparison in comparisons:
+        task = str(comparison.metadata.get("task", ""))
+        if task not in TASKS:
+            raise DataError(
+                f"'{comparison.id}' is of the task '{task}'; Long-RewardBench has {', '.join(TASKS)}"
+            )
+        of_task = rows.setdefault(task, [])
+        of_task.append(to_row(comparison, len(of_task) + 1))
+    for task, of_task in rows.items():
+        write_rows(folder / f"{task}.jsonl", of_task)
+    return {task: len(of_task) for task, of_task in rows.items()}
+
+
+def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
+    """One comparison as a row with this `id`.
+
+    Raises:
+        DataError: Its gold ranks or its question are not known.
+    """
+    if comparison.ranks is None or comparison.question is None:
+        raise DataError(f"'{comparison.id}' lacks gold ranks or the place of its question; both are written")
+    ranks, at, texts = comparison.ranks, comparison.question, _texts(comparison.prompt)
+    order = comparison.best_first()
+    responses = [text_of(comparison.responses[index]) for index in order]
+    metadata = dict(comparison.metadata)
+    length = metadata.pop("length", None)
+    label = length and (f"{length // 1024}k" if length % 1024 == 0 else str(length))
+    paired = metadata.pop("tasktype", "PairWise" if len(responses) == 2 else "BestOfN") == "PairWise"
+    whole = "\n\n".join(texts)
+    return {
+        "id": number,
+        "prompt_template": [dict(message) for message in comparison.prompt],
+        "question": texts[at.message][at.start : at.end],
+        **dict.fromkeys(("source", "subtask", "chosen_model", "rejected_model", "candidates_model")),
+        "ctx_length_for_words": label,
+        "subtype": "" if paired else str(len(responses)),
+        "candidates_score": None if paired else [1 / ranks[index] for index in order],
+        **{key: value for key, value in metadata.items() if key not in _RENAMED.values()},
+        "chosen": responses[0] if paired else None,
+        "rejected": responses[1] if paired else None,
+        "ctx_length_for_length": label,
+        "length": estimate_tokens(whole),
+        "words_count": len(whole.split()),
+        "tasktype": "PairWise" if paired else "BestOfN",
+        "candidates": None if paired else responses,
+        "group": comparison.group,
+    }
+
+
+def _comparison(
+    name: str, measure: Callable[[str], int], auditor: Auditor, strict: bool, row: Source, number: int
+) -> Comparison:
+    task = name if name in TASKS else str(required(row, "task")[1])
+    identity = f"{task}/{number}"
+    prompt = messages_of(required(row, "prompt_template")[1], "prompt_template", "user")
+    ranks: tuple[int, ...]
+    if _is_pair(row):
+        given, ranks = {field: row.get(field) for field in ("chosen", "rejected")}, (1, 2)
+    else:
+        given = listed(row, "candidates", 2)
+        ranks = _ranks(row, len(given), identity, auditor, strict)
+    responses = rateable_responses(given, ranks)
+    length = _length(row)
+    _check_lengths(row, length, "\n\n".join(_texts(prompt)), measure, identity, auditor)
+    question = find_question(row, prompt)
+    context = _context(prompt, question)
+    rest = {_RENAMED.get(key, key): plain(value) for key, value in row.items() if key not in _USED}
+    return Comparison(
+        id=identity,
+        group=group_of(row, prompt, context, question),
+        prompt=prompt,
+        responses=responses,
+        ranks=ranks,
+        metadata={
+            **{key: value for key, value in rest.items() if value is not None},
+            **({"length": length} if length else {}),
+            "task": task,
+            "subtype": _subtype(row, len(responses)),
+        },
+        context=context,
+        question=question,
+    )
+
+
+def _is_pair(row: Source) -> bool:
+    match row.get("tasktype"):
+        case "PairWise":
+            return True
+        case "BestOfN":
+            return False
+        case None:
+            return not row.get("candidates")
+        case other:
+            raise FieldError("tasktype", f"needs 'PairWise' or 'BestOfN', got {other!r}")
+
+
+def _ranks(row: Source, count: int, identity: str, auditor: Auditor, strict: bool) -> tuple[int, ...]:
+    """The order of the file, in which equal scores tie; as the release reads it, rising scores do not change it."""
+    field = "candidates_score"
+    scores = row.get(field)
+    if scores is None:
+        return tuple(range(1, count + 1))
+    if not isinstance(scores, list | tuple) or not all(isinstance(score, int | float) for score in scores):
+        raise FieldError(field, "needs a list of numbers")
+    if len(scores) != count:
+        raise FieldError(field, f"{len(scores)} scores for {count} candidates; give one score for each")
+    rising = next(((better, worse) for better, worse in pairwise(scores) if not worse <= better), None)
+    if rising and strict:
+        better, worse = rising
+        raise DataError(
+            f"{identity}: candidates come best first, but their scores rise from {better} to {worse}; repair the "
+            "item, or leave out --strict to count such items and keep their order"
+        )
+    if rising:
+        auditor.note("rising_scores", identity)
+    ranks = [1]
+    for before, score in pairwise(scores):
+        ranks.append(ranks[-1] + (score != before))
+    return tuple(ranks)
+
+
+def _subtype(row: Source, count: int) -> str:
+    """For pairs "same" or another word, for rankings how many candidates; some files hold it as a number."""
+    value = row.get("subtype")
+    if value is None:
+        return "" if _is_pair(row) else str(count)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _length(row: Source) -> int | None:
+    """The length bucket in tokens: "4k" is 4096."""
+    label = row.get("ctx_length_for_length")
+    if label is None:
+        return None
+    found = re.fullmatch(r"([1-9]\d*)(k?)", str(label).strip().lower())
+    if not found:
+        raise FieldError("ctx_length_for_length", f"needs a length such as '4k' or 4096, got {label!r}")
+    return int(found[1]) * (1024 if found[2] else 1)
+
+
+def _check_lengths(
+    row: Source,
+    length: int | None,
+    text: str,
+    measure: Callable[[str], int],
+    identity: str,
+    auditor: Auditor,
+) -> None:
+    tokens, words = measure(text), len(text.split())
+    checks = {
+        "length_labels_off": (length, (tokens,)),
+        "stated_lengths_off": (row.get("length"), (tokens, words, len(text))),
+        "word_counts_off": (row.get("words_count"), (words, estimate_tokens(text))),
+    }
+    for kind, (stated, measured) in checks.items():
+        if isinstance(stated, int | float) and not any(n / 2 <= stated <= n * 2 for n in measured):
+            auditor.note(kind, f"{identity}: {stated}, measured {', '.join(map(str, measured))}")
+
+
+def _context(prompt: tuple[Message, ...], question: Span | None) -> tuple[Span, ...]:
+    """What may be cut: all long parts of the prompt beside the question; nothing where it is not known."""
+    if question is None:
+        return ()
+    texts = _texts(prompt)
+    parts = [Span(index, 0, len(text)) for index, text in enumerate(texts) if index != question.message]
+    end = len(texts[question.message])
+    parts += [Span(question.message, 0, question.start), Span(question.message, question.end, end)]
+    least = _CONTEXT_SHARE * sum(map(len, texts))
+    long = [_stripped(part, texts[part.message]) for part in parts if part.end - part.start >= max(1, least)]
+    return tuple(sorted((span for span in long if span.end > span.start), key=lambda s: (s.message, s.start)))
+
+
+def _stripped(span: Span, text: str) -> Span:
+    part = text[span.start : span.end]
+    start = span.start + len(part) - len(part.lstrip())
+    return Span(span.message, start, max(start, span.start + len(part.rstrip())))
+
+
+def _texts(prompt: Iterable[Message]) -> list[str]:
+    return [message_text(message) for message in prompt]
+
+
+def _download(identity: str) -> Path:
+    import huggingface_hub  # slow to import, and needed for the Hub only
+
+    wanted = [f"{task}{suffix}" for task in TASKS for suffix in _SUFFIXES]
+    try:
+        return Path(huggingface_hub.snapshot_download(identity, repo_type="dataset", allow_patterns=wanted))
+    except (OSError, ValueError) as error:  # all of the Hub's errors descend from these
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(
+            f"{identity}: no such file or folder, nor can it be had from the Hub: {reason}"
+        ) from error

@@ -1,0 +1,77 @@
+"""RewardBench (arXiv 2403.13787): short pairs in four sections."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.rows import rateable_responses, read_rows
+from longrm.data.fields import FieldError, Source, group_of, messages_of, plain, required
+from longrm.data.files import find_files
+from longrm.types import Comparison
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Chat": ("alpacaeval-easy", "alpacaeval-length", "alpacaeval-hard", "mt-bench-easy", "mt-bench-med"),
+    "Chat Hard": (
+        "mt-bench-hard",
+        "llmbar-natural",
+        "llmbar-adver-neighbor",
+        "llmbar-adver-GPTInst",
+        "llmbar-adver-GPTOut",
+        "llmbar-adver-manual",
+    ),
+    "Safety": (
+        "refusals-dangerous",
+        "refusals-offensive",
+        "xstest-should-refuse",
+        "xstest-should-respond",
+        "donotanswer",
+    ),
+    "Reasoning": ("math-prm", "hep-cpp", "hep-go", "hep-java", "hep-js", "hep-python", "hep-rust"),
+}
+"""The subsets of each section."""
+
+LOOKS_FOR = ("unreadable_rows",)
+
+_SECTION_OF = {subset: section for section, subsets in SECTIONS.items() for subset in subsets}
+_USED = {"id", "prompt", "chosen", "rejected", "subset"}
+
+
+def comparisons(
+    path: Path, auditor: Auditor, on_bad_row: Literal["stop", "skip"] = "stop"
+) -> Iterator[Comparison]:
+    """Reads the pairs; the task is the section.
+
+    They are named after their subset and their id, with the number of its occurrence where an id comes again.
+
+    Raises:
+        DataError: There is nothing to read, or a row cannot be read.
+    """
+    named: Counter[str] = Counter()
+
+    def convert(row: Source, number: int) -> Comparison:
+        name = f"{required(row, 'subset')[1]}/{required(row, 'id')[1]}"
+        named[name] += 1
+        return _comparison(name if named[name] == 1 else f"{name}#{named[name]}", row)
+
+    return read_rows(find_files(path), convert, auditor, on_bad_row)
+
+
+def _comparison(identity: str, row: Source) -> Comparison:
+    subset = str(row["subset"])
+    if subset not in _SECTION_OF:
+        raise FieldError("subset", f"RewardBench has no '{subset}'; known: {', '.join(_SECTION_OF)}")
+    prompt = messages_of(required(row, "prompt")[1], "prompt", "user")
+    return Comparison(
+        id=identity,
+        group=group_of(row, prompt, (), None),
+        prompt=prompt,
+        responses=rateable_responses({field: row.get(field) for field in ("chosen", "rejected")}, (1, 2)),
+        ranks=(1, 2),
+        metadata={
+            **{key: plain(value) for key, value in row.items() if key not in _USED},
+            "task": _SECTION_OF[subset],
+            "subtype": subset,
+        },
+    )

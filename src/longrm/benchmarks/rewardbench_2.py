@@ -1,0 +1,55 @@
+"""RewardBench 2 (arXiv 2506.01937): the best of four in five subsets, and many right answers in a sixth."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.rows import listed, rateable_responses, read_rows
+from longrm.data.fields import FieldError, Source, group_of, messages_of, plain, required
+from longrm.data.files import find_files
+from longrm.types import Comparison
+
+TIES = "Ties"
+SUBSETS = ("Factuality", "Precise IF", "Math", "Safety", "Focus", TIES)
+LOOKS_FOR = ("unreadable_rows",)
+
+_USED = {"id", "prompt", "chosen", "rejected", "subset"}
+
+
+def comparisons(
+    path: Path, auditor: Auditor, on_bad_row: Literal["stop", "skip"] = "stop"
+) -> Iterator[Comparison]:
+    """Reads the items under their own ids: all chosen responses have rank 1, all rejected ones rank 2.
+
+    Those of the ties are named `ref:K` (one right answer) and `tied:K` (several); both are of the group `Ties/K`.
+
+    Raises:
+        DataError: There is nothing to read, or a row cannot be read.
+    """
+    return read_rows(find_files(path), _comparison, auditor, on_bad_row)
+
+
+def _comparison(row: Source, number: int) -> Comparison:
+    subset = str(required(row, "subset")[1])
+    if subset not in SUBSETS:
+        raise FieldError("subset", f"RewardBench 2 has no '{subset}'; known: {', '.join(SUBSETS)}")
+    identity = str(required(row, "id")[1])
+    kind, _, pair = identity.partition(":")
+    if subset == TIES and not (kind in {"ref", "tied"} and pair.isdecimal()):
+        raise FieldError("id", f"ties are named 'ref:K' or 'tied:K', got {identity!r}")
+    prompt = messages_of(required(row, "prompt")[1], "prompt", "user")
+    chosen, rejected = listed(row, "chosen"), listed(row, "rejected")
+    ranks = (*[1] * len(chosen), *[2] * len(rejected))
+    return Comparison(
+        id=identity,
+        group=f"{TIES}/{pair}" if subset == TIES else group_of(row, prompt, (), None),
+        prompt=prompt,
+        responses=rateable_responses(chosen | rejected, ranks),
+        ranks=ranks,
+        metadata={
+            **{key: plain(value) for key, value in row.items() if key not in _USED},
+            "task": subset,
+            "subtype": kind if subset == TIES else "",
+        },
+    )

@@ -1,0 +1,85 @@
+"""The rows of a benchmark's published files: each becomes a comparison, or is left out and counted."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+from longrm.benchmarks.audit import Auditor
+from longrm.data.fields import FieldError, Source, messages_of
+from longrm.data.files import raw_rows
+from longrm.errors import DataError
+from longrm.types import Comparison, Response
+
+
+class Unrateable(Exception):  # noqa: N818  # no error: such an item is counted
+    """An item that no judge can rate; its message is a kind of finding."""
+
+
+class _RowError(DataError):
+    """A row that may be skipped, unlike what a benchmark refuses on its own account."""
+
+
+def read_rows(
+    files: Sequence[Path],
+    convert: Callable[[Source, int], Comparison],
+    auditor: Auditor,
+    on_bad_row: Literal["stop", "skip"],
+) -> Iterator[Comparison]:
+    """Converts the rows of all files, one by one.
+
+    Args:
+        files: In order.
+        convert: Makes a row and its number, from 1 over all files, a comparison; raises `FieldError` or `Unrateable`.
+        auditor: Counts what is left out, with its place.
+        on_bad_row: What a row that cannot be read does: "stop", or "skip".
+
+    Raises:
+        DataError: A row cannot be read; the message names file, row and field.
+    """
+    for raw in raw_rows(files):
+        try:
+            if raw.value is None:
+                raise _RowError(f"{raw.place}: {raw.fault}")
+            try:
+                comparison = convert(raw.value, raw.number)
+            except FieldError as fault:
+                raise _RowError(f"{raw.place}, {fault}") from fault
+        except _RowError as error:
+            if on_bad_row == "stop":
+                raise
+            auditor.note("unreadable_rows", str(error))
+        except Unrateable as reason:
+            auditor.note(str(reason), raw.place)
+        else:
+            yield comparison
+
+
+def rateable_responses(given: Mapping[str, Any], ranks: Sequence[int]) -> tuple[Response, ...]:
+    """The responses of a row by the names of their fields, in the order of their ranks' list.
+
+    Raises:
+        FieldError: One is neither a text nor messages.
+        Unrateable: One is empty, or two are identical but ranked apart.
+    """
+    if any(value is None or (isinstance(value, str) and not value.strip()) for value in given.values()):
+        raise Unrateable("empty_responses")
+    responses = tuple(messages_of(value, field, "assistant") for field, value in given.items())
+    for (one, rank), (other, other_rank) in combinations(zip(responses, ranks, strict=True), 2):
+        if one == other and rank != other_rank:
+            raise Unrateable("identical_responses")
+    return responses
+
+
+def listed(row: Source, field: str, least: int = 1) -> dict[str, Any]:
+    """The items of a list column under names that say where they stand.
+
+    Raises:
+        FieldError: It holds no list, or one of fewer items.
+    """
+    value = row.get(field)
+    if not isinstance(value, list | tuple) or len(value) < least:
+        raise FieldError(
+            field, f"needs a list of at least {least} {'response' if least == 1 else 'responses'}"
+        )
+    return {f"{field}[{index}]": item for index, item in enumerate(value)}

@@ -1,0 +1,201 @@
+"""Asks a reward model about comparisons: in every order, for every vote, beside baselines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import Field
+
+from longrm.config import Config
+from longrm.data.spans import apart, edited
+from longrm.errors import ConfigError
+from longrm.reward_models import BASELINES, Baseline, RewardModel
+from longrm.reward_models.trials import best, latin_square, together, trial_of
+from longrm.runs.records import ContextCheck, JudgmentRecord, Trial
+from longrm.types import (
+    Comparison,
+    Judgment,
+    Outcome,
+    Query,
+    ask,
+    message_text,
+    presented_order,
+    text_of,
+)
+
+_REMOVED = "[The context is not shown.]"
+
+
+class Judging(Config):
+    """How the comparisons are judged and summed up.
+
+    Attributes:
+        seed: Draws the presented orders and the bootstrap.
+        orders: How often a model that sees the order is asked. "both": pairs in both orders, N > 2 responses in
+            the N rows of a seeded Latin square. "one": in one drawn order. "auto": both for pairs, one for more.
+        votes: Askings per order of a model that samples.
+        context_check: Ask once more with the context "removed", or "swapped" for that of another group, to
+            see whether the verdict stays; "none" saves the asking.
+        baselines: Rules without a model that judge the same comparisons beside it.
+        release_rule: Also score as the LongRM release does, mistakes included.
+        examples: Comparisons kept in full for the report, per length.
+        resamples: Bootstrap resamples of every interval.
+        tau: Accuracy that defines the context boundary; by default (1 + chance) / 2.
+    """
+
+    seed: int = Field(0, ge=0)
+    orders: Literal["auto", "one", "both"] = "auto"
+    votes: int = Field(1, ge=1)
+    context_check: Literal["none", "removed", "swapped"] = "none"
+    baselines: tuple[str, ...] = ("longest", "shortest", "overlap")
+    release_rule: bool = False
+    examples: int = Field(3, ge=0)
+    resamples: int = Field(2000, ge=100)
+    tau: float | None = Field(None, gt=0.0, lt=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The askings of one comparison."""
+
+    comparison: Comparison
+    orders: tuple[tuple[int, ...], ...]
+    checked: Comparison | None
+
+    def queries(self) -> list[Query]:
+        """One query a trial, and the context check last."""
+        asked = [ask(self.comparison, order, trial) for trial, order in enumerate(self.orders)]
+        if self.checked is not None:
+            asked.append(ask(self.checked, self.orders[0], len(self.orders)))
+        return asked
+
+
+class Asker:
+    """Asks one model about batches of comparisons, as the settings say.
+
+    Raises:
+        ConfigError: Votes of a model that always answers the same, or an unknown baseline.
+    """
+
+    def __init__(self, model: RewardModel, judging: Judging) -> None:
+        if judging.votes > 1 and not model.samples:
+            raise ConfigError(
+                f"judging.votes = {judging.votes} asks {model.name} for the same answer each time; "
+                "give a judge that writes a judge.temperature above 0"
+            )
+        unknown = [name for name in judging.baselines if name not in BASELINES]
+        if unknown:
+            raise ConfigError(f"no baseline '{unknown[0]}'; known: {', '.join(BASELINES)}")
+        self._model = model
+        self._judging = judging
+        self._baselines = {name: Baseline(name) for name in judging.baselines}
+        self._donor: Comparison | None = None
+
+    def records(self, batch: Sequence[Comparison]) -> list[JudgmentRecord]:
+        """Judges a batch; gold ranks are not filled in."""
+        plans = [_Plan(one, self._orders(one), checked) for one, checked in self._checked(batch)]
+        judged = iter(self._model.judge([query for plan in plans for query in plan.queries()]))
+        beside = self._beside([ask(plan.comparison, plan.orders[0]) for plan in plans])
+        return [
+            _record(plan, [next(judged) for _ in plan.queries()], scores)
+            for plan, scores in zip(plans, beside, strict=True)
+        ]
+
+    def passes(self, batch: Sequence[Comparison]) -> None:
+        """Takes note of a batch that needs no judging: its contexts may be swapped into the next ones."""
+        self._checked(batch)
+
+    def _orders(self, comparison: Comparison) -> tuple[tuple[int, ...], ...]:
+        required = self._model.orders(comparison.id)
+        if required:
+            return required
+        first = presented_order(comparison, self._judging.seed)
+        several = self._judging.orders == "both" or (self._judging.orders == "auto" and len(first) == 2)
+        orders = latin_square(first) if several and self._model.sees_order else (first,)
+        return tuple(order for order in orders for _ in range(self._judging.votes))
+
+    def _checked(self, batch: Sequence[Comparison]) -> list[tuple[Comparison, Comparison | None]]:
+        """Every comparison with its twin without the context, where that is asked for and can be made."""
+        if self._judging.context_check == "none":
+            return [(comparison, None) for comparison in batch]
+        pairs = []
+        for place, comparison in enumerate(batch):
+            donor = self._donor
+            if donor is None or donor.group == comparison.group:
+                donor = next((c for c in batch[place:] if c.group != comparison.group and c.context), None)
+            pairs.append((comparison, self._without_context(comparison, donor)))
+            following = batch[place + 1] if place + 1 < len(batch) else None
+            if comparison.context and (following is None or following.group != comparison.group):
+                self._donor = comparison
+        return pairs
+
+    def _without_context(self, comparison: Comparison, donor: Comparison | None) -> Comparison | None:
+        if not comparison.context:
+            return None
+        if self._judging.context_check == "removed":
+            text = _REMOVED
+        elif donor is not None:
+            text = _context_of(donor)
+        else:
+            return None
+        spans = apart(comparison.context, comparison.question)
+        edits = [(span, text if index == 0 else "") for index, span in enumerate(spans)]
+        try:
+            return replace(edited(comparison, edits), evidence=())
+        except ValueError:  # a list of content parts, which is kept as it is
+            return None
+
+    def _beside(self, queries: Sequence[Query]) -> list[dict[str, Judgment]]:
+        judged = {name: baseline.judge(queries) for name, baseline in self._baselines.items()}
+        return [{name: column[row] for name, column in judged.items()} for row in range(len(queries))]
+
+
+def _context_of(comparison: Comparison) -> str:
+    texts = [message_text(message) for message in comparison.prompt]
+    return "".join(texts[span.message][span.start : span.end] for span in comparison.context)
+
+
+def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Judgment]) -> JudgmentRecord:
+    comparison, metadata = plan.comparison, plan.comparison.metadata
+    trials = tuple(trial_of(*pair) for pair in zip(judgments, plan.orders, strict=False))
+    whole = together(trials)
+    checked = trial_of(judgments[-1], plan.orders[0]) if plan.checked is not None else None
+    depth = metadata.get("depth")
+    cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
+    return JudgmentRecord(
+        id=comparison.id,
+        group=comparison.group,
+        outcome=whole.outcome,
+        order=whole.order,
+        scores=whole.scores,
+        ranking=whole.ranking,
+        length=_length(metadata, judgments[0].prompt_tokens),
+        tokens=judgments[0].prompt_tokens,
+        depth=float(depth) if isinstance(depth, int | float) else None,
+        task=str(metadata.get("task", "")),
+        subtype=str(metadata.get("subtype", "")),
+        characters=tuple(len(text_of(response)) for response in comparison.responses),
+        explanation=whole.explanation,
+        detail=whole.detail,
+        attempts=whole.attempts,
+        contradicted=whole.contradicted,
+        cut=max(cuts, key=lambda cut: cut.tokens, default=None),
+        trials=trials if len(trials) > 1 else (),
+        context_check=context_check(trials[0], checked) if checked is not None else "",
+        baselines={name: trial_of(one, plan.orders[0]).scores for name, one in beside.items()},
+    )
+
+
+def context_check(with_context: Trial, without: Trial) -> ContextCheck:
+    """Whether the verdict stayed when the context was taken away."""
+    if Outcome.ANSWERED is not with_context.outcome or Outcome.ANSWERED is not without.outcome:
+        return "unanswered"
+    return "same" if best(with_context) == best(without) else "changed"
+
+
+def _length(metadata: Mapping[str, Any], tokens: int | None) -> int | None:
+    """The length bucket: what the data says, else the measured tokens rounded up to a power of two."""
+    length = metadata.get("length")
+    if isinstance(length, int) and length > 0:
+        return length
+    return None if tokens is None else 1 << max(0, tokens - 1).bit_length()

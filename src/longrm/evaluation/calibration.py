@@ -1,0 +1,130 @@
+"""Whether a margin means what it says: reliability curve and expected calibration error."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import expit
+
+from longrm.evaluation.gold_pairs import GoldPairs
+from longrm.evaluation.intervals import FloatArray, IntArray, bootstrap_interval
+from longrm.evaluation.metrics import SHARE, Metric, ratio_replicates
+from longrm.evaluation.scoring import ordered_pairs
+from longrm.reward_models.trials import points
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Scale
+
+EDGES = np.linspace(0.5, 1.0, 11).round(2)
+"""Bins of confidence; an edge belongs to the bin below it."""
+
+
+def calibration(
+    scored: Sequence[JudgmentRecord], pairs: GoldPairs, scale: Scale, *, seed: int, resamples: int
+) -> dict[str, Any] | None:
+    """How confident the verdicts on gold pairs are, and how often they are right.
+
+    The confidence in a verdict is the probability, 0.5 to 1, that its margin stands for. Of logits that is
+    sigmoid(|margin|), and beside it the error that is left once a temperature is fitted; of points of a rubric
+    the same with the temperature of greatest likelihood on these very pairs; of verdicts the share of the votes
+    (means over orders of means over votes) on the winning side. A tie is confident by 0.5 and half right.
+
+    The expected calibration error is the mean of |accuracy - confidence| over bins of equal width, weighted by
+    their pairs. It is biased upwards where pairs are few: a calibrated judge with 100 pairs in ten bins shows
+    about 0.10 by chance alone.
+
+    Args:
+        scored: The records that the pairs are of.
+        pairs: Their gold pairs.
+        scale: What a difference of two scores means.
+        seed: Of the bootstrap.
+        resamples: Of the bootstrap.
+
+    Returns:
+        None where the scale gives a margin no meaning, or no pair was judged.
+    """
+    margin = _vote_shares(scored) if scale == "verdict" else pairs.margin
+    judged = np.isfinite(margin)
+    if scale == "none" or not judged.any():
+        return None
+    margin, group = margin[judged], np.unique(pairs.group[judged], return_inverse=True)[1]
+    right = (margin > 0) + 0.5 * (margin == 0)
+
+    def error(confidence: FloatArray) -> Metric:
+        return _error(confidence, right, group, seed, resamples)
+
+    if scale == "verdict":
+        link, temperature, confidence = "vote share", 1.0, 0.5 + np.abs(margin) / 2
+    elif scale == "logit":
+        link, temperature, confidence = "logistic", 1.0, expit(np.abs(margin))
+    else:
+        link, temperature = "logistic, temperature fitted", fitted_temperature(margin)
+        confidence = expit(np.abs(margin) / temperature)
+    fitted = fitted_temperature(margin) if scale == "logit" else None
+    return {
+        "link": link,
+        "temperature": temperature,
+        "ece": asdict(error(confidence)),
+        "temperature_fitted": fitted,
+        "ece_fitted": None if fitted is None else asdict(error(expit(np.abs(margin) / fitted))),
+        "bins": _curve(confidence, right),
+    }
+
+
+def fitted_temperature(margin: FloatArray) -> float:
+    """The temperature of greatest likelihood: logistic regression of the gold order on the margins, no intercept.
+
+    Found between a hundredth and a hundred times the mean margin, where confidence is next to full or to none.
+    """
+    size = float(np.abs(margin).mean()) or 1.0
+
+    def loss(log_temperature: float) -> float:
+        return float(np.logaddexp(0.0, -margin / (size * np.exp(log_temperature))).sum())
+
+    reach = np.log(100.0)
+    return size * float(np.exp(minimize_scalar(loss, bounds=(-reach, reach), method="bounded").x))
+
+
+def _vote_shares(scored: Sequence[JudgmentRecord]) -> FloatArray:
+    """For each gold pair, the share of votes for the better response less that for the worse."""
+    shares = []
+    for record in scored:
+        orders: dict[tuple[int, ...], list[tuple[float, ...]]] = {}
+        for trial in record.askings():
+            answered = orders.setdefault(trial.order, [])
+            if found := points(trial):
+                answered.append(found)
+        for better, worse in ordered_pairs(record.ranks or ()):
+            signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders.values()]
+            shares.append(sum(sum(s) / len(s) for s in signs) / len(signs) if all(signs) else np.nan)
+    return np.array(shares, np.float64)
+
+
+def _bins(confidence: FloatArray) -> IntArray:
+    # Rounded, so that a share of votes on an edge stays there.
+    return np.searchsorted(EDGES[1:-1], confidence.round(12), "left")
+
+
+def _curve(confidence: FloatArray, right: FloatArray) -> list[dict[str, float]]:
+    """The bins that hold pairs."""
+    place = _bins(confidence)
+    return [
+        {
+            "low": float(EDGES[index]),
+            "high": float(EDGES[index + 1]),
+            "n": int((place == index).sum()),
+            "confidence": float(confidence[place == index].mean()),
+            "accuracy": float(right[place == index].mean()),
+        }
+        for index in np.unique(place).tolist()
+    ]
+
+
+def _error(confidence: FloatArray, right: FloatArray, group: IntArray, seed: int, resamples: int) -> Metric:
+    gap = (_bins(confidence)[:, None] == np.arange(EDGES.size - 1)) * (right - confidence)[:, None]
+    value = float(np.abs(gap.mean(axis=0)).sum())
+    gaps = ratio_replicates(gap, np.ones_like(gap), group, seed=seed, resamples=resamples)
+    groups = int(group.max()) + 1
+    limits = bootstrap_interval(value, np.abs(gaps).sum(axis=1), groups, SHARE)
+    return Metric(value, *limits, right.size, groups)

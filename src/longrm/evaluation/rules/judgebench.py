@@ -1,0 +1,42 @@
+"""JudgeBench's own accuracy (Tan et al. 2024, arXiv 2410.12784)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from longrm.reward_models.trials import points
+from longrm.runs.records import JudgmentRecord, Trial
+from longrm.types import Scale
+
+
+def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
+    """A pair is correct if more of its askings agree with the gold order than contradict it.
+
+    Each asking about a pair, one in either order, adds 1 if it agrees, takes 1 if it contradicts, and adds
+    nothing if it ties or has no answer. Pairs whose sum is 0 count as not correct; `undecided` says how many.
+    Two identical responses, whose gold ties here, can be no judge's correct pair.
+    """
+    pairs = [record for record in records if record.ranks is not None]
+    sums = [sum(_agreement(trial, record) for trial in record.askings()) for record in pairs]
+    categories = sorted({record.task for record in pairs})
+    return {
+        "overall_percent": _percent(sums),
+        "by_category_percent": {
+            name: _percent([found for record, found in zip(pairs, sums, strict=True) if record.task == name])
+            for name in categories
+        },
+        "pairs": len(pairs),
+        "correct": sum(found > 0 for found in sums),
+        "undecided": sum(found == 0 for found in sums),
+    }
+
+
+def _agreement(trial: Trial, record: JudgmentRecord) -> int:
+    values, ranks = points(trial), record.ranks
+    if not values or ranks is None or ranks[0] == ranks[1]:
+        return 0
+    margin = values[0] - values[1] if ranks[0] < ranks[1] else values[1] - values[0]
+    return int(margin > 0) - int(margin < 0)
+
+
+def _percent(sums: Sequence[int]) -> float | None:
+    return 100 * sum(found > 0 for found in sums) / len(sums) if sums else None

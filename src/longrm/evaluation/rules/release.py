@@ -1,0 +1,113 @@
+"""How the LongRM release scores outputs (its own code, with what is wrong in it), for comparison only."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from longrm.evaluation.breakdown import BEST_OF
+from longrm.evaluation.scoring import is_scored, score_order
+from longrm.reward_models.trials import points
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Scale
+
+Why = Literal["first_match", "partial", "tie", "unparsed"]
+
+_RANKING = re.compile(r"\[([\w\s]+(?:>[\w\s]+)+)\]")
+_MOST_ARROWS = 9  # a text with more of them is taken for broken
+
+
+def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
+    """Scores the first asking of each comparison as the release does, and lists where that errs.
+
+    A pair goes to A wherever the text holds [[A]], else to B if it holds [[B]]; a ranking is the first one in
+    brackets, complete or not; the position-wise match counts. What is not found scores 0, uncounted, and equal
+    scalar scores keep the presented order. Comparisons whose subtype is "2", "3" or "4" are rankings, all
+    others pairs.
+
+    Args:
+        records: The run's judgments; their explanation is the raw output.
+        scale: "verdict" reads the text; any other ranks the scores.
+
+    Returns:
+        `overall_percent` over all comparisons, `by_task_percent` over the pairs, `by_rank_percent` over the
+        rankings, as its table has them. `errs`: the id of each comparison where this differs from the verdict's
+        own position-wise match, with why: "first_match" (another mark than the verdict was taken), "partial"
+        (a ranking that leaves responses out earned credit), "tie", or "unparsed" (a verdict was overlooked).
+    """
+    scored = [record for record in records if is_scored(record)]
+    matches = [_match(record, scale) for record in scored]
+    ranked = [record.subtype in BEST_OF for record in scored]
+
+    def percents(
+        names: Sequence[str], column: Sequence[str], kept: Sequence[bool]
+    ) -> dict[str, float | None]:
+        rows = list(zip(column, kept, matches, strict=True))
+        return {name: _percent([m for at, keep, m in rows if keep and at == name]) for name in names}
+
+    tasks, subtypes = [record.task for record in scored], [record.subtype for record in scored]
+    pairs = [not found for found in ranked]
+    return {
+        "overall_percent": _percent(matches),
+        "by_task_percent": percents(
+            sorted({t for t, kept in zip(tasks, pairs, strict=True) if kept}), tasks, pairs
+        ),
+        "by_rank_percent": percents([name for name in BEST_OF if name in subtypes], subtypes, ranked),
+        "errs": [
+            {"id": record.id, "why": why}
+            for record, match in zip(scored, matches, strict=True)
+            if (why := _why(record, match, scale))
+        ],
+    }
+
+
+def _match(record: JudgmentRecord, scale: Scale) -> float:
+    """The share of presented positions whose rank the release reads right, of all positions."""
+    order, ranks = record.askings()[0].order, record.ranks or ()
+    best_first = sorted(range(len(ranks)), key=lambda index: ranks[index])
+    gold = [best_first.index(index) for index in order]
+    read = _read(record, scale)
+    return sum(one == two for one, two in zip(gold, read, strict=False)) / len(gold)
+
+
+def _read(record: JudgmentRecord, scale: Scale) -> list[int]:
+    """The rank of the response at each presented position, from 0; empty where nothing was found."""
+    trial = record.askings()[0]
+    if scale != "verdict":
+        return _by_score([trial.scores[index] for index in trial.order]) if trial.scores else []
+    if record.subtype in BEST_OF:
+        return _first_ranking(trial.explanation)
+    if "[[A]]" in trial.explanation:
+        return [0, 1]
+    return [1, 0] if "[[B]]" in trial.explanation else []
+
+
+def _by_score(presented: Sequence[float]) -> list[int]:
+    best_first = sorted(range(len(presented)), key=lambda place: -presented[place])
+    return [best_first.index(place) for place in range(len(presented))]
+
+
+def _first_ranking(text: str) -> list[int]:
+    found = _RANKING.search(text)
+    if found is None or text.count(">") > _MOST_ARROWS:
+        return []
+    names = [re.sub("assistant|Assistant| ", "", name) for name in found[1].split(">")]
+    places = [ord(name) - ord("A") if len(name) == 1 else -1 for name in names]
+    # Letters that are not the first ones of the alphabet, each once, leave a place unfilled.
+    return [places.index(k) for k in range(len(places))] if set(places) == set(range(len(places))) else []
+
+
+def _why(record: JudgmentRecord, match: float, scale: Scale) -> Why | None:
+    trial, ranks = record.askings()[0], record.ranks or ()
+    values = points(trial)
+    if match == (score_order(values, ranks).position_match if values else 0.0):
+        return None
+    if values and len(set(values)) < len(values):
+        return "tie"
+    read = _read(record, scale)
+    if not read:
+        return "unparsed"
+    return "partial" if len(read) < len(ranks) else "first_match"
+
+
+def _percent(matches: Sequence[float]) -> float | None:
+    return 100 * sum(matches) / len(matches) if matches else None

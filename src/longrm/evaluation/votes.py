@@ -1,0 +1,99 @@
+"""Accuracy by the number of votes, from one run."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from longrm.evaluation.intervals import FloatArray
+from longrm.evaluation.metrics import ratio
+from longrm.evaluation.table import ScoreTable
+from longrm.reward_models.trials import points
+from longrm.runs.records import JudgmentRecord, Trial
+
+SUBSETS = 32
+"""Subsets of votes that a point of the curve averages over at most; all of them where there are no more."""
+
+
+def votes(
+    scored: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
+) -> dict[str, Any] | None:
+    """The accuracy that k of the K votes would have had: the curve of vote@k.
+
+    The same k votes of every order are taken, their points averaged as those of all votes are. The value is
+    the mean over all subsets of k votes, or over `SUBSETS` drawn ones where there are more; it is exact for
+    k = 1 and k = K.
+
+    Args:
+        scored: The records of the table's rows.
+        table: Their scores.
+        seed: Of the subsets and the bootstrap.
+        resamples: Of the bootstrap.
+
+    Returns:
+        None where no order was asked twice. Comparisons with fewer than K votes in some order are left out.
+    """
+    asked = [_by_order(record) for record in scored]
+    most = max((len(found) for orders in asked for found in orders), default=0)
+    if most < 2:
+        return None
+    rows = [row for row, orders in enumerate(asked) if all(len(found) == most for found in orders)]
+    shapes = {row: (len(asked[row]), len(scored[row].ranks or ())) for row in rows}
+    curve = np.zeros((len(scored), most))
+    for shape in set(shapes.values()):
+        alike = [row for row in rows if shapes[row] == shape]
+        ballots = np.array([[_ballots(found, shape[1]) for found in asked[row]] for row in alike])
+        ranks = np.array([scored[row].ranks for row in alike])
+        best = ranks == ranks.min(axis=1, keepdims=True)
+        for k in range(1, most + 1):
+            drawn = [_top1(ballots[:, :, subset], best) for subset in _subsets(most, k, seed)]
+            curve[alike, k - 1] = np.mean(drawn, axis=0)
+    used = np.zeros(len(scored))
+    used[rows] = 1
+    return {
+        "at": {
+            str(k): asdict(ratio(curve[:, k - 1], used, table.group, seed=seed, resamples=resamples))
+            for k in range(1, most + 1)
+        }
+    }
+
+
+def _by_order(record: JudgmentRecord) -> list[list[Trial]]:
+    orders: dict[tuple[int, ...], list[Trial]] = {}
+    for trial in record.askings():
+        orders.setdefault(trial.order, []).append(trial)
+    return list(orders.values())
+
+
+def _ballots(trials: Sequence[Trial], n: int) -> list[tuple[float, ...]]:
+    """The points of each vote; not a number where it was not answered."""
+    return [points(trial) or (np.nan,) * n for trial in trials]
+
+
+def _subsets(votes: int, k: int, seed: int) -> Iterator[list[int]]:
+    if math.comb(votes, k) <= SUBSETS:
+        yield from map(list, combinations(range(votes), k))
+        return
+    rng = np.random.default_rng((seed, k))
+    for _ in range(SUBSETS):
+        yield rng.permutation(votes)[:k].tolist()
+
+
+def _top1(ballots: FloatArray, best: Any) -> FloatArray:
+    """Top-1 of the mean over orders of the mean over answered votes, [rows]; 0 where an order has no answer.
+
+    Args:
+        ballots: Points, [rows, orders, votes, responses].
+        best: Which responses gold ranks best, [rows, responses].
+    """
+    answered = np.isfinite(ballots[..., 0]).sum(axis=2, keepdims=True)
+    means = np.nan_to_num(ballots).sum(axis=2) / np.maximum(answered, 1)
+    # Rounded, so that shares that are equal tie whatever the order in which they were added.
+    values = means.mean(axis=1).round(12)
+    top = values == values.max(axis=1, keepdims=True)
+    complete = (answered > 0).all(axis=(1, 2))
+    credit: FloatArray = complete * (top & best).sum(axis=1) / top.sum(axis=1)
+    return credit

@@ -1,0 +1,92 @@
+"""How every figure of the report is drawn: colors, dashes and sizes that it shares with the others."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from longrm.report import wording
+from longrm.report.palette import COLORS, Style, follow_theme
+
+INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))
+Rows = list[dict[str, Any]]
+
+NO_LINES: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
+"""An axis without lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawn figure.
+
+    Attributes:
+        name: File name without its ending.
+        title: What it shows, in a few words.
+        alt: What one sees, for those who do not see it.
+        svg: A complete SVG document in the light colors.
+    """
+
+    name: str
+    title: str
+    alt: str
+    svg: str
+
+    @property
+    def inline(self) -> str:
+        """The SVG for an HTML page: it follows the page's colors and loads nothing."""
+        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg)
+        return follow_theme(svg)
+
+    def png(self) -> bytes:
+        """The figure as a bitmap at twice its size."""
+        png: bytes = vl_convert.svg_to_png(self.svg, scale=2)
+        return png
+
+
+def colors_of(styles: Sequence[Style]) -> alt.Color:
+    """Curve k, the field `curve`, in the color of style k."""
+    return alt.Color("curve:N", scale=_scale_of([style.color for style in styles]), legend=None)
+
+
+def dashes_of(styles: Sequence[Style]) -> alt.StrokeDash:
+    """Curve k in the dashes of style k."""
+    return alt.StrokeDash("curve:N", scale=_scale_of([list(style.dash) for style in styles]), legend=None)
+
+
+def shapes_of(styles: Sequence[Style]) -> alt.Shape:
+    """The points of curve k in the shape of style k."""
+    return alt.Shape("curve:N", scale=_scale_of([style.shape for style in styles]), legend=None)
+
+
+def _scale_of(values: Sequence[Any]) -> alt.Scale:
+    return alt.Scale(domain=[str(index) for index in range(len(values))], range=list(values))
+
+
+def axis_names(lengths: Sequence[int]) -> str:
+    """A Vega expression that writes axis labels as `wording.short_tokens` does."""
+    names = ",".join(f"'{length}':'{wording.short_tokens(length)}'" for length in lengths)
+    return f"({{{names}}})[toString(datum.value)]"
+
+
+def svg_of(chart: alt.LayerChart | alt.FacetChart | alt.Chart, width: int, height: int) -> str:
+    """Draws a chart whose plot, without axes and labels, has this size in pixels."""
+    text = {"labelColor": MUTED, "titleColor": MUTED, "labelFontSize": 12, "titleFontSize": 12}
+    styled = (
+        chart.properties(
+            width=width,
+            height=height,
+            background=PAPER,
+            padding={"left": 12, "right": 8, "top": 6, "bottom": 4},
+        )
+        .configure(font="sans-serif")
+        .configure_axis(
+            **text, titleFontWeight="normal", titlePadding=8, gridColor=LINE, domainColor=LINE, tickColor=LINE
+        )
+        .configure_view(stroke=None)
+    )
+    version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    svg: str = vl_convert.vegalite_to_svg(styled.to_dict(), vl_version=version)
+    return svg

@@ -1,0 +1,238 @@
+"""Findings in words: the first sentences of a report, and the last lines of an evaluation in the terminal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from longrm.evaluation.metrics import Metric
+from longrm.report import wording
+from longrm.report.material import RULES, Evaluated, Material, main_metric, metric_at, metric_of, short_name
+from longrm.report.palette import Style
+from longrm.types import Outcome
+
+_TOLD_AT_MOST = 8  # models; the tables hold all of them
+_WRONG_DATA = (
+    "rising_scores",
+    "duplicates",
+    "identical_responses",
+    "empty_responses",
+    "unreadable_rows",
+    "length_labels_off",
+    "misaligned_predictions",
+)
+"""What an audit may have found that a reader must know before believing a figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is said first about one model.
+
+    Attributes:
+        label: The model.
+        style: How it is drawn.
+        text: How good it is, in sentences.
+        known: What must be known to believe that, one sentence each.
+    """
+
+    label: str
+    style: Style
+    text: str
+    known: tuple[str, ...]
+
+
+def told(material: Material) -> list[Told]:
+    """One entry a model; of a demo, whose finding is one sentence, only models with something to be known."""
+    if material.demo is not None:
+        entries = [Told(s.label, s.style, "", _known(s.summary)) for s in material.stages]
+        return [entry for entry in entries if entry.known]
+    return [
+        Told(_name(stage), stage.style, _judged(stage.summary), _known(stage.summary))
+        for stage in material.stages[:_TOLD_AT_MOST]
+    ]
+
+
+def finding(material: Material) -> str:
+    """What a demo shows, or that there is no evaluation, in a sentence; else empty, for `told` says it."""
+    stages = {stage.label: stage.summary for stage in material.stages}
+    if material.demo is not None and {"short", "long"} <= stages.keys():
+        reach = (
+            f"Trained on short contexts, the model {_reach(stages['short']['boundary'])}; "
+            f"trained on long ones too, it {_reach(stages['long']['boundary'])}"
+        )
+        return f"{reach}{_contrast(material.demo)}."
+    if not material.stages:
+        return f"{wording.plural(len(material.trained), 'training run')}, no evaluation."
+    untold = len(material.stages) - _TOLD_AT_MOST
+    return f"{wording.plural(untold, 'more model')} in the tables below." if untold > 0 else ""
+
+
+def accuracy(summary: Mapping[str, Any]) -> str:
+    """The main accuracy with its interval, against chance."""
+    name = main_metric(summary)
+    metric = metric_of(summary["accuracy"]["strict"])
+    if metric.value is None or metric.low is None or metric.high is None:
+        return "No judgment has a known gold order, so there is no accuracy."
+    level = summary["chance"][name]
+    side = "above" if metric.low > level else "below" if metric.high < level else "not told from"
+    comparisons = wording.plural(metric.n, "comparison")
+    return (
+        f"{_upper(wording.METRIC_NAMES[name])} {_share(metric)} on {comparisons}, "
+        f"{side} chance ({wording.percent(level)})."
+    )
+
+
+def baselines(summary: Mapping[str, Any]) -> str:
+    """Which baselines the model beats and which it does not; empty if none ran beside it."""
+    beaten, others = [], []
+    for name, found in summary["baselines"].items():
+        if found["beaten"]:
+            beaten.append(name)
+        else:
+            others.append(f"{name} ({_gap(metric_of(found['difference']))})")
+    told = f"beats {wording.listed(beaten)}" if beaten else ""
+    not_told = f"does not beat {wording.listed(others)}" if others else ""
+    sentence = "; ".join(filter(None, (told, not_told)))
+    return f"{_upper(sentence)}." if sentence else ""
+
+
+def missing(summary: Mapping[str, Any]) -> str:
+    """How many comparisons have no verdict and why; empty if all have one. Errors are told by `incomplete`."""
+    counts = summary["counts"]
+    silent = {
+        outcome.replace("_", " "): count
+        for outcome, count in counts["outcomes"].items()
+        if count and outcome not in (Outcome.ANSWERED, Outcome.ERROR)
+    }
+    if not silent:
+        return ""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in silent.items())
+    all_of_them = wording.plural(counts["comparisons"], "comparison")
+    return f"{sum(silent.values()):,} of {all_of_them} without a verdict, counted as wrong: {kinds}."
+
+
+def cuts(summary: Mapping[str, Any]) -> str:
+    """How many contexts were cut, and by how much; empty if none was."""
+    cut = summary["counts"]["cut"]
+    if not cut["comparisons"]:
+        return ""
+    contexts, tokens = wording.plural(cut["comparisons"], "context"), wording.plural(cut["tokens"], "token")
+    return f"{contexts} cut to fit, by {tokens} in all."
+
+
+def order(summary: Mapping[str, Any]) -> str:
+    """What the presented order did to the verdicts; empty where only one order was asked."""
+    same = metric_at(summary, "position", "consistency")
+    first = metric_at(summary, "position", "first_wins")
+    parts = [f"the same verdict in every order {_share(same)}"] if same else []
+    parts += [f"the first shown preferred {_share(first)}"] if first else []
+    return f"{_upper('; '.join(parts))}." if parts else ""
+
+
+def rules(summary: Mapping[str, Any]) -> list[str]:
+    """The overall figure of each published rule, one sentence each."""
+    return [
+        f"{name}: {wording.published(summary[key]['overall_percent'])}."
+        for key, name in RULES.items()
+        if key in summary
+    ]
+
+
+def wrong_data(summary: Mapping[str, Any]) -> list[str]:
+    """What the audit of the data found that matters, one sentence each."""
+    found = summary.get("audit", {"findings": {}})["findings"]
+    return [
+        f"{short_name(summary['bench'])}: {found[kind]['what']} ({found[kind]['count']:,})."
+        for kind in _WRONG_DATA
+        if kind in found and found[kind]["count"]
+    ]
+
+
+def different_data(stages: Sequence[Evaluated]) -> str:
+    """That the models did not judge the same benchmark, where they did not."""
+    names = list(dict.fromkeys(short_name(stage.summary["bench"]) for stage in stages))
+    return (
+        f"Not judged on the same data, so not to be compared: {wording.listed(names)}."
+        if len(names) > 1
+        else ""
+    )
+
+
+def incomplete(stages: Sequence[Evaluated]) -> list[str]:
+    """One line a stage whose evaluation is incomplete."""
+    return [
+        f"{stage.label}: {stage.summary['counts']['outcomes']['error']} comparisons ended in an error and are "
+        "not scored; run the same evaluation again to judge them"
+        for stage in stages
+        if not stage.summary["complete"]
+    ]
+
+
+def _name(stage: Evaluated) -> str:
+    """The label, and the model where the label was too short for it."""
+    model = short_name(stage.summary["model"])
+    return stage.label if model in stage.label else f"{stage.label} · {model}"
+
+
+def _judged(summary: Mapping[str, Any]) -> str:
+    boundary = summary["boundary"]
+    reach = f"{_upper(_reach(boundary))}." if boundary else ""
+    return " ".join(filter(None, (accuracy(summary), reach, baselines(summary))))
+
+
+def _reach(boundary: Mapping[str, Any]) -> str:
+    """What a context boundary says, as the end of a sentence."""
+    tau, lengths = f"{100 * boundary['tau']:g}%", [int(key) for key in boundary["effective_n"]]
+    if boundary["status"] == "beyond_range":
+        return f"holds {tau} or more up to {wording.tokens(max(lengths))} tokens, the longest length tested"
+    if boundary["status"] == "below_range":
+        return f"is below {tau} already at {wording.tokens(min(lengths))} tokens, the shortest length tested"
+    if boundary["status"] == "resolved":
+        crossing = wording.tokens(boundary["estimate"]["value"])
+        interval = wording.boundary_interval(boundary)
+        return f"falls through {tau} near {crossing} tokens {interval}".rstrip()
+    holds = (
+        f"holds {tau} up to {wording.tokens(boundary['at_least'])} tokens" if boundary["at_least"] else None
+    )
+    falls = f"is below it from {wording.tokens(boundary['below'])} on" if boundary["below"] else None
+    if holds and falls:
+        return f"{holds} and {falls}, with its boundary unresolved between"
+    return (
+        f"{holds or f'is not shown to hold {tau} at any length'}, with its boundary unresolved by these data"
+    )
+
+
+def _contrast(demo: Mapping[str, Any]) -> str:
+    """How far the long arm is from its control at the longest length."""
+    by_length = demo["contrasts"].get("long_vs_control_short", {}).get("by_length", {})
+    if not by_length:
+        return ""
+    longest = max(by_length, key=int)
+    gap, length = metric_of(by_length[longest]), f"{wording.tokens(int(longest))} tokens"
+    if gap.value is None or gap.low is None or gap.high is None:
+        return ""
+    if gap.low <= 0 <= gap.high:
+        shown = f"{_gap(gap)} at {length}"
+        return f", but no difference from equal training on short data is resolved ({shown})"
+    sign = 1 if gap.value > 0 else -1
+    ends = sorted(100 * sign * end for end in (gap.low, gap.high))
+    return (
+        f"; at {length} that is {wording.decimal(100 * sign * gap.value, 1)} points "
+        f"[{wording.decimal(ends[0], 1)}, {wording.decimal(ends[1], 1)}] {'above' if sign > 0 else 'below'} "
+        "equal training on short data"
+    )
+
+
+def _known(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(filter(None, (missing(summary), cuts(summary))))
+
+
+def _share(metric: Metric) -> str:
+    return f"{wording.percent(metric.value)} {wording.percent_interval(metric)}".rstrip()
+
+
+def _gap(metric: Metric) -> str:
+    return f"{wording.points(metric.value)} points {wording.points_interval(metric)}".rstrip()
+
+
+def _upper(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"

@@ -1,0 +1,119 @@
+"""Whether a judge that is sure is also right."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from longrm.report import wording
+from longrm.report.drawing import MUTED, Figure, Rows, colors_of, dashes_of, shapes_of, svg_of
+from longrm.report.material import Evaluated, metric_of
+from longrm.report.sections.section import Section
+from longrm.report.tables import Cell, Row, Table, percent_cell
+
+_DRAWN_FROM = 10  # pairs in a bin; fewer say nothing
+_SIZE = 240  # pixels; the two axes have one scale
+
+
+def calibration(stages: Sequence[Evaluated]) -> Section | None:
+    """Left out where no run's scores mean anything beyond their order."""
+    shown = [stage for stage in stages if stage.summary["calibration"]]
+    if not shown:
+        return None
+    return Section(
+        "calibration",
+        "How sure, and how right",
+        "Calibration",
+        "Confidence is the probability that a margin of scores stands for. On the dotted line, verdicts of 80% "
+        "confidence are right 80% of the time; below it, the judge is too sure of itself. The error (ECE) is the mean "
+        "distance from that line.",
+        tables=(_table(shown),),
+        figure=_figure(shown),
+        folded=tuple(_bins(stage) for stage in shown),
+        fold="The numbers by confidence",
+        note=f"Bins with fewer than {_DRAWN_FROM} pairs are not drawn. Chance alone gives a calibrated judge an ECE of "
+        "about 5% with 100 pairs. Good calibration is not accuracy: a judge that is always 50% sure, and guesses, is "
+        "calibrated.",
+    )
+
+
+def _table(stages: Sequence[Evaluated]) -> Table:
+    rows = [Row(stage.label, _cells(stage.summary["calibration"]), stage.style) for stage in stages]
+    columns = ("model", "confidence from", "ECE", "ECE, temperature fitted", "pairs")
+    return Table("Expected calibration error, with 95% intervals", columns, tuple(rows))
+
+
+def _cells(found: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return (
+        Cell(
+            found["link"], f"T = {wording.decimal(found['temperature'])}" if found["temperature"] != 1 else ""
+        ),
+        percent_cell(metric_of(found["ece"])),
+        _fitted(found) if found["ece_fitted"] else Cell(wording.MISSING),
+        Cell(wording.tokens(found["ece"]["n"])),
+    )
+
+
+def _fitted(found: Mapping[str, Any]) -> Cell:
+    cell = percent_cell(metric_of(found["ece_fitted"]))
+    return Cell(cell.text, f"{cell.detail} at T = {wording.decimal(found['temperature_fitted'])}")
+
+
+def _bins(stage: Evaluated) -> Table:
+    rows = [
+        Row(
+            f"{wording.percent(found['low'])} to {wording.percent(found['high'])}",
+            (
+                Cell(wording.percent(found["confidence"])),
+                Cell(wording.percent(found["accuracy"])),
+                Cell(wording.tokens(found["n"])),
+            ),
+        )
+        for found in stage.summary["calibration"]["bins"]
+    ]
+    return Table(f"{stage.label}: by confidence", ("bin", "confidence", "accuracy", "pairs"), tuple(rows))
+
+
+def _figure(stages: Sequence[Evaluated]) -> Figure | None:
+    rows: Rows = [
+        {
+            "curve": str(number),
+            "confidence": found["confidence"],
+            "accuracy": found["accuracy"],
+            "n": found["n"],
+        }
+        for number, stage in enumerate(stages)
+        for found in stage.summary["calibration"]["bins"]
+        if found["n"] >= _DRAWN_FROM
+    ]
+    if len({row["confidence"] for row in rows}) < 2:
+        return None  # a point is no curve
+    bottom = min(0.5, int(10 * min(row["accuracy"] for row in rows)) / 10)
+    styles = [stage.style for stage in stages]
+    x = alt.X("confidence:Q", title="confidence", scale=alt.Scale(domain=[0.5, 1]), axis=_axis())
+    y = alt.Y("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[bottom, 1]), axis=_axis())
+    line = alt.Chart(alt.InlineData(values=[{"at": 0.5}, {"at": 1.0}])).mark_line(
+        color=MUTED, strokeDash=[3, 4], strokeWidth=1
+    )
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, color=colors_of(styles))
+    largest = max(row["n"] for row in rows)
+    size = alt.Size("n:Q", scale=alt.Scale(domain=[0, largest], range=[12, 150]), legend=None)
+    return Figure(
+        "calibration",
+        "Accuracy against confidence",
+        "Reliability diagram: accuracy of the verdicts in each bin of confidence, one curve a model, and the diagonal "
+        "of perfect calibration.",
+        svg_of(
+            alt.layer(
+                line.encode(x="at:Q", y="at:Q"),
+                base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes_of(styles)),
+                base.mark_point(filled=True, opacity=1).encode(size=size, shape=shapes_of(styles)),
+            ),
+            _SIZE,
+            _SIZE,
+        ),
+    )
+
+
+def _axis() -> alt.Axis:
+    return alt.Axis(format=".0%", tickCount=5)

@@ -1,0 +1,41 @@
+"""The ways in which judges fail on long contexts (LongRM, section 3), counted."""
+
+from collections.abc import Sequence
+
+from longrm.report.material import Evaluated
+from longrm.report.sections.section import Section
+from longrm.report.tables import Column, metric_table, percent_cell
+
+_COLUMNS = (
+    Column("format missed", ("failures", "format_missed"), percent_cell),
+    Column("context ignored", ("failures", "context_ignored"), percent_cell, missing="not asked"),
+    Column("explanation contradicts", ("failures", "contradicted"), percent_cell),
+)
+
+
+def failures(stages: Sequence[Evaluated]) -> Section | None:
+    """Left out where no model writes and none was asked without the context."""
+    shown = [stage for stage in stages if _fails(stage)]
+    table = metric_table("Share of askings that failed in this way, with 95% intervals", shown, _COLUMNS)
+    if table is None:
+        return None
+    unasked = [stage.label for stage in shown if stage.summary["failures"]["context_ignored"] is None]
+    return Section(
+        "failures",
+        "How it fails",
+        "Failures",
+        "Format missed: the text holds no verdict. Context ignored: the verdict stays when the context is taken away "
+        "or swapped for another; a judge that then guesses keeps it for half of the pairs by luck. Explanation "
+        "contradicts: it argues for another response than the verdict names, as far as its words tell.",
+        tables=(table,),
+        note="Whether the context is ignored was not asked; to ask, add --set judging.context_check=swapped."
+        if unasked
+        else "",
+    )
+
+
+def _fails(stage: Evaluated) -> bool:
+    found = stage.summary["failures"]
+    missed = found["format_missed"]
+    told = found["context_ignored"] is not None or found["contradicted"] is not None
+    return told or bool(missed and missed["value"])

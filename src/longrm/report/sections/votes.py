@@ -1,0 +1,79 @@
+"""What asking more often is worth."""
+
+from collections.abc import Sequence
+
+import altair as alt
+
+from longrm.report import wording
+from longrm.report.drawing import Figure, Rows, colors_of, dashes_of, shapes_of, svg_of
+from longrm.report.material import Evaluated, metric_at
+from longrm.report.sections.section import Section
+from longrm.report.tables import Row, Table, percent_cell
+
+_WIDTH, _HEIGHT = 280, 190
+
+
+def votes(stages: Sequence[Evaluated]) -> Section | None:
+    """Left out where no run voted."""
+    shown = [stage for stage in stages if stage.summary["votes"]]
+    if not shown:
+        return None
+    return Section(
+        "votes",
+        "What more votes are worth",
+        "Votes",
+        "The accuracy that the first k votes would have had, averaged over which k votes come first. All points come "
+        "from one run, so that they differ by less than their intervals suggest.",
+        tables=(_table(shown),),
+        figure=_figure(shown),
+    )
+
+
+def _table(stages: Sequence[Evaluated]) -> Table:
+    counts = sorted({int(k) for stage in stages for k in stage.summary["votes"]["at"]})
+    rows = [
+        Row(
+            stage.label,
+            tuple(percent_cell(metric_at(stage.summary, "votes", "at", str(k))) for k in counts),
+            stage.style,
+        )
+        for stage in stages
+    ]
+    columns = ("model", *(wording.plural(k, "vote") for k in counts))
+    return Table("Accuracy by votes per order, with 95% intervals", columns, tuple(rows))
+
+
+def _figure(stages: Sequence[Evaluated]) -> Figure | None:
+    rows: Rows = [
+        {"curve": str(number), "votes": int(k), "value": m["value"], "low": m["low"], "high": m["high"]}
+        for number, stage in enumerate(stages)
+        for k, m in stage.summary["votes"]["at"].items()
+        if m["value"] is not None
+    ]
+    if not rows:
+        return None
+    counts = sorted({row["votes"] for row in rows})
+    styles = [stage.style for stage in stages]
+    x = alt.X(
+        "votes:Q",
+        title="votes per order",
+        scale=alt.Scale(domain=[counts[0], counts[-1]], nice=False),
+        axis=alt.Axis(values=counts, format="d", labelOverlap=True, grid=False),
+    )
+    scale = alt.Scale(zero=False, nice=True)
+    y = alt.Y("value:Q", title="accuracy", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=colors_of(styles))
+    return Figure(
+        "votes",
+        "Accuracy by votes",
+        f"Line chart of accuracy against votes per order, from {counts[0]} to {counts[-1]}, one curve a model.",
+        svg_of(
+            alt.layer(
+                base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+                base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
+                base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles)),
+            ),
+            _WIDTH,
+            _HEIGHT,
+        ),
+    )

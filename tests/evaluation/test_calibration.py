@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.calibration import calibration_curve
+from sklearn.linear_model import LogisticRegression
+
+from longrm.evaluation.calibration import calibration, fitted_temperature
+from longrm.evaluation.gold_pairs import GoldPairs
+from longrm.runs.records import Trial
+from longrm.types import Outcome
+
+OPTIONS = {"seed": 0, "resamples": 300}
+
+
+def calibrated(scored, records, scale):
+    kept, table = scored(records)
+    return calibration(kept, GoldPairs.of(kept, table), scale, **OPTIONS)
+
+
+@pytest.fixture
+def honest(judgment):
+    """Logits whose sigmoid is the probability of the gold order; then spread by a factor."""
+
+    def make(factor, n=4000):
+        rng = np.random.default_rng(0)
+        logits = rng.normal(0, 1.5, n)
+        right = rng.random(n) < expit(np.abs(logits))
+        margins = np.where(right, 1, -1) * np.abs(logits) * factor
+        return [judgment(str(k), f"g{k // 2}", scores=(m, 0.0)) for k, m in enumerate(margins.tolist())]
+
+    return make
+
+
+def test_the_curve_is_scikit_learns(scored, honest):
+    records = honest(1.7)
+    found = calibrated(scored, records, "logit")
+    margins = np.array([record.scores[0] for record in records])
+    # Our ten bins are the upper half of twenty from 0 to 1.
+    accuracy, confidence = calibration_curve(margins > 0, expit(np.abs(margins)), n_bins=20)
+    assert [b["accuracy"] for b in found["bins"]] == pytest.approx(accuracy)
+    assert [b["confidence"] for b in found["bins"]] == pytest.approx(confidence)
+    counts = np.histogram(expit(np.abs(margins)), np.linspace(0.5, 1, 11))[0]
+    assert [b["n"] for b in found["bins"]] == counts.tolist()
+    expected = (counts / counts.sum() * np.abs(accuracy - confidence)).sum()
+    assert found["ece"]["value"] == pytest.approx(expected)
+    assert found["ece"]["low"] < expected < found["ece"]["high"]
+
+
+def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
+    margins = np.array([record.scores[0] for record in honest(3.0)])
+    both = np.concatenate([margins, -margins])[:, None]  # a regression wants both labels
+    peer = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-8)
+    peer.fit(both, np.repeat([1, 0], margins.size))
+    assert fitted_temperature(margins) == pytest.approx(1 / peer.coef_[0, 0], rel=1e-3)
+    assert fitted_temperature(margins) == pytest.approx(3.0, rel=0.1)
+
+
+def test_an_overconfident_judge_shows_and_a_fitted_temperature_mends_it(scored, honest):
+    fair, bold = (calibrated(scored, honest(factor), "logit") for factor in (1.0, 4.0))
+    assert fair["ece"]["value"] < 0.03
+    assert bold["ece"]["low"] > 0.1
+    assert bold["ece_fitted"]["value"] < 0.03
+    assert bold["temperature_fitted"] == pytest.approx(4 * fair["temperature_fitted"], rel=1e-3)
+    assert (bold["link"], bold["temperature"]) == ("logistic", 1.0)
+    points = calibrated(scored, honest(4.0), "points")
+    assert points["link"] == "logistic, temperature fitted"
+    assert points["temperature"] == bold["temperature_fitted"]
+    assert points["ece"] == bold["ece_fitted"]
+    assert points["ece_fitted"] is points["temperature_fitted"] is None
+
+
+def test_vote_shares_by_hand(asked, judgment, scored):
+    ab, ba = (0, 1), (1, 0)
+    a, b, tie = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
+    records = [
+        asked("all", (ab, a), (ba, a)),  # 1.0, right
+        asked("even", (ab, a), (ba, b)),  # 0.5, a tie
+        asked("three of four", (ab, b), (ab, b), (ba, b), (ba, a)),  # 0.75, wrong
+        asked("half a vote", (ab, a), (ba, tie)),  # 0.75, right
+        asked("silent", (ab, a), (ba, ())),  # left out
+        judgment("ranking", ranks=(3, 1, 2), ranking=(1, 0, 2)),  # 1.0: two pairs right, one wrong
+    ]
+    found = calibrated(scored, records, "verdict")
+    assert found["link"] == "vote share"
+    assert [(b["low"], b["high"], b["n"], b["confidence"], b["accuracy"]) for b in found["bins"]] == [
+        (0.5, 0.55, 1, 0.5, 0.5),
+        (0.7, 0.75, 2, 0.75, 0.5),
+        (0.95, 1.0, 4, 1.0, 0.75),
+    ]
+    assert found["ece"]["value"] == pytest.approx((0 + 2 * 0.25 + 4 * 0.25) / 7)
+
+
+def test_a_separated_judge_has_a_finite_temperature(scored, judgment):
+    records = [judgment(str(k), scores=(float(k + 1), 0.0)) for k in range(20)]
+    found = calibrated(scored, records, "points")
+    assert 0 < found["temperature"] < 1.0
+    assert found["ece"]["value"] < 0.01
+    ties = calibrated(scored, [judgment(str(k), scores=(2.0, 2.0)) for k in range(3)], "points")
+    assert [b["confidence"] for b in ties["bins"]] == [0.5]
+
+
+def test_without_a_meaning_or_an_answer_there_is_none(scored, judgment):
+    assert calibrated(scored, [judgment(scores=(1.0, 0.0))], "none") is None
+    assert calibrated(scored, [judgment(outcome=Outcome.UNPARSED)], "logit") is None
+    silent = judgment(outcome=Outcome.UNPARSED, trials=(Trial((0, 1), Outcome.UNPARSED),) * 2)
+    assert calibrated(scored, [silent], "verdict") is None

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from longrm.evaluation.position import position
+from longrm.runs.records import Trial
+from longrm.types import Outcome
+
+OPTIONS = {"seed": 0, "resamples": 200}
+AB, BA = (0, 1), (1, 0)
+
+
+def values(found):
+    return {
+        name: found[name]["value"]
+        for name in ("consistency", "first_wins", "single_order", "order_cancelled")
+    }
+
+
+def test_both_orders_by_hand(asked, judgment, scored):
+    records = [
+        asked("right twice", (AB, (1.0, 0.0)), (BA, (1.0, 0.0))),
+        asked("wrong twice", (AB, (0.0, 1.0)), (BA, (0.0, 1.0))),
+        asked("first twice", (AB, (1.0, 0.0)), (BA, (0.0, 1.0))),
+        asked("tie twice", (AB, (0.5, 0.5)), (BA, (0.5, 0.5))),
+        asked("right, then tie", (AB, (1.0, 0.0)), (BA, (0.5, 0.5))),
+        asked("second, then silent", (AB, (0.0, 1.0)), (BA, ())),
+        judgment("one order", scores=(0.0, 1.0)),
+    ]
+    found = position(*scored(records), **OPTIONS)
+    # Consistent: right twice, wrong twice, tie twice, of the five that were answered in both orders.
+    # Decided askings: 2, 2, 2, 0, 1, 1; the first response won 1, 1, 2, 0, 1, 0 of them.
+    # One asking is right by 1, 0, (1 + 0) / 2, 1/2, (1 + 1/2) / 2, (0 + 0) / 2.
+    assert values(found) == {
+        "consistency": 3 / 5,
+        "first_wins": 5 / 8,
+        "single_order": pytest.approx((1 + 0 + 0.5 + 0.5 + 0.75 + 0) / 6),
+        "order_cancelled": pytest.approx((1 + 0 + 0.5 + 0.5 + 1 + 0) / 6),
+    }
+    assert (found["consistency"]["n"], found["first_wins"]["n"], found["single_order"]["n"]) == (5, 8, 6)
+    # Eleven askings were answered; the three ties give half to each place.
+    assert found["by_place"]["0"]["value"] == pytest.approx((5 + 1.5) / 11)
+    assert found["by_place"]["1"]["value"] == pytest.approx((3 + 1.5) / 11)
+
+
+def test_three_responses_in_a_latin_square(asked, scored):
+    orders = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+    always_first = [(order, [float(order[0] == index) for index in range(3)]) for order in orders]
+    always_best = [(order, (1.0, 0.5, 0.0)) for order in orders]
+    records = [
+        asked("first", *always_first, ranks=(1, 2, 3)),
+        asked("best", *always_best, ranks=(1, 2, 3)),
+    ]
+    found = position(*scored(records), **OPTIONS)
+    assert found["consistency"]["value"] == 1 / 2
+    assert found["first_wins"]["value"] is None  # asked of pairs only
+    assert [place["value"] for place in found["by_place"].values()] == pytest.approx([4 / 6, 1 / 6, 1 / 6])
+    assert found["single_order"]["value"] == pytest.approx((1 / 3 + 1) / 2)
+    assert found["order_cancelled"]["value"] == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_rankings_and_votes_count_by_their_points(judgment, scored):
+    ranking = Trial((0, 1, 2), Outcome.ANSWERED, ranking=(2, 0, 1))
+    turned = Trial((2, 1, 0), Outcome.ANSWERED, ranking=(2, 1, 0))
+    records = [judgment("r", ranks=(2, 3, 1), scores=(0.25, 0.25, 1.0), trials=(ranking, turned))]
+    assert values(position(*scored(records), **OPTIONS))["consistency"] == 1.0
+    votes = [Trial(AB, Outcome.ANSWERED, s) for s in ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0))]
+    swapped = [Trial(BA, Outcome.ANSWERED, (1.0, 0.0)), Trial(BA, Outcome.UNPARSED)]
+    records = [judgment("v", scores=(0.8, 0.2), trials=(*votes, *swapped))]
+    found = values(position(*scored(records), **OPTIONS))
+    assert (found["consistency"], found["single_order"]) == (1.0, 3 / 5)
+
+
+def test_a_biased_judge_is_told_from_a_fair_one(asked, scored):
+    rng = np.random.default_rng(0)
+
+    def judge(k, first):
+        wins = rng.random(2) < first  # whether the response shown first wins, in each order
+        return asked(
+            str(k), (AB, (1.0, 0.0) if wins[0] else (0.0, 1.0)), (BA, (0.0, 1.0) if wins[1] else (1.0, 0.0))
+        )
+
+    fair, biased = (
+        position(*scored([judge(k, p) for k in range(400)]), **OPTIONS)["first_wins"] for p in (0.5, 0.7)
+    )
+    assert fair["low"] < 0.5 < fair["high"]
+    assert 0.5 < biased["low"] < 0.7 < biased["high"]
+
+
+def test_one_order_each_says_nothing(judgment, scored):
+    assert position(*scored([judgment("a", scores=(1.0, 0.0))]), **OPTIONS) is None
+    twice = Trial(AB, Outcome.ANSWERED, (1.0, 0.0))
+    assert position(*scored([judgment("a", scores=(1.0, 0.0), trials=(twice, twice))]), **OPTIONS) is None

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from longrm.evaluation.metrics import ratio
+from longrm.evaluation.power import POWER, comparisons_needed, recommended
+from longrm.evaluation.table import ScoreTable
+
+OPTIONS = {"seed": 0, "resamples": 400}
+
+
+def test_the_formula_by_hand():
+    # (1.95996 + 1.64485)^2 = 12.9947; a tenth more is allowed for.
+    assert comparisons_needed(0.75) == int(np.ceil(1.1 * 12.9947 * (0.75 * 0.25 + 0.65 * 0.35) / 0.01))
+    assert comparisons_needed(0.75, 2.0) == pytest.approx(2 * comparisons_needed(0.75), abs=2)
+    assert comparisons_needed(0.25) == comparisons_needed(0.75)
+    assert 0 < comparisons_needed(1.0) < comparisons_needed(0.9)
+
+
+@pytest.mark.parametrize("per_group", [1, 4])
+def test_that_many_tell_a_judge_ten_points_off_apart(clustered, per_group):
+    rate, dependence, runs = 0.8, 0.3, 200
+    design = 1 + (per_group - 1) * dependence
+    needed = comparisons_needed(rate, design)
+
+    def told_apart(n):
+        groups, apart = n // per_group, 0
+        for seed in range(runs):
+            rng = np.random.default_rng(seed)
+            ours, theirs = (_right(rng, groups, per_group, p, dependence) for p in (rate, rate - 0.1))
+            group = np.arange(ours.size) // per_group
+            paired = ratio(ours - theirs, np.ones(ours.size), group, span=(-1.0, 1.0), **OPTIONS)
+            apart += paired.low > 0
+        return apart / runs
+
+    assert told_apart(needed) >= POWER - 0.02
+    assert told_apart(needed // 3) < 0.8  # negative control
+
+
+def _right(rng, groups, per_group, rate, dependence):
+    spread = (1 - dependence) / dependence
+    shares = rng.beta(rate * spread, (1 - rate) * spread, groups) if per_group > 1 else np.full(groups, rate)
+    return (rng.random((groups, per_group)) < shares[:, None]).astype(float).ravel()
+
+
+def test_dependent_comparisons_ask_for_more(clustered, judgment):
+    def needed(records):
+        return recommended(ScoreTable.of(records), **OPTIONS)["comparisons"]
+
+    rng = np.random.default_rng(0)
+    independent = clustered(rng, 800, 1, 0.75, 0.3)
+    dependent = clustered(rng, 200, 4, 0.75, 0.5)
+    assert needed(independent) == pytest.approx(comparisons_needed(0.75), rel=0.1)
+    assert needed(dependent) == pytest.approx(comparisons_needed(0.75, 2.5), rel=0.25)
+    # All right in ten groups of five: nothing shows how they depend, so that each group counts once.
+    alike = [judgment(f"{k}", f"g{k // 5}", scores=(1.0, 0.0)) for k in range(50)]
+    assert needed(alike) == comparisons_needed(1.0, 5.0)
+    assert recommended(ScoreTable.of([]), **OPTIONS) is None

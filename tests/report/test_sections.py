@@ -1,0 +1,312 @@
+"""What a report says about the judging itself: every figure is the summary's, and nothing is said of nothing."""
+
+import html.parser
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from longrm.report import build
+from longrm.report.sections import SECTIONS
+from longrm.reward_models.trials import latin_square, together
+from longrm.runs.records import JudgmentRecord, Trial
+from longrm.types import Outcome
+
+RELEASE = {
+    "overall_percent": 43.756,
+    "by_task_percent": {"Cite": 50.0, "Code": None},
+    "by_rank_percent": {"2": 37.3},
+    "errs": [{"id": f"Cite-{n}", "why": "first_match"} for n in range(12)] + [{"id": "Code-1", "why": "tie"}],
+}
+
+
+class Tables(html.parser.HTMLParser):
+    """The tables of a page: caption -> row header -> column -> the cell's words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: dict[str, dict[str, dict[str, str]]] = {}
+        self._rows: list[list[str]] = []
+        self._caption: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self._rows, self._caption = [], ""
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("th", "td"):
+            self._rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "table":
+            head, *rows = self._rows
+            found = {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+            assert self._caption not in self.found
+            self.found[str(self._caption)] = found
+            self._caption = None
+
+    def handle_data(self, data: str) -> None:
+        words = " ".join(data.split())
+        if self._caption is None or not words:
+            return
+        if self._rows:
+            self._rows[-1][-1] = f"{self._rows[-1][-1]} {words}".strip()
+        else:
+            self._caption += words
+
+
+def sign(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def share(metric: dict[str, Any]) -> str:
+    value, low, high = (100 * metric[key] for key in ("value", "low", "high"))
+    return sign(f"{value:.1f}% [{low:.1f}, {high:.1f}]")
+
+
+def gap(metric: dict[str, Any]) -> str:
+    value, low, high = (100 * metric[key] for key in ("value", "low", "high"))
+    return sign(f"{value:+.1f} [{low:+.1f}, {high:+.1f}]")
+
+
+def anchors(text: str) -> set[str]:
+    return set(re.findall(r'<h2 id="([\w-]+)">', text))
+
+
+@pytest.fixture(scope="module")
+def rich(synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two judges that write and one that scores; read only."""
+    folder = tmp_path_factory.mktemp("rich")
+    added = {"audit": synthetic.AUDIT, "release_rule": RELEASE}
+    synthetic.write_evaluation(
+        folder / "one", synthetic.written(1, votes=3), scale="verdict", rule="judgebench", added=added
+    )
+    synthetic.write_evaluation(
+        folder / "two", synthetic.written(2), scale="verdict", added={"audit": synthetic.AUDIT}
+    )
+    synthetic.write_evaluation(
+        folder / "scores", synthetic.judgments(synthetic.CURVES["short"], 3), scale="logit"
+    )
+    build([folder / "one", folder / "two", folder / "scores"], folder / "rich.html")
+    return {"page": folder / "rich.html"} | {name: folder / name for name in ("one", "two", "scores")}
+
+
+@pytest.fixture(scope="module")
+def tables(rich: dict[str, Path]) -> dict[str, dict[str, dict[str, str]]]:
+    return Tables(rich["page"].read_text()).found
+
+
+@pytest.fixture(scope="module")
+def summaries(rich: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{name} · tiny": json.loads((rich[name] / "summary.json").read_text())
+        for name in ("one", "two", "scores")
+    }
+
+
+def test_accuracy_with_and_without_the_missing_verdicts(tables: Any, summaries: Any) -> None:
+    found = tables["Accuracy, with 95% intervals"]
+    assert found.keys() == {"one · tiny", "two · tiny"}  # the third answered all
+    rates = tables[
+        "What the comparisons came to, the contexts that were cut to fit, and the askings that had to be repeated"
+    ]
+    for label, row in found.items():
+        held = summaries[label]
+        assert row["strict"] == share(held["accuracy"]["strict"])
+        assert row["with chance credit"] == share(held["accuracy"]["chance_credit"])
+        assert row["answered only"] == share(held["accuracy"]["answered"])
+        assert rates[label] == {
+            name: share(held["outcome_rates"][name]) for name in ("answered", "unparsed", "truncated")
+        } | {
+            "contexts cut": f"6 {held['counts']['cut']['tokens']:,} tokens",
+            "asked again": str(held["counts"]["retried"]),
+        }
+    assert summaries["one · tiny"]["accuracy"]["strict"] != summaries["one · tiny"]["accuracy"]["answered"]
+
+
+def test_tasks_micro_and_macro(tables: Any, summaries: Any) -> None:
+    found = tables["Accuracy by task, with 95% intervals"]
+    assert list(found) == [
+        "Cite", "Code", "Math", "records", "all comparisons (micro)", "mean over tasks (macro)"
+    ]  # fmt: skip
+    for label, held in summaries.items():
+        metrics = held["metrics"]
+        for task in ("Cite", "Code", "Math", "records"):
+            part = metrics["by_task"].get(task)
+            written = f"{share(part['pair_accuracy'])} n = {part['pair_accuracy']['n']}" if part else "–"
+            assert found[task][label] == written
+        assert found["all comparisons (micro)"][label].startswith(share(metrics["overall"]["pair_accuracy"]))
+        assert found["mean over tasks (macro)"][label] == share(metrics["macro"]["by_task"])
+        at = metrics["by_task_and_length"].get("Cite", {}).get("4096")
+        if at:
+            shown = tables[f"{label}: by task and length in tokens"]["Cite"]["4,096"]
+            assert shown.startswith(share(at["pair_accuracy"]))
+    assert set(tables["Accuracy by subtype, with 95% intervals"]) == {
+        "inter", "intra", "all comparisons (micro)"
+    }  # fmt: skip
+
+
+def test_baselines(tables: Any, summaries: Any) -> None:
+    found = tables["Accuracy less that of each baseline, in percentage points"]
+    assert found.keys() == {"one · tiny", "two · tiny"}
+    for label, row in found.items():
+        held = summaries[label]
+        for name, beside in held["baselines"].items():
+            expected = f"{gap(beside['difference'])}; it earns {100 * beside['value']['value']:.1f}%"
+            assert row[f"over {name}"] == expected
+        assert row["beats all"] == ("yes" if held["beats_baselines"] else "no")
+
+
+def test_order_and_length(tables: Any, summaries: Any) -> None:
+    order = tables["Order of presentation, with 95% intervals"]
+    length = tables["Accuracy by which response is longer, and pairs of different gold rank judged equal"]
+    assert order.keys() == length.keys() == {"one · tiny", "two · tiny"}
+    for label in order:
+        position, bias = summaries[label]["position"], summaries[label]["length_bias"]
+        assert list(order[label].values()) == [
+            share(position[key]) for key in ("consistency", "first_wins", "single_order", "order_cancelled")
+        ]
+        assert list(length[label].values()) == [
+            share(bias["better_longer"]),
+            share(bias["better_shorter"]),
+            gap(bias["difference"]),
+            share(summaries[label]["ties"]),
+        ]
+
+
+def test_calibration(tables: Any, summaries: Any, rich: dict[str, Path]) -> None:
+    found = tables["Expected calibration error, with 95% intervals"]
+    for label, held in summaries.items():
+        calibration = held["calibration"]
+        assert found[label]["ECE"] == share(calibration["ece"])
+        assert found[label]["confidence from"] == calibration["link"]
+        fitted = calibration["ece_fitted"]
+        told = f"{share(fitted)} at T = {calibration['temperature_fitted']:.2f}" if fitted else "–"
+        assert found[label]["ECE, temperature fitted"] == told
+        bins = tables[f"{label}: by confidence"].values()
+        assert [row["pairs"] for row in bins] == [str(one["n"]) for one in calibration["bins"]]
+    assert found["scores · tiny"]["ECE, temperature fitted"] != "–"
+    drawn = (rich["page"].with_name("rich-figures") / "calibration.svg").read_text()
+    held = [one["n"] for stage in summaries.values() for one in stage["calibration"]["bins"]]
+    assert 0 < min(held) < 10  # too few to be drawn
+    points = re.search(r'<g class="mark-symbol[^>]*layer_2[^>]*>(.*?)</g>', drawn, re.DOTALL)
+    assert points
+    assert points[1].count("<path") == sum(n >= 10 for n in held)
+
+
+def test_votes(tables: Any, summaries: Any) -> None:
+    found = tables["Accuracy by votes per order, with 95% intervals"]
+    for label, row in found.items():
+        at = summaries[label]["votes"]["at"]
+        assert list(row.values()) == [share(at[k]) if k in at else "–" for k in ("1", "2", "3")]
+    assert found["two · tiny"]["3 votes"] == "–"
+
+
+def test_failures_and_what_was_not_asked(
+    tables: Any, summaries: Any, synthetic: ModuleType, tmp_path: Path
+) -> None:
+    caption = "Share of askings that failed in this way, with 95% intervals"
+    for label, row in tables[caption].items():
+        held = summaries[label]["failures"]
+        assert row == {
+            "format missed": share(held["format_missed"]),
+            "context ignored": share(held["context_ignored"]),
+            "explanation contradicts": share(held["contradicted"]),
+        }
+    unasked = [replace(record, context_check="") for record in synthetic.written(1)]
+    synthetic.write_evaluation(tmp_path / "unasked", unasked, scale="verdict")
+    synthetic.write_evaluation(tmp_path / "asked", synthetic.written(1), scale="verdict")
+    build([tmp_path / "unasked", tmp_path / "asked"], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert Tables(text).found[caption]["unasked · tiny"]["context ignored"] == "not asked"
+    assert "--set judging.context_check=swapped" in text
+    build([tmp_path / "asked"], tmp_path / "asked.html")
+    assert "--set judging.context_check=swapped" not in (tmp_path / "asked.html").read_text()
+
+
+def test_published_rules_stand_apart(tables: Any, summaries: Any, rich: dict[str, Path]) -> None:
+    rule = summaries["one · tiny"]["judgebench_rule"]
+    row = tables["JudgeBench's own rule"]
+    assert row.keys() == {"one · tiny"}
+    assert row["one · tiny"] == {"overall": f"{rule['overall_percent']:.2f}%"} | {
+        name: f"{value:.2f}%" for name, value in rule["by_category_percent"].items()
+    }
+    assert tables["The LongRM release's own scoring"]["one · tiny"] == {
+        "overall": "43.76%", "Cite": "50.00%", "Code": "–", "best of 2": "37.30%"
+    }  # fmt: skip
+    errs = tables["one · tiny: comparisons that the release's scoring gets wrong"]
+    assert errs["first match"] == {
+        "comparisons": "12",
+        "the first of them": ", ".join(f"Cite-{n}" for n in range(10)),
+    }
+    assert errs["tie"]["comparisons"] == "1"
+    assert "with nothing else on this page" in rich["page"].read_text()
+
+
+def test_the_audit_is_told_once_for_all_who_judged_the_same_data(tables: Any, rich: dict[str, Path]) -> None:
+    found = tables["probe: what was found in 48 comparisons"]
+    assert found == {"comparisons that came before": {"count": "2", "the first of them": "Cite/1; <b>Cite/2"}}
+    text = rich["page"].read_text()
+    assert "Looked for in the data, and not found: empty responses." in text
+    assert text.count("probe: comparisons that came before (2).") == 1
+    assert "<b>" not in text
+
+
+def test_places_are_told_where_more_than_two_are_shown(synthetic: ModuleType, tmp_path: Path) -> None:
+    records = []
+    for number in range(12):
+        order = latin_square((2, 0, 1))
+        trials = tuple(
+            Trial(at, Outcome.ANSWERED, ranking=(at[0], *sorted(at[1:]))) for at in order
+        )  # always the first shown
+        whole = together(trials)
+        records.append(
+            JudgmentRecord(
+                f"{number:04}", f"{number}", whole.outcome, (1, 2, 3), order[0], whole.scores, trials=trials
+            )
+        )
+    synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=0)
+    build([tmp_path / "run"], tmp_path / "run.html")
+    found = Tables((tmp_path / "run.html").read_text()).found
+    row = found["Share of askings that judged the response at this place best"]["run · tiny"]
+    assert [cell.partition(" ")[0] for cell in row.values()] == ["100.0%", "0.0%", "0.0%"]
+    assert "prefers the first shown" not in found["Order of presentation, with 95% intervals"]["run · tiny"]
+
+
+def test_nothing_is_said_of_nothing(rich: dict[str, Path], synthetic: ModuleType, tmp_path: Path) -> None:
+    names = {make.__name__ for make in SECTIONS}
+    assert names <= anchors(rich["page"].read_text())
+    records = synthetic.judgments(synthetic.CURVES["long"], 1)
+    synthetic.write_evaluation(tmp_path / "plain", records)
+    build([tmp_path / "plain"], tmp_path / "plain.html")
+    assert not names & anchors((tmp_path / "plain.html").read_text())
+
+
+def test_a_demo_hardly_grows(demo: Path, tmp_path: Path) -> None:
+    build([demo], tmp_path / "demo.html")
+    told = {make.__name__ for make in SECTIONS} & anchors((tmp_path / "demo.html").read_text())
+    assert told == {"calibration"}
+
+
+def test_what_must_be_known_stands_at_the_top(rich: dict[str, Path]) -> None:
+    first = rich["page"].read_text().partition('aria-label="Finding"')[2].partition("</section>")[0]
+    for said in (
+        "6 of 48 comparisons without a verdict, counted as wrong: 3 unparsed, 3 truncated.",
+        "6 contexts cut to fit",
+        "Beats longest",
+        "probe: comparisons that came before (2).",
+    ):
+        assert said in first
+
+
+def test_equal_runs_give_equal_bytes(rich: dict[str, Path], tmp_path: Path) -> None:
+    build([rich["one"], rich["two"], rich["scores"]], tmp_path / "rich.html")
+    assert (tmp_path / "rich.html").read_bytes() == rich["page"].read_bytes()
+    assert {path.name for path in (tmp_path / "rich-figures").glob("*.svg")} >= {
+        "baselines.svg", "calibration.svg", "votes.svg"
+    }  # fmt: skip

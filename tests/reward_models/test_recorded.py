@@ -1,0 +1,243 @@
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.judgebench import comparisons
+from longrm.errors import DataError
+from longrm.reward_models.recorded import RecordedRewardModel, recorded_decisions
+from longrm.runs.logs import Log
+from longrm.runs.records import JudgmentRecord, Trial
+from longrm.types import Comparison, Cut, Outcome, ask
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
+
+
+def comparison(name: str, responses: int = 2) -> Comparison:
+    texts = [f"response number {index}" for index in range(responses)]
+    return Comparison(
+        name,
+        name,
+        ({"role": "user", "content": "?"},),
+        tuple(({"role": "assistant", "content": text},) for text in texts),
+    )
+
+
+def judged(model: RecordedRewardModel, about: Comparison):
+    """The judgments of all recorded askings."""
+    orders = model.orders(about.id)
+    return model.judge([ask(about, order, trial) for trial, order in enumerate(orders)])
+
+
+@pytest.fixture
+def put(tmp_path):
+    def write(name: str, *rows: dict) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def pair(name: str, *judgments) -> dict:
+    return {"pair_id": name, "judgments": list(judgments)}
+
+
+def wrote(text: str, decision: str | None = None) -> dict:
+    return {"judgment": {"judge_model": "j", "prompt": "", "response": text}, "decision": decision}
+
+
+def scored(*scores: float) -> dict:
+    return {
+        "judgment": {"judge_model": "j", "prompt": "", "response": "", "scores": scores},
+        "decision": "A>B",
+    }
+
+
+def log(path: Path, *records: JudgmentRecord) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Log(path, JudgmentRecord) as open_log:
+        open_log.append(*records)
+    return path
+
+
+TRIALS = (
+    Trial((1, 0), Outcome.ANSWERED, scores=(0.2, 0.9), explanation="so", attempts=2, contradicted=True),
+    Trial((0, 1), Outcome.TRUNCATED, detail="too long an answer"),
+)
+OURS = JudgmentRecord("a", "g", Outcome.TRUNCATED, order=(1, 0), tokens=7, cut=Cut("left", 3), trials=TRIALS)
+RANKED = JudgmentRecord("b", "g", Outcome.ANSWERED, order=(2, 0, 1), ranking=(1, 2, 0))
+
+
+def test_our_own_run_is_answered_as_it_was(tmp_path):
+    log(tmp_path / "run/judgments.jsonl", OURS, RANKED)
+    (tmp_path / "run/summary.json").write_text('{"scale": "points"}')
+    model = RecordedRewardModel.load(tmp_path / "run")
+    assert (model.scale, model.sees_order, model.samples) == ("points", True, False)
+    assert model.orders("a") == ((1, 0), (0, 1))
+    first, second = judged(model, comparison("a"))
+    assert first.scores == (0.9, 0.2)  # as they were presented
+    assert (first.explanation, first.attempts, first.contradicted) == ("so", 2, True)
+    assert (first.prompt_tokens, first.cut) == (7, Cut("left", 3))
+    assert (second.outcome, second.detail) == (Outcome.TRUNCATED, "too long an answer")
+    (ranked,) = judged(model, comparison("b", 3))
+    assert ranked.order == (2, 0, 1)  # shown at 2 is response 1, the best; then 2, then 0
+
+
+def test_our_log_alone_has_no_scale_and_its_last_record_counts(tmp_path):
+    failed = replace(RANKED, outcome=Outcome.ERROR, ranking=())
+    model = RecordedRewardModel.load(log(tmp_path / "judgments.jsonl", failed, RANKED))
+    assert model.scale == "none"
+    assert judged(model, comparison("b", 3))[0].outcome is Outcome.ANSWERED
+
+
+def test_what_was_not_recorded_is_an_error(put):
+    model = RecordedRewardModel.load(put("j.jsonl", pair("p", scored(1, 2), scored(2, 1))))
+    known, unknown = comparison("p"), comparison("q")
+    queries = [ask(known, (0, 1), 2), ask(unknown, (0, 1)), ask(comparison("p", 3), (0, 1, 2))]
+    judgments = model.judge(queries)
+    assert {judgment.outcome for judgment in judgments} == {Outcome.ERROR}
+    assert [judgment.detail for judgment in judgments] == [
+        "asking 3 of 'p' is not in the record",
+        "'q' is not in the record",
+        "'p' was recorded with 2 responses, and has 3",
+    ]
+    assert model.orders("q") == ()
+
+
+def test_scores_of_judgebench_are_in_presented_order(put):
+    model = RecordedRewardModel.load(put("j.jsonl", pair("p", scored(1.5, 2), scored(2, 1.5))))
+    assert model.scale == "logit"
+    assert model.orders("p") == ((0, 1), (1, 0))
+    assert [judgment.scores for judgment in judged(model, comparison("p"))] == [(1.5, 2.0), (2.0, 1.5)]
+
+
+def test_texts_of_judgebench_are_parsed(put):
+    rows = [
+        pair("p", wrote("A is fine.\n\n[[A>>B]]"), wrote("[[A]] at first; no.\n\n[[B>A]]")),
+        pair("q", wrote("No idea."), None),
+    ]
+    model = RecordedRewardModel.load(put("j.jsonl", *rows))
+    assert model.scale == "verdict"
+    first, second = judged(model, comparison("p"))
+    assert (first.scores, second.scores) == ((1, 0), (0, 1))
+    assert first.explanation == "A is fine.\n\n[[A>>B]]"
+    silent, missing = judged(model, comparison("q"))
+    assert (silent.outcome, silent.explanation) == (Outcome.UNPARSED, "No idea.")
+    assert (missing.outcome, missing.detail) == (Outcome.UNPARSED, "the record holds no judgment")
+
+
+def test_recorded_decisions_are_those_of_the_file(put):
+    path = put("j.jsonl", pair("p", wrote("[[A>B]]", "A>B"), None), pair("q", wrote("?", None)))
+    assert recorded_decisions(path) == {("p", 0): "A>B", ("p", 1): None, ("q", 0): None}
+
+
+def test_several_judges_are_not_mixed(put, tmp_path):
+    for name in ("one.jsonl", "two.jsonl"):
+        put(f"both/{name}", pair("p", scored(1, 2)))
+    with pytest.raises(DataError, match=r"several judges \(one.jsonl, two.jsonl\); name one"):
+        RecordedRewardModel.load(tmp_path / "both")
+
+
+def result(output, order, **fields) -> dict:
+    return {
+        "output": output,
+        "shuffled_order": order,
+        "subset": "Cite",
+        "tasktype": "PairWise",
+        "subtype": "same",
+        "ctx_length": "4k",
+        **fields,
+    }
+
+
+def test_results_of_the_release_belong_to_the_lines_of_their_task(put, tmp_path):
+    put("results/Cite.jsonl", result("[[A]]", [1, 0]), result("[[B]]", [0, 1]))
+    best = {"tasktype": "BestOfN", "subtype": "3", "subset": "Math"}
+    put(
+        "results/Math.jsonl",
+        result("[Ranking]\n[[B>C>A]]", [2, 0, 1], index=4, **best),
+        result("[[A>B]]", [0, 1], index=0, **{**best, "subtype": "2"}),
+    )
+    model = RecordedRewardModel.load(tmp_path / "results")
+    assert model.scale == "verdict"
+    assert model.orders("Cite/1") == ((1, 0),)
+    assert judged(model, comparison("Cite/1"))[0].scores == (1, 0)
+    assert judged(model, comparison("Cite/2"))[0].scores == (0, 1)
+    (ranked,) = judged(model, comparison("Math/5", 3))
+    assert (ranked.order, ranked.explanation) == ((1, 2, 0), "[Ranking]\n[[B>C>A]]")
+    assert judged(model, comparison("Math/1"))[0].order == (0, 1)
+
+
+def test_scores_of_the_release_are_logits_in_presented_order(put):
+    model = RecordedRewardModel.load(put("Cite.jsonl", result([0.5, -1], [1, 0])))
+    assert model.scale == "logit"
+    assert judged(model, comparison("Cite/1"))[0].scores == (0.5, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"prompt": "?"}], "no record of judgments; known are"),
+        ([], "no record of judgments; known are"),
+        ([result([1.0], [1, 0])], "line 1: 2 responses need a list of as many scores"),
+        ([result("[[A]]", [1, 2])], "line 1, field 'shuffled_order'"),
+        ([result("[[A]]", [0, 1], index=3)] * 2, "line 2: a second result for the item 'Cite/4'"),
+        ([pair("p", scored(1, 2)), {"pair_id": "q"}], "line 2, field 'judgments': missing"),
+        ([pair("p", *[scored(1, 2)] * 3)], "line 1, field 'judgments': needs a list of one"),
+    ],
+)
+def test_what_is_no_record_is_refused(rows, message, put):
+    with pytest.raises(DataError, match=message):
+        RecordedRewardModel.load(put("rows.jsonl", *rows))
+
+
+def test_a_folder_without_records_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no record of judgments there"):
+        RecordedRewardModel.load(tmp_path)
+
+
+def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool = True) -> int:
+    """JudgeBench's own sum: +1 for an asking that agrees with the label, -1 for one that contradicts it."""
+    total = 0
+    for order, judgment in zip(model.orders(comparison.id), judged(model, comparison), strict=True):
+        scores = dict(zip(order if flipped else (0, 1), judgment.scores, strict=False))
+        margin = (scores[0] - scores[1]) * (comparison.ranks[1] - comparison.ranks[0]) if scores else 0
+        total += (margin > 0) - (margin < 0)
+    return total
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
+@pytest.mark.parametrize(
+    ("name", "percent"),
+    [("Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43), ("Skywork_Skywork-Reward-Llama-3.1-8B", 62.29)],
+)
+def test_published_accuracies_follow_from_the_record(name, percent):
+    path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
+    model = RecordedRewardModel.load(path)
+    pairs = list(comparisons(path, Auditor(["repeated_pairs", "unreadable_rows"])))
+    sums = [agreement(each, model) for each in pairs]
+    assert round(100 * sum(total > 0 for total in sums) / len(sums), 2) == percent
+    unflipped = [agreement(each, model, flipped=False) for each in pairs]
+    assert sum(total > 0 for total in unflipped) == 0  # both askings would cancel each other
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
+def test_parsed_verdicts_are_the_recorded_decisions():
+    (path,) = REAL.glob("*arena_hard*.jsonl")
+    model, decisions = RecordedRewardModel.load(path), recorded_decisions(path)
+    differ = Counter()
+    for each in comparisons(path, Auditor(["repeated_pairs", "unreadable_rows"])):
+        for trial, judgment in enumerate(judged(model, each)):
+            assert judgment.outcome is Outcome.ANSWERED
+            said = {(1, 0): "A>B", (0, 1): "B>A", (0.5, 0.5): "A=B"}[judgment.scores]
+            differ[said == decisions[each.id, trial], decisions[each.id, trial]] += 1
+    # The record decides nothing where a text holds two different verdicts; the last one counts here.
+    assert {key: count for key, count in differ.items() if not key[0]} == {(False, None): 13}
+    assert sum(differ.values()) == 540

@@ -127,7 +127,8 @@ def continuation_attention(
 ) -> tuple[Float[Tensor, "1 R H D"], None]:
     """The causal attention of the last R of S tokens; registered with transformers under `CONTINUATION`.
 
-    Unlike transformers' own it needs no mask where a kernel knows `causal_lower_right`.
+    Unlike transformers' own it needs no mask: kernels on a GPU know `causal_lower_right`, and on a CPU, where that
+    would become a dense mask, what came before and the tokens themselves are computed apart.
 
     Raises:
         ModelError: the model asks for something that changes attention and is not computed here.
@@ -135,8 +136,36 @@ def continuation_attention(
     _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
     assert len(query) == 1, "padding would be ignored: one sequence at a time"
     last, tokens = query.shape[2], key.shape[2]
-    mask = None if last == 1 else causal_lower_right(last, tokens)
+    if last in (1, tokens):
+        return _sdpa(query, key, value, scaling, is_causal=last > 1).transpose(1, 2), None
+    if query.device.type == "cpu":
+        return _before_and_own(query, key, value, scaling).transpose(1, 2), None
+    mask = causal_lower_right(last, tokens)
     return _sdpa(query, key, value, scaling, attn_mask=mask).transpose(1, 2), None
+
+
+def _before_and_own(
+    q: Float[Tensor, "1 H R D"],
+    k: Float[Tensor, "1 G S D"],
+    v: Float[Tensor, "1 G S D"],
+    scaling: float | None,
+) -> Float[Tensor, "1 H R D"]:
+    """The last R of S tokens: all that came before, without a mask, and themselves, causally.
+
+    Both softmaxes are put together by their log-sum-exps, as flash attention does with blocks (Dao et al. 2022).
+    """
+    # The kernel that scaled_dot_product_attention calls on a CPU; only it hands over the log-sum-exps.
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    heads, last = q.shape[1:3]
+    split, group = k.shape[2] - last, heads // k.shape[1]
+    # Without a mask the query heads that share keys are rows of one; the few keys of the own part are repeated.
+    stacked = q.reshape(1, k.shape[1], group * last, -1)
+    before, before_lse = kernel(stacked, k[:, :, :split], v[:, :, :split], scale=scaling)
+    own_k, own_v = (part[:, :, split:].repeat_interleave(group, dim=1) for part in (k, v))
+    own, own_lse = kernel(q, own_k, own_v, is_causal=True, scale=scaling)
+    share = torch.sigmoid(before_lse.reshape(own_lse.shape) - own_lse).unsqueeze(-1)
+    mixed: Tensor = share * before.reshape(own.shape) + (1 - share) * own
+    return mixed.to(q.dtype)
 
 
 def _refuse(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None:

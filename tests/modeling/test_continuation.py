@@ -1,0 +1,51 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from longrm.errors import ModelError
+from longrm.modeling.attention import continuation_attention
+
+
+def dense(q, k, v, scaling=None):
+    """The last tokens of a sequence, with their mask written out."""
+    last, tokens = q.shape[2], k.shape[2]
+    mask = torch.ones(last, tokens, dtype=torch.bool).tril(tokens - last)
+    group = q.shape[1] // k.shape[1]
+    k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling).transpose(1, 2)
+
+
+def states(heads, groups, last, tokens, size=16, dtype=torch.float32):
+    draw = torch.Generator().manual_seed(last)
+    shapes = [(1, heads, last, size), (1, groups, tokens, size), (1, groups, tokens, size)]
+    return [3 * torch.randn(shape, generator=draw).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (6, 2), (3, 1)])
+@pytest.mark.parametrize(("last", "tokens"), [(1, 77), (77, 77), (37, 501), (64, 65), (500, 501)])
+@pytest.mark.parametrize("scaling", [None, 0.1])
+def test_the_last_tokens_attend_as_with_a_mask(heads, groups, last, tokens, scaling):
+    q, k, v = states(heads, groups, last, tokens)
+    found, _ = continuation_attention(nn.Module(), q, k, v, None, scaling=scaling)
+    expected = dense(q, k, v, scaling)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-4)
+    if last > 1:
+        shifted = dense(q, k.roll(1, dims=2), v.roll(1, dims=2), scaling)
+        assert (found - shifted).abs().max() > 1e-2, "a control that sees other keys is far off"
+
+
+def test_lower_precision_comes_back_in_its_own_dtype():
+    q, k, v = states(4, 2, 37, 501, dtype=torch.bfloat16)
+    found, _ = continuation_attention(nn.Module(), q, k, v, None)
+    assert found.dtype is torch.bfloat16
+    exact = dense(*(part.float() for part in (q, k, v)))
+    torch.testing.assert_close(found.float(), exact, atol=3e-2, rtol=3e-2)
+
+
+def test_a_mask_or_dropout_is_refused():
+    q, k, v = states(2, 2, 3, 5)
+    with pytest.raises(ModelError, match="does not support"):
+        continuation_attention(nn.Module(), q, k, v, torch.ones(3, 5, dtype=torch.bool))
+    with pytest.raises(ModelError, match="dropout"):
+        continuation_attention(nn.Module(), q, k, v, None, dropout=0.1)

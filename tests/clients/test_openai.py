@@ -200,7 +200,23 @@ def test_a_request_that_the_server_rejects_concerns_no_other(server):
     assert len(server.seen) == 3
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", {"choices": []}, {"error": {"message": "overloaded"}}])
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_no_part_of_a_key_that_the_server_repeats_comes_back(server, status):
+    """Wherever a long message is cut off."""
+    for padding in range(260, 310, 3):
+        said = "x" * padding + KEY + "y" * 100
+        message = {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
+        body = message if status == 200 else {"error": {"message": said}}
+        server.script = lambda seen, number, body=body: Reply(body, status=status)
+        (answer,) = client(server, retries=0).write(requests(1))
+        whole = answer.text + answer.detail
+        assert "xxx" in whole
+        assert KEY[:6] not in whole
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 200_000, b"<html>", b"[]", {"choices": []}, {"error": {"message": "overloaded"}}]
+)
 def test_malformed_answers_are_tried_again_and_then_errors(server, body):
     server.script = failing(1, Reply(body))
     assert client(server).write(requests(1))[0].outcome is Outcome.ANSWERED
@@ -329,6 +345,12 @@ def test_endpoint(url, expected):
 def test_endpoint_refuses_what_is_no_server(url):
     with pytest.raises(ConfigError, match="is not the URL of a server"):
         endpoint(url)
+
+
+def test_a_password_in_the_url_is_refused_unseen():
+    with pytest.raises(ConfigError, match="the URL holds a password") as caught:
+        endpoint("http://user:hunter2@h:8000/v1")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_an_address_is_a_url_and_a_name():

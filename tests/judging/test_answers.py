@@ -3,6 +3,7 @@
 import pytest
 
 from longrm.judging import load_format
+from longrm.judging.answers import opened_thought
 
 A, B, TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 
@@ -63,6 +64,24 @@ def test_the_last_verdict_counts_however_it_is_dressed(said, text, verdict):
 )
 def test_thinking_is_set_aside(said, text, verdict):
     assert said(text) == verdict
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opened"),
+    [
+        ("<|im_start|>assistant\n<think>\n", "<think>\n"),
+        ("<think></think> Who? <thinking>", "<thinking>"),
+        ("[INST]Who?[/INST][THINK]", "[THINK]"),
+        ("<|start|>assistant<|channel|>analysis<|message|>", "<|channel|>analysis<|message|>"),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", ""),
+        ("<|start|>assistant<|channel|>final<|message|>", ""),
+        ("What does <think> mean?<|im_end|>", ""),
+        ("It writes '<think>'", ""),
+        ("<|im_start|>assistant\n", ""),
+    ],
+)
+def test_a_prompt_that_ends_in_a_thought_is_known(prompt, opened):
+    assert opened_thought(prompt) == opened
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ LISTWISE = load_format("listwise")
 ORDERS = st.integers(2, 26).flatmap(lambda count: st.permutations(range(count)))
 
 
-@given(order=ORDERS, sign=st.sampled_from([" > ", ">", ", ", " ", " = "]), bold=st.booleans())
+@given(order=ORDERS, sign=st.sampled_from([" > ", ">", ", ", " "]), bold=st.booleans())
 def test_an_answer_in_the_form_asked_for_is_read_back(query, order, sign, bold):
     asked = query(*(f"Answer {index}." for index in order))
     ranking = sign.join(ascii_uppercase[index] for index in order)
@@ -39,6 +39,28 @@ def test_a_ranking_holds_every_response_once(query, marker):
         LISTWISE.parse(f"[[A > B > C]]\n{marker}", query("x", "y", "z")) is None
     )  # it took the verdict back
     assert LISTWISE.parse(f"{marker}\n[[A > B > C]]", query("x", "y", "z")).order == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("marker", "values"),
+    [
+        ("[[A = B > C > D]]", (5 / 6, 5 / 6, 1 / 3, 0.0)),
+        ("[[D > B=C = A]]", (1 / 3, 1 / 3, 1 / 3, 1.0)),
+        ("[[B = D, A = C]]", (1 / 6, 5 / 6, 1 / 6, 5 / 6)),
+        ("[[A]] = [[B]] > [[C]] = [[D]]", (5 / 6, 5 / 6, 1 / 6, 1 / 6)),
+        ("[[D = C = B = A]]", (0.5,) * 4),
+        ("Final ranking: Response C = Response A > Response D > Response B", (5 / 6, 0.0, 5 / 6, 1 / 3)),
+    ],
+)
+def test_equal_signs_tie_whatever_is_written_first(query, marker, values):
+    reading = LISTWISE.parse(f"So it is.\n{marker}", query("x", "y", "z", "w"))
+    assert reading.values == pytest.approx(values)
+    assert reading.order == ()
+
+
+def test_a_tie_of_two_is_that_of_a_pair(query):
+    assert LISTWISE.parse("[[B = A]]", query("x", "y")).values == (0.5, 0.5)
+    assert LISTWISE.parse("[[A = A > B]]", query("x", "y")) is None
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from scipy import stats
+from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -21,6 +23,7 @@ from transformers import (
 from longrm.clients import Completion, Request
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
+from longrm.judging.answers import answer_of
 from longrm.modeling import generation
 from longrm.modeling.generation import LocalWriter
 from longrm.types import Outcome
@@ -303,3 +306,56 @@ def test_attention_that_is_not_computed_in_blocks_is_refused(extra: dict[str, ob
     model = LocalWriter.load(str(llama))._model
     with pytest.raises(ModelError, match="does not support"):
         model(input_ids=torch.tensor([[3, 4]]), **extra)
+
+
+@pytest.fixture
+def speaker(llama: Path, tmp_path: Path) -> Callable[..., LocalWriter]:
+    """Makes writers with tags in their vocabulary, a chat template that may open a thought, and a text to write."""
+
+    def make(said: str, *, special: bool, opening: str = "") -> LocalWriter:
+        tags = ["<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<eos>"]
+        known = {word: index for index, word in enumerate(["<unk>", *tags, "analysis", "final", *"abc"])}
+        backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        backend.decoder = decoders.Fuse()
+        backend.add_special_tokens([*tags] if special else ["<eos>"])
+        template = "{{ messages[0].content }}{% if add_generation_prompt %}" + opening + "{% endif %}"
+        folder = tmp_path / f"{special}{len(said)}{len(opening)}"
+        AutoModelForCausalLM.from_pretrained(llama).save_pretrained(folder)
+        Tokenizer.from_backend(backend, chat_template=template, eos="<eos>").save(folder)
+        writer = LocalWriter.load(str(folder))
+        writer._continue = lambda prompt, request: [known[word] for word in said.split()]  # type: ignore[method-assign]
+        return writer
+
+    return make
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(
+    ("said", "opening", "text", "answer"),
+    [
+        ("a b", "<think>", "<think>ab", ""),
+        ("a </think> b <eos>", "<think>", "<think>a</think>b", "b"),
+        ("a b <eos>", "<think>", "<think>ab", ""),
+        ("<think> a </think> b <eos>", "", "<think>a</think>b", "b"),
+        ("b <eos>", "<think></think>", "b", "b"),
+        ("b <eos>", "", "b", "b"),
+        (
+            "<|channel|> analysis <|message|> a <|end|> <|start|> <|channel|> final <|message|> b <eos>",
+            "",
+            "<|channel|>analysis<|message|>a<|end|><|start|><|channel|>final<|message|>b",
+            "b",
+        ),
+    ],
+)
+def test_thinking_is_marked_in_the_text(
+    speaker: Callable[..., LocalWriter], special: bool, said: str, opening: str, text: str, answer: str
+):
+    (completion,) = speaker(said, special=special, opening=opening).write([asking("a")])
+    assert completion.text == text
+    assert answer_of(completion.text) == answer
+
+
+def test_special_tokens_that_mark_no_thinking_are_left_out(speaker: Callable[..., LocalWriter]):
+    (completion,) = speaker("a <|start|> b <|end|> <eos>", special=True).write([asking("a")])
+    assert completion.text == "ab"

@@ -7,6 +7,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.settings import Judge
+from longrm.reward_models.trials import points, trial_of
 from longrm.types import Outcome, Query, Span, text_of
 
 GOOD, BAD = "The code is copper.", "The code is amber."
@@ -79,6 +80,15 @@ def test_more_than_two_are_ranked():
     assert (judgment.order, judgment.scores) == ((2, 0, 1), ())
 
 
+@pytest.mark.parametrize(
+    ("verdict", "worth"), [("[[C > A > B]]", (0.5, 0.0, 1.0)), ("[[C > A = B]]", (0.25, 0.25, 1.0))]
+)
+def test_rankings_with_and_without_ties_are_worth_alike(verdict, worth):
+    model = GenerativeRewardModel(Script(lambda _: verdict), Judge())
+    assert points(trial_of(one(model, query("x", "y", "z")), (0, 1, 2))) == worth
+    assert points(trial_of(one(model, query("x", "y", "z")), (2, 0, 1))) == (worth[1], worth[2], worth[0])
+
+
 def test_score_gives_the_points_of_two():
     model = GenerativeRewardModel(Script(prefers_good), Judge())
     assert model.score("What is the code?", [BAD, GOOD]) == [0.0, 1.0]
@@ -117,7 +127,8 @@ def test_what_brought_no_verdict_is_asked_again_together():
     assert again[1]["content"] == "I would rather not say."
     assert "verdict" in again[2]["content"]
     assert {judgment.scores for judgment in judgments} == {(1.0, 0.0)}
-    assert judgments[0].explanation == "It says so.\n\n[[A]]"
+    written = "I would rather not say.\n\n[asked again]\n\nIt says so.\n\n[[A]]"
+    assert judgments[0].explanation == written
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -127,7 +138,7 @@ def test_an_answer_without_a_verdict_is_given_up_after_the_retries(retries):
     assert judgment.outcome is Outcome.UNPARSED
     assert judgment.attempts == len(script.batches) == 1 + retries
     assert judgment.scores == ()
-    assert judgment.explanation == "hm"
+    assert judgment.explanation == "\n\n[asked again]\n\n".join(["hm"] * (1 + retries))
     assert f"{1 + retries} attempt" in judgment.detail
 
 
@@ -139,6 +150,43 @@ def test_an_answer_that_was_cut_off_counts_by_what_it_says():
     said = Completion(Outcome.TRUNCATED, "Copper is right.\n[[A]]\nand so on and", detail="cut")
     judgment = one(GenerativeRewardModel(Script(lambda _: said), Judge()), query())
     assert (judgment.outcome, judgment.scores, judgment.detail) == (Outcome.ANSWERED, (1.0, 0.0), "")
+
+
+def thoughtful(tokenizer, ending="<think>\n"):
+    """The tokenizer of a model whose chat template opens a thought in the prompt."""
+    template = "{{ messages[0].content }}{% if add_generation_prompt %}{{ ending }}{% endif %}"
+    return Tokenizer.from_backend(tokenizer.backend, chat_template=template.replace("ending", repr(ending)))
+
+
+MUSING = "Perhaps the first.\n[[A]]\nOr is it"
+
+
+@pytest.mark.parametrize(
+    ("completion", "outcome"),
+    [
+        (Completion(Outcome.TRUNCATED, MUSING), Outcome.TRUNCATED),
+        (Completion(Outcome.TRUNCATED, f"Hm.</think>{MUSING}"), Outcome.ANSWERED),
+        (Completion(Outcome.TRUNCATED, MUSING, thinking="Hm."), Outcome.ANSWERED),
+        (Completion(Outcome.ANSWERED, "[[A]]"), Outcome.ANSWERED),
+    ],
+)
+def test_a_thought_that_the_prompt_opens_is_no_answer_where_it_was_cut_off(tokenizer, completion, outcome):
+    def judged(known):
+        model = GenerativeRewardModel(Script(lambda _: completion), Judge(retries=0), tokenizer=known)
+        return one(model, query())
+
+    thought = judged(thoughtful(tokenizer))
+    assert thought.outcome is outcome
+    assert thought.explanation.startswith("<think>\nPerhaps") == (outcome is Outcome.TRUNCATED)
+    for known in (None, tokenizer, thoughtful(tokenizer, "<think></think>")):
+        assert judged(known).outcome is Outcome.ANSWERED
+
+
+@pytest.mark.parametrize("thought", ["Perhaps [[B]].</think>\n", "<think>Perhaps [[B]].</think>", ""])
+def test_a_reminder_follows_the_answer_without_its_thinking(thought):
+    script = Script(lambda request: f"{thought}hm" if len(request.messages) == 1 else "[[A]]")
+    assert one(GenerativeRewardModel(script, Judge()), query()).attempts == 2
+    assert script.batches[1][0].messages[1]["content"].strip() == "hm"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.TOO_LONG, Outcome.ERROR])

@@ -31,7 +31,8 @@ class Completion:
     Attributes:
         outcome: `ANSWERED` where the model ended by itself, `TRUNCATED` where it reached `max_tokens`,
             `REFUSED`, `TOO_LONG`, or `ERROR`.
-        text: What was written, thinking left out where the server tells it apart.
+        text: What was written, thinking left out where the server tells it apart; else, if it is known that the
+            prompt opens a thought, this begins with the tag that does.
         thinking: What the server handed over as thinking.
         detail: Why the outcome is not `ANSWERED`, in one line.
         prompt_tokens: As the model counts them; None where nobody said.

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -189,19 +188,18 @@ class OpenAIClient(Writer):
         except httpx.RequestError as error:
             raise _PassingError(f"the connection broke: {error or type(error).__name__}") from None
         self._reached = True
-        completion = self._read(reply)
-        return replace(completion, detail=self._hide(completion.detail))
+        return self._read(reply)
 
     def _read(self, reply: httpx.Response) -> Completion:
-        status = reply.status_code
+        status, body = reply.status_code, self._without_key(reply.content)
         if status == 200:
             try:
-                return replies.read_completion(reply.content)
+                return replies.read_completion(body)
             except ValueError as error:
-                raise _PassingError(self._hide(str(error))) from None
+                raise _PassingError(str(error)) from None
         if status in replies.OF_THE_REQUEST:
-            return replies.read_rejection(status, reply.content)
-        said = self._hide(replies.explanation(reply.content))
+            return replies.read_rejection(status, body)
+        said = replies.explanation(body)
         lasting = "insufficient_quota" in said  # a 429 that no waiting mends
         if (status in replies.PASSING or status >= 500) and not lasting:
             wait = replies.wait_asked_for(reply.headers.get("Retry-After"), self._clock())
@@ -214,9 +212,9 @@ class OpenAIClient(Writer):
         }.get(status, f"check the URL (it often ends in /v1) and the model's name '{self._model}'")
         raise ModelError(f"{self._url} answered {status}: {said}; {advice}")
 
-    def _hide(self, text: str) -> str:
-        """Servers may repeat the key in what they say about it."""
-        return text.replace(self._key, "***") if self._key else text
+    def _without_key(self, body: bytes) -> bytes:
+        """Servers may repeat the key in what they say; nothing of it may come near a log."""
+        return body.replace(self._key.encode(), b"***") if self._key else body
 
     def _is_spent(self) -> bool:
         requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
@@ -281,6 +279,10 @@ def endpoint(url: str) -> str:
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError(f"'{url}' is not the URL of a server, such as http://127.0.0.1:8000/v1")
+    if parsed.userinfo:
+        raise ConfigError(
+            "the URL holds a password, which would be logged; put the key into the environment instead"
+        )
     path = parsed.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
     return str(parsed.copy_with(path=f"{path}/chat/completions"))
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from longrm.errors import ConfigError
-from longrm.judging.cutting import Policy, fit
+from longrm.judging.cutting import Policy, fit, why_uncut
 from longrm.judging.format import Format, Reading
 from longrm.judging.listwise import Listwise
 from longrm.judging.pairwise import Pairwise
 from longrm.judging.pointwise import Pointwise
 from longrm.judging.templates import Template, verdict_pattern
 
-__all__ = ["FORMATS", "Format", "Policy", "Reading", "fit", "load_format"]
+__all__ = ["FORMATS", "Format", "Policy", "Reading", "fit", "load_format", "why_uncut"]
 
 FORMATS: dict[str, type[Format]] = {kind.name: kind for kind in (Pairwise, Listwise, Pointwise)}
 """The formats by name."""

@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 _TAG = (
-    r"(?:(?i:<(?P<end>/)?think(?:ing)?>)|\[(?P<stop>/)?THINK\]|<\|(?:begin|(?P<over>end))_of_thought\|>"
+    r"(?:(?i:<(?P<end>/)?(?:think(?:ing)?|thought|reasoning|\w+:think)>)|\[(?P<stop>/)?THINK\]|<\|(?:begin|(?P<over>end))_of_thought\|>"
     r"|<\|channel\|>(?:(?P<final>final)|\w+)[^<\n]*<\|message\|>)"  # the channels of gpt-oss
 )
 _THINKING = re.compile(_TAG)
@@ -32,13 +32,26 @@ def answer_of(text: str) -> str:
     A closing tag without an opening one counts too: chat templates of reasoning models open the thought in the
     prompt. A tag between quotation marks is only mentioned.
     """
-    named = [match.span() for match in _NAMED_TAG.finditer(text)]
-    tags = [
-        tag for tag in _THINKING.finditer(text) if not any(start <= tag.start() < end for start, end in named)
-    ]
+    tags = thinking_tags(text)
     if not tags:
         return text
     return text[tags[-1].end() :] if any(tags[-1].groups()) else ""
+
+
+def opened_thought(prompt: str) -> str:
+    """The tag and the spaces after it with which a prompt leaves a thought open at its end; empty where it does not."""
+    last = next(reversed(thinking_tags(prompt)), None)
+    if last is None or any(last.groups()) or prompt[last.end() :].strip():
+        return ""
+    return prompt[last.start() :]
+
+
+def thinking_tags(text: str) -> list[re.Match[str]]:
+    """The tags that open and close thoughts, those left out that are only mentioned."""
+    named = [match.span() for match in _NAMED_TAG.finditer(text)]
+    return [
+        tag for tag in _THINKING.finditer(text) if not any(start <= tag.start() < end for start, end in named)
+    ]
 
 
 def plain(text: str) -> str:

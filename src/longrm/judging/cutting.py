@@ -31,6 +31,15 @@ class _Piece:
     starts: tuple[int, ...]
 
 
+def why_uncut(query: Query, policy: Policy) -> str:
+    """What to add to the news that a query does not fit: why nothing was cut."""
+    if policy == "refuse":
+        return "; judge.cut names what may be cut"
+    if not query.context:
+        return "; nothing was cut, for the data does not say where its context stands"
+    return "; what remains without the context does not fit either"
+
+
 def fit(
     query: Query, measure: Callable[[Query], int], limit: int, tokenizer: Tokenizer, policy: Policy
 ) -> tuple[Query, Cut | None] | None:

@@ -22,8 +22,8 @@ class Reading:
 
     Attributes:
         values: Pairwise: 1 for the better response and 0 for the other, or 0.5 each. Pointwise: one score from 0
-            to 10. Listwise: empty.
-        order: Listwise: presented positions from the best response to the worst. Otherwise empty.
+            to 10. Listwise: empty unless responses tie, then from 1 for the best place to 0 for the last.
+        order: Listwise without ties: presented positions from the best response to the worst. Otherwise empty.
         contradicted: Whether the explanation argues for another verdict; None where nothing tells.
     """
 

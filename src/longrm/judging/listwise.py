@@ -22,8 +22,8 @@ _FORM = (
 class Listwise(Format):
     """Asks for a ranking of 2 to 26 responses, best first: [[B > A > C]].
 
-    Equal signs are read as the order in which the letters are written. What a verdict pattern finds may also be
-    numbers, counted from 1.
+    Letters with equal signs between them tie, though none are asked for. What a verdict pattern finds may also
+    be numbers, counted from 1.
     """
 
     name = "listwise"
@@ -43,19 +43,35 @@ class Listwise(Format):
     worded = worded("verdict|ranking|order", _SAID)
 
     def read(self, said: str, explanation: str, responses: int) -> Reading | None:
-        """Reads letters or numbers as an order; every response must stand in it once."""
-        order = _order(said)
+        """Reads letters or numbers as an order; every response must stand in it once.
+
+        With ties it is read as values: 1 for the first place down to 0 for the last, their mean where some tie.
+        """
+        blocks = _blocks(said)
+        order = tuple(position for block in blocks for position in block)
         if sorted(order) != list(range(responses)):
             return None
-        points = [float(-order.index(position)) for position in range(responses)]
-        return Reading((), order, argues_otherwise(explanation, points))
+        values = [0.0] * responses
+        for block in blocks:
+            places = [order.index(position) for position in block]
+            for position in block:
+                values[position] = (responses - 1 - sum(places) / len(places)) / (responses - 1)
+        contradicted = argues_otherwise(explanation, values)
+        if len(blocks) < responses:
+            return Reading(tuple(values), (), contradicted)
+        return Reading((), order, contradicted)
 
 
-def _order(said: str) -> tuple[int, ...]:
+def _blocks(said: str) -> list[list[int]]:
+    """Positions from the best to the worst, those that tie in one block; none where it is no ranking."""
     plain = _NAMES.sub(" ", said).upper()
+    blocks: list[list[int]] = []
     if not _RANKING.fullmatch(plain):
-        return ()
-    numbers = re.findall(r"\d+", plain)
-    if numbers:
-        return tuple(int(number) - 1 for number in numbers)
-    return tuple(LETTERS.index(letter) for letter in re.findall(r"[A-Z]", plain))
+        return blocks
+    for sign, name in re.findall(r"([\s,>=]*)(\d+|[A-Z])", plain):
+        position = int(name) - 1 if name.isdigit() else LETTERS.index(name)
+        if blocks and set("".join(sign.split())) == {"="}:
+            blocks[-1].append(position)
+        else:
+            blocks.append([position])
+    return blocks

@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from longrm.clients import Completion, Request, Writer
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
+from longrm.judging.answers import opened_thought, thinking_tags
 from longrm.modeling.attention import CONTINUATION
 from longrm.modeling.encoding import common_prefix
 from longrm.modeling.loading import LanguageModel, load_language_model
@@ -33,7 +34,8 @@ class LocalWriter(Writer):
     Temperature 0 takes the likeliest token, else tokens are drawn from softmax(logits / temperature) by the
     request's own seed. What `generation_config.json` says of sampling (top-k, top-p, penalties) is not applied.
     Writing ends at any end token of the generation config or the tokenizer, which is left out of the text with
-    all other special tokens.
+    all other special tokens; these others are kept where they mark thinking. A thought that the chat template
+    opens in the prompt begins the text.
 
     Architectures that cannot be read in blocks exactly (windows, state-space layers) read every prompt whole.
 
@@ -98,11 +100,18 @@ class LocalWriter(Writer):
         ended = written[-1] in self._ends
         return Completion(
             Outcome.ANSWERED if ended else Outcome.TRUNCATED,
-            text=self.tokenizer.decode(written[:-1] if ended else written, special=False),
+            text=self._text(request.messages, written[:-1] if ended else written),
             detail="" if ended else f"the text was not at its end after {request.max_tokens} tokens",
             prompt_tokens=len(prompt),
             completion_tokens=len(written),
         )
+
+    def _text(self, messages: Sequence[Message], written: list[int]) -> str:
+        text = self.tokenizer.decode(written, special=False)
+        whole = self.tokenizer.decode(written)
+        if len(thinking_tags(whole)) > len(thinking_tags(text)):
+            text = whole
+        return opened_thought(self.tokenizer.render(messages, add_generation_prompt=True)) + text
 
     @torch.inference_mode()
     def _continue(self, prompt: list[int], request: Request) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 
 from longrm.errors import DataError
-from longrm.judging import fit
+from longrm.judging import fit, why_uncut
 from longrm.modeling.encoding import Encoded, encode, plant, within_budget
 from longrm.modeling.heads import scores
 from longrm.modeling.loading import Scorer, load_scorer
@@ -68,7 +68,7 @@ class DiscriminativeRewardModel(RewardModel):
                 tokenizer, policy = self._scorer.tokenizer, self._policy
                 fitted = fit(query, lambda one: self._encode(one).longest, self._limit, tokenizer, policy)
                 if fitted is None:
-                    return _too_long(item, self._limit)
+                    return _too_long(item, self._limit, why_uncut(query, policy))
                 query, cut = fitted
                 item = self._encode(query)
         except DataError as error:
@@ -88,9 +88,9 @@ class DiscriminativeRewardModel(RewardModel):
         return values
 
 
-def _too_long(item: Encoded, limit: int) -> Judgment:
+def _too_long(item: Encoded, limit: int, reason: str) -> Judgment:
     return Judgment(
         Outcome.TOO_LONG,
-        detail=f"prompt and longest response have {item.longest} tokens, the model reads {limit}",
+        detail=f"prompt and longest response have {item.longest} tokens, the model reads {limit}{reason}",
         prompt_tokens=len(item.prompt),
     )

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from longrm.clients import Completion, Request, Writer
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
-from longrm.judging import Format, Reading, fit, load_format
+from longrm.judging import Format, Reading, fit, load_format, why_uncut
+from longrm.judging.answers import answer_of, opened_thought, thinking_tags
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import Judge
 from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text
@@ -22,7 +23,8 @@ class GenerativeRewardModel(RewardModel):
     """A language model that is asked which response is better, or how good each one is.
 
     An answer without a verdict is followed by a reminder of the form, up to `retries` times, with room for as
-    much as the limit leaves. An answer that was cut off is read too: a verdict that was written counts.
+    much as the limit leaves. An answer that was cut off is read too: a verdict that was written counts,
+    unless the prompt is known to open a thought and nothing closes it.
     """
 
     def __init__(self, writer: Writer, settings: Judge, *, tokenizer: Tokenizer | None = None) -> None:
@@ -76,10 +78,13 @@ class GenerativeRewardModel(RewardModel):
                 "a template needs judge.format: say whether it is pairwise, listwise or pointwise"
             )
         if self._tokenizer is None and settings.max_length is not None:
-            raise ConfigError(f"max_length cannot be kept without the tokenizer of {self.name}; name it")
+            raise ConfigError(
+                f"judge.max_length cannot be kept without the tokenizer of {self.name}; name it in remote.tokenizer"
+            )
         if settings.cut != "refuse" and (self._tokenizer is None or self._limit is None):
             raise ConfigError(
-                f'cut = "{settings.cut}" needs the tokenizer of {self.name} and its max_length; name them'
+                f'judge.cut = "{settings.cut}" needs the tokenizer of {self.name} and the tokens it reads; name them '
+                "in remote.tokenizer and judge.max_length"
             )
         if self._limit is not None and settings.max_tokens >= self._limit:
             raise ConfigError(
@@ -108,6 +113,7 @@ class GenerativeRewardModel(RewardModel):
                 detail = (
                     f"the prompt has {tokens} tokens; {self._limit - room} fit beside the answer's {room}"
                 )
+                detail += why_uncut(query, self._settings.cut)
                 return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
             query, cut = fitted
         return tuple(
@@ -133,16 +139,28 @@ class GenerativeRewardModel(RewardModel):
         elif completion.outcome is Outcome.TOO_LONG:
             return False  # the reminder did not fit: the answer before it stands
         one.attempts += 1
-        one.completion = completion
+        one.completion = completion = self._whole(one, completion)
+        one.texts.append(_written(completion))
         if completion.outcome not in (Outcome.ANSWERED, Outcome.TRUNCATED):
             return False
         one.reading = one.format.parse(completion.text, one.query)
         if one.reading is not None:
             return False
-        one.messages = _reminded(one.messages, completion.text, one.format.reminder)
+        one.messages = _reminded(one.messages, answer_of(completion.text), one.format.reminder)
         if self._tokenizer is not None and self._limit is not None:
             one.room = min(one.room, self._limit - self._tokens(one.messages))
         return one.room > 0
+
+    def _whole(self, one: "_Conversation", completion: Completion) -> Completion:
+        """Puts the thought that the prompt opens before a text that was cut off and does not tell of any.
+
+        A text that ended without a tag is left as it is: many servers take thinking out.
+        """
+        told = completion.thinking or thinking_tags(completion.text)
+        if self._tokenizer is None or completion.outcome is not Outcome.TRUNCATED or told:
+            return completion
+        opened = opened_thought(self._tokenizer.render(one.messages, add_generation_prompt=True))
+        return replace(completion, text=opened + completion.text)
 
     def _tokens(self, messages: Sequence[Message]) -> int:
         tokens = self._writer.tokens(messages)
@@ -163,6 +181,7 @@ class _Conversation:
         cut: What was cut out of the context.
         attempts: How often the model was asked.
         prompt_tokens: Tokens of the first attempt's prompt; None where nobody counts them.
+        texts: What the model wrote at each attempt, thinking included.
         completion: What the model wrote last.
         reading: The verdict in it.
     """
@@ -175,6 +194,7 @@ class _Conversation:
     cut: Cut | None
     attempts: int = 0
     prompt_tokens: int | None = None
+    texts: list[str] = field(default_factory=list)
     completion: Completion = _NOT_ASKED
     reading: Reading | None = None
 
@@ -192,10 +212,13 @@ class _Conversation:
 
     @property
     def written(self) -> str:
-        completion = self.completion
-        if not completion.thinking:
-            return completion.text
-        return f"<think>\n{completion.thinking}\n</think>\n\n{completion.text}"
+        return "\n\n[asked again]\n\n".join(self.texts)
+
+
+def _written(completion: Completion) -> str:
+    if not completion.thinking:
+        return completion.text
+    return f"<think>\n{completion.thinking}\n</think>\n\n{completion.text}"
 
 
 def _join(asked: tuple[_Conversation, ...]) -> Judgment:

@@ -26,6 +26,20 @@ def test_a_row_becomes_a_pair_with_its_category(put, bench):
     assert "judgments" not in pair.metadata
 
 
+@pytest.mark.parametrize(
+    ("source", "category"),
+    [
+        ("mmlu-pro-law", "Knowledge"),
+        ("livebench-reasoning", "Reasoning"),
+        ("livebench-math", "Math"),
+        ("livecodebench", "Coding"),
+    ],
+)
+def test_the_category_follows_from_the_source(source, category, put, bench):
+    (pair,) = bench(f"judgebench:{put('j.jsonl', {**ROW, 'source': source})}").comparisons
+    assert pair.metadata["task"] == category
+
+
 def test_a_pair_that_two_judges_judged_comes_once(tmp_path, put, bench, counts):
     put("both/a.jsonl", ROW)
     put("both/b.jsonl", {**ROW, "judge_name": "other"})

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks.lengths import bucket, estimate_tokens, measure_with
+from longrm.benchmarks.lengths import bucket, measure_with
+from longrm.data.chunking import size_of
 from longrm.data.files import find_files, raw_rows
 from longrm.worlds.words import words
 
@@ -14,13 +15,13 @@ SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "longrm-sample" / "simp
     [("", 0), ("Two words.", 3), ("it's 3.5%", 7), ("模型好 ok", 4), ("naïve\n\n Größe", 2)],
 )
 def test_words_and_marks_are_counted_and_ideographs_one_by_one(text, tokens):
-    assert estimate_tokens(text) == tokens
+    assert size_of(text) == tokens
 
 
 def test_a_tokenizer_measures_in_its_own_tokens():
     text = "The access code of Noreth is copper."
     assert measure_with("words")(text) == words().count(text) == 8
-    assert measure_with(None) is estimate_tokens
+    assert measure_with(None) is size_of
 
 
 def test_buckets_are_powers_of_two():
@@ -33,7 +34,7 @@ def test_the_estimate_is_near_what_a_large_model_counts():
     estimates, by_words = [], []
     for raw in raw_rows([*find_files(SAMPLE / "train"), *find_files(SAMPLE / "eval")]):
         text = "\n".join(message["content"] for message in raw.value["chat_template"])
-        estimates.append(estimate_tokens(text) / raw.value["prompt_ctx_length"])
+        estimates.append(size_of(text) / raw.value["prompt_ctx_length"])
         by_words.append(len(text.split()) * 4 / 3 / raw.value["prompt_ctx_length"])
     assert len(estimates) == 18
     assert min(estimates) > 0.85

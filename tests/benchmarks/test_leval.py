@@ -150,6 +150,20 @@ def test_predictions_out_of_line_are_left_out_and_counted(folder, put, bench, co
     assert loaded.audit.findings["misaligned_predictions"].examples == ("qa/2, c",)
 
 
+def test_lines_that_are_missing_or_surplus_are_counted(folder, put, bench, counts):
+    asked = row("f1", q1="red", q2="blue")
+    path = folder("qa", [asked], a=["red", "blue"], b=["gold"], c=["gray", "gray"])
+    lines = [
+        {"query": f"q{n}", "gt": gold, "c_pred": "gray"} for n, gold in ((1, "red"), (2, "blue"), (3, "?"))
+    ]
+    put("leval/predictions/c/qa.pred.jsonl", *lines, lines[-1])
+    loaded = bench(path)
+    assert [c.id for c in loaded.comparisons] == ["qa/1/a+b", "qa/1/a+c", "qa/2/a+c"]
+    assert counts(loaded) == {"missing_predictions": 1, "surplus_predictions": 2}
+    assert loaded.audit.findings["missing_predictions"].examples == ("qa/2, b",)
+    assert loaded.audit.findings["surplus_predictions"].examples == ("qa/3, c", "qa/4, c")
+
+
 def test_one_document_with_many_rows_is_no_repetition(folder, bench, counts):
     path = folder("gsm", [row("f1", q1="red"), row("f1", q2="blue")], a=["red", "blue"], b=["x", "y"])
     loaded = bench(path)

@@ -1,6 +1,8 @@
+from collections import Counter
+
 import pytest
 
-from longrm.benchmarks import Benchmark, Leval, Probe, Source, load
+from longrm.benchmarks import Benchmark, Cell, Leval, Probe, Source, load
 from longrm.benchmarks.probe import comparisons
 from longrm.errors import ConfigError, DataError
 
@@ -35,6 +37,29 @@ def test_the_probe_can_be_read_again_and_is_audited():
     assert not any(finding.count for finding in probed.audit.findings.values())
     short = load("probe", source=Source(limit=3), probe=SMALL, leval=Leval())
     assert len(list(short.comparisons)) == short.total == 3
+
+
+def test_the_probe_has_a_grid_of_lengths_and_depths():
+    cells = [
+        {"lengths": [256, 512], "depths": [0, 0.5, "uniform"], "groups": 2, "per_group": 2},
+        {"lengths": [128], "groups": 1, "per_group": 2},
+    ]
+    probe = Probe.model_validate({"depth": 1.0, "cells": cells})
+    found = list(comparisons(probe))
+    assert len(found) == len({c.id for c in found}) == probe.total == 2 * 3 * 4 + 2
+    at = Counter((c.metadata["length"], c.metadata["depth"]) for c in found if "-d" in c.id)
+    assert at == {(256, 0.0): 4, (256, 0.5): 4, (512, 0.0): 4, (512, 0.5): 4, (128, 1.0): 2}
+    assert len({c.group for c in found}) == 2 * 3 * 2 + 1
+    for comparison in found:
+        (evidence, *_) = comparison.evidence
+        if comparison.metadata["depth"] == 0:
+            assert evidence.start == 0
+
+
+def test_a_depth_that_cannot_be_is_refused_before_anything_is_generated():
+    probe = Probe(cells=(Cell(lengths=(128,), depths=(0.5, 1.5)),))
+    with pytest.raises(ConfigError, match=r"depth must be .* got 1\.5"):
+        next(comparisons(probe))
 
 
 def test_a_file_is_audited_too(put, bench, counts):

@@ -90,9 +90,12 @@ def test_the_last_occurrence_is_the_question(one):
     assert pair.question.start == 18 + len(DOCUMENT)
 
 
-def test_a_context_is_not_guessed_where_the_question_is_elsewhere(one):
-    pair, _ = one({**PAIR, "question": "Who?"})
-    assert (pair.context, pair.question) == ((), None)
+def test_a_context_is_not_guessed_where_the_question_is_elsewhere_and_that_is_counted(one, oddities):
+    for question in ("Who?", None):
+        pair, loaded = one({**PAIR, "question": question})
+        assert (pair.context, pair.question) == ((), None)
+        assert loaded.audit.findings["question_not_found"].examples == ("LongQA/1",)
+    assert "question_not_found" not in oddities(one(PAIR)[1])
 
 
 def test_items_about_one_document_share_a_group(put, bench):
@@ -135,6 +138,14 @@ def test_labels_are_held_against_what_is_measured(one, oddities):
         "stated_lengths_off": 1,
         "word_counts_off": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("stated", "off"),
+    [(123, 1), (124, 0), (580, 0), (581, 1)],  # 247 words, 290 with marks
+)
+def test_word_counts_may_be_twice_or_half_of_the_words_with_or_without_marks(stated, off, one, counts):
+    assert counts(one({**PAIR, "words_count": stated})[1]).get("word_counts_off", 0) == off
 
 
 def test_lengths_are_measured_in_the_tokens_of_a_tokenizer(one):

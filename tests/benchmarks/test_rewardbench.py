@@ -39,6 +39,7 @@ def test_a_pair_has_its_section_and_subset(put, bench):
         "subtype": "mt-bench-easy",
         "chosen_model": "one",
         "rejected_model": "two",
+        "length": 4,
     }
 
 

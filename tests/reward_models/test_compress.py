@@ -1,14 +1,18 @@
+import itertools
+import logging
 import random
+from dataclasses import replace
 
 import pytest
 
 from longrm.data.chunking import chunks, size_of
 from longrm.reward_models.baselines import Baseline
-from longrm.reward_models.compress import LEFT_OUT, CompressRewardModel, compress
+from longrm.reward_models.compress import LEFT_OUT, CompressRewardModel
+from longrm.reward_models.compress import compress as compress_and_tell
 from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import Compress
-from longrm.types import Judgment, Outcome, Query, Span, ask, message_text
+from longrm.types import Cut, Judgment, Outcome, Query, Span, ask, message_text
 from longrm.worlds import Plan, generate
 from longrm.worlds import words as word_tokenizer
 
@@ -48,6 +52,11 @@ def query(content=CONTEXT + "\n\nWhich one is thing7?", context=(WHOLE,), questi
     )
 
 
+def compress(asked, settings):
+    """The short query alone."""
+    return compress_and_tell(asked, settings)[0]
+
+
 def text_at(asked, span):
     return message_text(asked.prompt[span.message])[span.start : span.end]
 
@@ -70,10 +79,21 @@ def test_without_a_question_the_responses_choose():
     assert SENTENCES[7] not in text_at(short, short.context[0])
 
 
-def test_both_orders_see_the_same_bytes():
-    asked = query()
-    turned = query(responses=asked.responses[::-1])
-    assert compress(asked, SMALL).prompt == compress(turned, SMALL).prompt
+def test_all_orders_see_the_same_bytes():
+    # Three chunks hold 3, 2 and 1 of the words of the responses, each in turn: which of them has the largest sum
+    # is decided by how floating point rounds it, and so by the order in which the responses are added up.
+    words = [[f"w{response}x{number}" for number in range(3)] for response in range(3)]
+    turns = [[word for k in range(3) for word in words[k][: 3 - (k - turn) % 3]] for turn in range(3)]
+    content = "".join(" ".join(turn) + ". " for turn in turns) + "Nothing of this is here at all. "
+    responses = tuple(({"role": "assistant", "content": " ".join(named)},) for named in words)
+    prompts = [
+        compress(
+            query(content, ((0, len(content)),), False, responses=order), Compress(tokens=7, chunk=7)
+        ).prompt
+        for order in itertools.permutations(responses)
+    ]
+    assert len(message_text(prompts[0][1])) < len(content)
+    assert prompts == prompts[:1] * 6
 
 
 def test_a_long_response_leaves_room_for_a_short_one():
@@ -108,11 +128,11 @@ def test_a_question_within_the_context_stays_whole():
 
 def test_what_is_short_unknown_or_no_plain_text_stays_as_it_is():
     for asked, settings in [(query(), Compress()), (query(context=()), SMALL)]:
-        assert compress(asked, settings) is asked
+        assert compress_and_tell(asked, settings) == (asked, None)
     listed = Query(
         "q", ({"role": "user", "content": [{"type": "text", "text": CONTEXT}]},), (), (Span(0, 0, 99),)
     )
-    assert compress(listed, SMALL) is listed
+    assert compress_and_tell(listed, SMALL) == (listed, None)
 
 
 def test_a_chunk_is_never_longer_than_the_whole_room():
@@ -136,6 +156,38 @@ def test_the_inner_model_is_asked_once_about_the_short_queries_and_its_judgments
     assert [judgment.prompt_tokens for judgment in judged] == [0, 1]
     assert all(len(message_text(heard.prompt[1])) < 200 for heard in inner.heard)
     assert index.cache_info().misses == 1
+
+
+def test_what_is_left_out_is_told_and_adds_to_what_the_model_cuts():
+    class Cutter(Listener):
+        def judge(self, queries):
+            return [replace(judgment, cut=Cut("middle", 5)) for judgment in super().judge(queries)]
+
+    kept = len((3, 7, 15)) * size_of(SENTENCES[0])
+    left_out = Cut("compress", size_of(CONTEXT) - kept)
+    short = query("Sentence 1. Which one is thing7?", context=((0, 11),))
+    for inner, cuts in [
+        (Listener(), [left_out, None]),
+        (Cutter(), [replace(left_out, tokens=left_out.tokens + 5), Cut("middle", 5)]),
+    ]:
+        judged = CompressRewardModel(inner, SMALL).judge([query(), short])
+        assert [judgment.cut for judgment in judged] == cuts
+        assert [judgment.scores for judgment in judged] == [(0.0, 0.0), (1.0, 0.0)]
+
+
+def test_a_prompt_whose_context_is_not_known_is_told_once(caplog):
+    model = CompressRewardModel(Listener(), SMALL)
+    model.judge([query()])
+    assert caplog.records == []
+    for _ in range(2):
+        model.judge([query(), query(context=())])
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (
+            logging.WARNING,
+            "compress:listener: the context of 'q' is not known, or no plain text: this prompt, and all others of "
+            "its kind, are judged whole",
+        )
+    ]
 
 
 def recall(comparisons, shorten):

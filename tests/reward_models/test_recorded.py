@@ -1,5 +1,4 @@
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +7,15 @@ import pytest
 from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.judgebench import comparisons
 from longrm.errors import DataError
-from longrm.reward_models.recorded import RecordedRewardModel, recorded_decisions
+from longrm.evaluation.asking import Judging
+from longrm.evaluation.run import Evaluation, run
+from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Comparison, Cut, Outcome, ask
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
+PUBLISHED = [("Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43), ("Skywork_Skywork-Reward-Llama-3.1-8B", 62.29)]
 
 
 def comparison(name: str, responses: int = 2) -> Comparison:
@@ -107,6 +109,7 @@ def test_what_was_not_recorded_is_an_error(put):
         "'p' was recorded with 2 responses, and has 3",
     ]
     assert model.orders("q") == ()
+    assert model.ids == {"p"}
 
 
 def test_scores_of_judgebench_are_in_presented_order(put):
@@ -131,15 +134,17 @@ def test_texts_of_judgebench_are_parsed(put):
     assert (missing.outcome, missing.detail) == (Outcome.UNPARSED, "the record holds no judgment")
 
 
-def test_recorded_decisions_are_those_of_the_file(put):
-    path = put("j.jsonl", pair("p", wrote("[[A>B]]", "A>B"), None), pair("q", wrote("?", None)))
-    assert recorded_decisions(path) == {("p", 0): "A>B", ("p", 1): None, ("q", 0): None}
-
-
 def test_several_judges_are_not_mixed(put, tmp_path):
     for name in ("one.jsonl", "two.jsonl"):
         put(f"both/{name}", pair("p", scored(1, 2)))
-    with pytest.raises(DataError, match=r"several judges \(one.jsonl, two.jsonl\); name one"):
+    with pytest.raises(DataError, match=r"both: holds several .* \(one.jsonl, two.jsonl\); name one"):
+        RecordedRewardModel.load(tmp_path / "both")
+
+
+def test_several_runs_are_not_mixed(tmp_path):
+    for name in ("one.jsonl", "two.jsonl"):
+        log(tmp_path / "both" / name, RANKED)
+    with pytest.raises(DataError, match=r"both: holds several .* \(one.jsonl, two.jsonl\); name one"):
         RecordedRewardModel.load(tmp_path / "both")
 
 
@@ -213,10 +218,7 @@ def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool 
 
 @pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
-@pytest.mark.parametrize(
-    ("name", "percent"),
-    [("Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43), ("Skywork_Skywork-Reward-Llama-3.1-8B", 62.29)],
-)
+@pytest.mark.parametrize(("name", "percent"), PUBLISHED)
 def test_published_accuracies_follow_from_the_record(name, percent):
     path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
     model = RecordedRewardModel.load(path)
@@ -229,15 +231,12 @@ def test_published_accuracies_follow_from_the_record(name, percent):
 
 @pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
-def test_parsed_verdicts_are_the_recorded_decisions():
-    (path,) = REAL.glob("*arena_hard*.jsonl")
-    model, decisions = RecordedRewardModel.load(path), recorded_decisions(path)
-    differ = Counter()
-    for each in comparisons(path, Auditor(["repeated_pairs", "unreadable_rows"])):
-        for trial, judgment in enumerate(judged(model, each)):
-            assert judgment.outcome is Outcome.ANSWERED
-            said = {(1, 0): "A>B", (0, 1): "B>A", (0.5, 0.5): "A=B"}[judgment.scores]
-            differ[said == decisions[each.id, trial], decisions[each.id, trial]] += 1
-    # The record decides nothing where a text holds two different verdicts; the last one counts here.
-    assert {key: count for key, count in differ.items() if not key[0]} == {(False, None): 13}
-    assert sum(differ.values()) == 540
+@pytest.mark.parametrize(("name", "percent"), PUBLISHED)
+def test_an_evaluation_of_the_record_reports_them(name, percent, tmp_path):
+    path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
+    settings = Evaluation(
+        recorded=str(path), bench=f"judgebench:{path}", judging=Judging(baselines=(), resamples=100)
+    )
+    summary = run(settings, tmp_path / "run")
+    assert round(summary["judgebench_rule"]["overall_percent"], 2) == percent
+    assert summary["complete"]

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -16,14 +16,14 @@ from longrm.benchmarks import judgebench, long_rewardbench, rewardbench, rewardb
 from longrm.benchmarks import leval as leval_
 from longrm.benchmarks import probe as probes
 from longrm.benchmarks.audit import Audit, Audited, Auditor
-from longrm.benchmarks.lengths import measure_with
+from longrm.benchmarks.lengths import bucket, measure_with
 from longrm.benchmarks.leval import Leval
 from longrm.benchmarks.probe import Cell, Probe
 from longrm.config import Config
 from longrm.data import Reading, read
 from longrm.data.files import find_files
 from longrm.errors import ConfigError
-from longrm.types import Comparison
+from longrm.types import Comparison, text_of
 
 __all__ = ["Audit", "Audited", "Benchmark", "Cell", "Leval", "Probe", "Source", "load"]
 
@@ -38,7 +38,8 @@ class Source(Config):
         on_bad_row: What a row that cannot be read does: "stop", or "skip" (counted and said).
         limit: Take the first comparisons only.
         strict: Refuse a benchmark whose candidates come best first by order, but not by their scores.
-        tokenizer: "words", or a tokenizer's file, folder or Hub id, that measures lengths; estimated when not given.
+        tokenizer: "words", or a tokenizer's file, folder or Hub id, that measures lengths where the data names none;
+            estimated from words and marks when not given.
     """
 
     format: str | None = None
@@ -114,7 +115,10 @@ def _probe(asked: _Asked) -> Benchmark:
 
 def _file(asked: _Asked) -> Benchmark:
     reading = read(asked.path, format=asked.source.format, on_bad_row=asked.source.on_bad_row)
-    rows = Audited(lambda _: (row.comparison for row in reading), limit=asked.source.limit)
+    measure = measure_with(asked.source.tokenizer)
+    rows = Audited(
+        lambda _: _with_length((row.comparison for row in reading), measure), limit=asked.source.limit
+    )
     return Benchmark(asked.name, rows, reading=reading)
 
 
@@ -157,8 +161,24 @@ def _of_rows(
 ) -> Benchmark:
     path = Path(asked.path)
     find_files(path)  # raises now, likewise
-    rows = partial(comparisons, path, on_bad_row=asked.source.on_bad_row)
-    return Benchmark(asked.name, Audited(rows, looks_for, asked.source.limit), rule=rule)
+    measure = measure_with(asked.source.tokenizer)
+    rows = Audited(
+        lambda auditor: _with_length(comparisons(path, auditor, on_bad_row=asked.source.on_bad_row), measure),
+        looks_for,
+        asked.source.limit,
+    )
+    return Benchmark(asked.name, rows, rule=rule)
+
+
+def _with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> Iterator[Comparison]:
+    """Gives comparisons that name no length the bucket of their prompt, whatever a model makes of it."""
+    for comparison in rows:
+        length = comparison.metadata.get("length")
+        if isinstance(length, int) and length > 0:
+            yield comparison
+        else:
+            measured = bucket(measure(text_of(comparison.prompt)))
+            yield replace(comparison, metadata={**comparison.metadata, "length": measured})
 
 
 BENCHMARKS: dict[str, Callable[[_Asked], Benchmark]] = {

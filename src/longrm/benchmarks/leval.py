@@ -22,6 +22,8 @@ LOOKS_FOR = (
     "repeated_documents",
     "no_predictions",
     "no_documents",
+    "missing_predictions",
+    "surplus_predictions",
     "misaligned_predictions",
     "empty_answers",
     "identical_answers",
@@ -135,8 +137,9 @@ def _of_task(
     auditor: Auditor,
 ) -> Iterator[Comparison]:
     predictions = {model: _rows(path) for model, path in answered.items()}
-    document, tokens = "", 0
+    document, tokens, asked = "", 0, 0
     for question in _questions(task, file, auditor):
+        asked = question.number
         if question.repeated:
             continue
         if question.document != document:
@@ -153,6 +156,9 @@ def _of_task(
                 yield _comparison(task, name, question, chosen, length)
         if answers and not found:
             auditor.note("no_clear_gap" if len(answers) >= settings.responses else "too_few_answers", name)
+    for model, rows in predictions.items():
+        for number in range(asked + 1, len(rows) + 1):
+            auditor.note("surplus_predictions", f"{task}/{number}, {model}")
 
 
 def _questions(task: str, file: Path, auditor: Auditor) -> Iterator[_Question]:
@@ -181,10 +187,11 @@ def _texts(
     """What each model answered, where it answered this question, and something of its own."""
     texts: dict[str, str] = {}
     for model, rows in predictions.items():
+        where = f"{name}, {model}"
         if question.number > len(rows):
+            auditor.note("missing_predictions", where)
             continue
         row = rows[question.number - 1]
-        where = f"{name}, {model}"
         if (row.get("query"), row.get("gt")) != (question.text, question.gold):
             auditor.note("misaligned_predictions", where)
             continue

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.lengths import estimate_tokens
 from longrm.benchmarks.rows import listed, rateable_responses, read_rows
 from longrm.data import write_rows
+from longrm.data.chunking import size_of
 from longrm.data.fields import FieldError, Source, find_question, group_of, messages_of, plain, required
 from longrm.errors import DataError
 from longrm.types import Comparison, Message, Span, message_text, text_of
@@ -21,6 +21,7 @@ LOOKS_FOR = (
     "length_labels_off",
     "stated_lengths_off",
     "word_counts_off",
+    "question_not_found",
     "missing_tasks",
     "unreadable_rows",
 )
@@ -138,7 +139,7 @@ def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
         "chosen": responses[0] if paired else None,
         "rejected": responses[1] if paired else None,
         "ctx_length_for_length": label,
-        "length": estimate_tokens(whole),
+        "length": size_of(whole),
         "words_count": len(whole.split()),
         "tasktype": "PairWise" if paired else "BestOfN",
         "candidates": None if paired else responses,
@@ -162,6 +163,8 @@ def _comparison(
     length = _length(row)
     _check_lengths(row, length, "\n\n".join(_texts(prompt)), measure, identity, auditor)
     question = find_question(row, prompt)
+    if question is None:
+        auditor.note("question_not_found", identity)
     context = _context(prompt, question)
     rest = {_RENAMED.get(key, key): plain(value) for key, value in row.items() if key not in _USED}
     return Comparison(
@@ -249,7 +252,7 @@ def _check_lengths(
     checks = {
         "length_labels_off": (length, (tokens,)),
         "stated_lengths_off": (row.get("length"), (tokens, words, len(text))),
-        "word_counts_off": (row.get("words_count"), (words, estimate_tokens(text))),
+        "word_counts_off": (row.get("words_count"), (words, size_of(text))),
     }
     for kind, (stated, measured) in checks.items():
         if isinstance(stated, int | float) and not any(n / 2 <= stated <= n * 2 for n in measured):

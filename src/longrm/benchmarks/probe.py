@@ -1,4 +1,4 @@
-"""Generated worlds on a grid of lengths: the benchmark that needs no download."""
+"""Generated worlds on a grid of lengths and depths: the benchmark that needs no download."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -12,15 +12,17 @@ from longrm.worlds.words import load_tokenizer
 
 
 class Cell(Config):
-    """Contexts of some lengths, with how many of them and how many questions each.
+    """Contexts of some lengths and depths, with how many of them and how many questions each.
 
     Attributes:
         lengths: Target lengths in tokens.
-        groups: Contexts per length.
+        depths: Where the evidence stands at each length, as in `probe.depth`, which an empty list stands for.
+        groups: Contexts per length and depth.
         per_group: Questions about each context.
     """
 
     lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
+    depths: tuple[float | Literal["uniform"], ...] = ()
     groups: int = Field(64, ge=1)
     per_group: int = Field(8, ge=1)
 
@@ -31,11 +33,12 @@ class Probe(Config):
     Attributes:
         world: A generated world's name.
         responses: Responses a question, N >= 2.
-        depth: Where the evidence stands, 0 = start to 1 = end; "uniform" draws it evenly.
+        depth: Where the evidence stands, 0 = start to 1 = end; "uniform" draws it evenly. Of the cells that name
+            no depths.
         tokenizer: "words", or a tokenizer's file, folder or Hub id; lengths count in its tokens.
         seed: Of the generated contexts; take one that no training used.
         unrelated: Ask about a context the answers were not drawn from: nobody can beat chance.
-        cells: The grid of lengths.
+        cells: The grid of lengths and depths.
     """
 
     world: str = "records"
@@ -49,21 +52,37 @@ class Probe(Config):
     @property
     def total(self) -> int:
         """Comparisons in all cells together."""
-        return sum(len(cell.lengths) * cell.groups * cell.per_group for cell in self.cells)
+        return sum(
+            len(cell.lengths) * len(cell.depths or (self.depth,)) * cell.groups * cell.per_group
+            for cell in self.cells
+        )
 
 
 def comparisons(probe: Probe) -> Iterator[Comparison]:
-    """Generates the comparisons of every cell, shortest contexts first as the cells list them."""
+    """Generates the comparisons of every cell, shortest contexts first as the cells list them.
+
+    Raises:
+        ConfigError: A world, length or depth that cannot be; before anything is generated.
+        ModelError: There is no such tokenizer.
+    """
+    plans = [
+        (_plan(probe, cell, length, depth), cell.groups * cell.per_group)
+        for cell in probe.cells
+        for length in cell.lengths
+        for depth in cell.depths or (probe.depth,)
+    ]
     tokenizer = load_tokenizer(probe.tokenizer)
-    for cell in probe.cells:
-        for length in cell.lengths:
-            plan = Plan(
-                world=probe.world,
-                length=length,
-                responses=probe.responses,
-                depth=probe.depth,
-                per_group=cell.per_group,
-                seed=probe.seed,
-                unrelated=probe.unrelated,
-            )
-            yield from generate(plan, cell.groups * cell.per_group, tokenizer)
+    for plan, count in plans:
+        yield from generate(plan, count, tokenizer)
+
+
+def _plan(probe: Probe, cell: Cell, length: int, depth: float | Literal["uniform"]) -> Plan:
+    return Plan(
+        world=probe.world,
+        length=length,
+        responses=probe.responses,
+        depth=depth,
+        per_group=cell.per_group,
+        seed=probe.seed,
+        unrelated=probe.unrelated,
+    )

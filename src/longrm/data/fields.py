@@ -152,14 +152,23 @@ def group_of(row: Source, prompt: Sequence[Message], context: Sequence[Span], qu
 
 
 def find_context(row: Source, prompt: Sequence[Message]) -> tuple[Span, ...]:
-    """Where the text of a `context` column stands in the prompt; empty where it is no part of it."""
+    """Where the text of a `context` column stands in the prompt; empty where there is no such column.
+
+    Raises:
+        FieldError: It is no part of the prompt, so that no judge would see it.
+    """
     text = row.get("context")
     if not isinstance(text, str):
         return ()
     if not text.strip():
         raise FieldError("context", "empty; fill it, or remove the column where there is no context")
     found = _find(text, prompt) or _find(text.strip(), prompt)
-    return (found,) if found else ()
+    if found is None:
+        raise FieldError(
+            "context",
+            "not part of the prompt, so no judge would see it; join it into the prompt, or drop the column",
+        )
+    return (found,)
 
 
 def find_question(row: Source, prompt: Sequence[Message]) -> Span | None:

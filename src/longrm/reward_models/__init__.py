@@ -63,7 +63,7 @@ def load(
 
             return load_remote(name, judge, remote)
         case "baseline" | "compress" | "simulated" | "openai":
-            raise ConfigError(f"'{model}' names no {kind}; write it as {_FORMS[kind]}")
+            raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {_FORMS[kind]}")
         case _:
             return _local(model, judge)
 

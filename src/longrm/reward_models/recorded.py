@@ -10,9 +10,9 @@ from longrm.data.files import raw_rows
 from longrm.errors import DataError
 from longrm.judging import load_format
 from longrm.reward_models.protocol import RewardModel
-from longrm.runs.judgments import JUDGMENTS
+from longrm.runs.judgments import GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log
-from longrm.runs.records import JudgmentRecord, Trial
+from longrm.runs.records import GoldRecord, JudgmentRecord, Trial
 from longrm.types import Judgment, Outcome, Query, Scale
 
 
@@ -25,12 +25,14 @@ class Asking:
         judgment: What was judged, in presented order; None where only the text is known.
         text: What the model wrote.
         format: The format of judging that reads the text.
+        digest: Of the prompt and the responses that were judged; empty where the record does not tell.
     """
 
     order: tuple[int, ...]
     judgment: Judgment | None = None
     text: str = ""
     format: str = ""
+    digest: str = ""
 
 
 class RecordedRewardModel(RewardModel):
@@ -75,6 +77,11 @@ class RecordedRewardModel(RewardModel):
             "'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"
         )
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """The comparisons that the record knows, whether they are asked about or not."""
+        return frozenset(self._askings)
+
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Looks every query up by its comparison and its trial."""
         return [self._answer(query) for query in queries]
@@ -94,6 +101,11 @@ class RecordedRewardModel(RewardModel):
                 Outcome.ERROR,
                 detail=f"'{query.id}' was recorded with {len(asking.order)} responses, and has {len(query.responses)}",
             )
+        if asking.digest:
+            shown = dict(zip(asking.order, query.responses, strict=True))
+            if text_digest(query.prompt, [shown[index] for index in range(len(shown))]) != asking.digest:
+                detail = f"'{query.id}' was recorded about another text; the benchmark is not the one that was judged"
+                return Judgment(Outcome.ERROR, detail=detail)
         if asking.judgment is not None:
             return asking.judgment
         reading = self._formats[asking.format].parse(asking.text, query)
@@ -110,35 +122,23 @@ class RecordedRewardModel(RewardModel):
         )
 
 
-def recorded_decisions(path: Path) -> dict[tuple[str, int], str | None]:
-    """The decisions that a JudgeBench file records beside the raw texts, to compare the parser with.
-
-    Returns:
-        "A>B", "B>A", "A=B" or None by pair and asking, about the responses as they were presented.
-
-    Raises:
-        DataError: A row cannot be read.
-    """
-    return {
-        (str(row["pair_id"]), trial): entry and entry.get("decision")
-        for _, row in _rows([path], "pair_id", "judgments")
-        for trial, entry in enumerate(row["judgments"])
-    }
-
-
 _Read = tuple[dict[str, tuple[Asking, ...]], Scale]
 
 
 def _from_runs(files: Sequence[Path]) -> _Read:
     """Our own log; a comparison that was judged again, after an error, has its last record."""
-    (file,) = files
+    file = _only(files)
     records = {record.id: record for record in Log(file, JudgmentRecord)}
     summary = file.with_name("summary.json")
     scale: Scale = "none"
     if summary.is_file():
         scale = json.loads(summary.read_text(encoding="utf-8")).get("scale", scale)
+    digests = {gold.id: gold.digest for gold in Log(file.with_name(GOLD), GoldRecord)}
     askings = {
-        name: tuple(Asking(trial.order, _presented(trial, record)) for trial in record.askings())
+        name: tuple(
+            Asking(trial.order, _presented(trial, record), digest=digests.get(name, ""))
+            for trial in record.askings()
+        )
         for name, record in records.items()
     }
     return askings, scale
@@ -160,11 +160,8 @@ def _presented(trial: Trial, record: JudgmentRecord) -> Judgment:
 
 
 def _from_judgebench(files: Sequence[Path]) -> _Read:
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files)
-        raise DataError(f"{files[0].parent}: holds the judgments of several judges ({names}); name one file")
     askings: dict[str, tuple[Asking, ...]] = {}
-    for place, row in _rows(files, "pair_id", "judgments"):
+    for place, row in _rows([_only(files)], "pair_id", "judgments"):
         judgments = row["judgments"]
         if not isinstance(judgments, list) or len(judgments) not in (1, 2):
             raise DataError(
@@ -236,6 +233,13 @@ def _files(path: Path) -> list[Path]:
     if not found:
         raise DataError(f"{path}: no record of judgments there; it needs a file or a folder of JSONL files")
     return found
+
+
+def _only(files: Sequence[Path]) -> Path:
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise DataError(f"{files[0].parent}: holds several records of judgments ({names}); name one file")
+    return files[0]
 
 
 def _rows(files: Sequence[Path], *columns: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -4,12 +4,16 @@ Simulated judges are right at a stated rate, on comparisons that are independent
 rates are drawn (Beta, intra-group correlation 0.3). Over many seeds the 95% intervals should cover that rate in
 93-97% of the runs, the paired interval against a judge 10 points worse should exclude 0 in 95% or more at the n
 that is recommended, and random orders should earn what chance says. The script fails where they do not.
+
+Two further arms go the whole way: a simulated reward model is asked as an evaluation asks it, in one order or in
+both, and its metrics should cover its stated rate; and the n that a pilot of 200 recommends should have the power.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +21,18 @@ import numpy.typing as npt
 import scipy
 from measuring import circumstances
 
-from longrm.evaluation.metrics import Metric, ratio
-from longrm.evaluation.power import DIFFERENCE, POWER, comparisons_needed
+from longrm.evaluation.asking import Asker, Judging
+from longrm.evaluation.metrics import Metric, metrics_for, ratio
+from longrm.evaluation.power import DIFFERENCE, POWER, comparisons_needed, recommended
 from longrm.evaluation.scoring import score_order
+from longrm.evaluation.table import ScoreTable
+from longrm.reward_models.simulated import Rates, SimulatedRewardModel, key_of
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Comparison, Outcome
 
 RATES = (0.55, 0.75, 0.9)
 SMALL = 200
+ERROR = 0.25
 CORRELATION = 0.3
 GROUPS = {"independent": 1, "groups of 4": 4}
 COVERAGE = (0.93, 0.97)
@@ -81,6 +91,69 @@ def coverage_and_power(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 }
 
 
+def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Coverage by a simulated reward model that is asked as an evaluation asks it."""
+    pairs = [_pair(number) for number in range(SMALL)]
+    key = key_of(pairs)
+    for orders in ("one", "both"):
+        covered = 0
+        for seed in range(options.asked_seeds):
+            model = SimulatedRewardModel(Rates(error=ERROR), key, seed)
+            asker = Asker(model, Judging(seed=seed, orders=orders, baselines=()))
+            records = [replace(record, ranks=(1, 2)) for record in asker.records(pairs)]
+            covered += holds(metrics_for(records, resamples=options.resamples)["pair_accuracy"], 1 - ERROR)
+        share = covered / options.asked_seeds
+        yield {
+            "judge": f"simulated, asked in {orders} order{'s' * (orders == 'both')}",
+            "rate": 1 - ERROR,
+            "n": SMALL,
+            "coverage": share,
+            "holds": _in_coverage(share, options.asked_seeds),
+            "seeds": options.asked_seeds,
+        }
+
+
+def piloted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Power at the n that a pilot recommends, a new pilot each time."""
+    apart, sizes = 0, []
+    rate = 1 - ERROR
+    for seed in range(options.seeds):
+        rng = np.random.default_rng(seed)
+        pilot = ScoreTable.of([_judged(k, right) for k, right in enumerate(judge(rng, rate, SMALL, 1))])
+        found = recommended(pilot, seed=0, resamples=options.resamples)
+        assert found is not None, "the pilot is scored"
+        n = found["comparisons"]
+        ours, theirs = (judge(rng, p, n, 1) for p in (rate, rate - DIFFERENCE))
+        apart += not holds(interval(ours - theirs, 1, options.resamples, (-1, 1)), 0.0)
+        sizes.append(n)
+    power = apart / options.seeds
+    yield {
+        "judge": "independent, n from a pilot",
+        "rate": rate,
+        "pilot": SMALL,
+        "n": float(np.mean(sizes)),
+        "told_apart": power,
+        "holds": power >= POWER,
+    }
+
+
+def _in_coverage(share: float, seeds: int) -> bool:
+    """Few seeds leave chance its part: three standard errors of the aimed-at 95%."""
+    allowed = 3 * (0.95 * 0.05 / seeds) ** 0.5
+    return COVERAGE[0] - allowed <= share <= COVERAGE[1] + allowed
+
+
+def _pair(number: int) -> Comparison:
+    prompt = ({"role": "user", "content": f"Question {number}?"},)
+    responses = tuple(({"role": "assistant", "content": text},) for text in ("right", "wrong"))
+    return Comparison(f"{number}", f"{number}", prompt, responses, (1, 2))
+
+
+def _judged(number: int, right: float) -> JudgmentRecord:
+    name = f"{number}"
+    return JudgmentRecord(name, name, Outcome.ANSWERED, (1, 2), (0, 1), (right, 1 - right))
+
+
 def chance(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for n, levels in CHANCE.items():
         rng = np.random.default_rng(n)
@@ -107,6 +180,7 @@ def chance(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--asked-seeds", type=int, default=300)
     parser.add_argument("--resamples", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of readable ones")
@@ -114,12 +188,12 @@ def main() -> int:
     around = circumstances(options)
     around["versions"] |= {"numpy": np.__version__, "scipy": scipy.__version__}
     good = True
-    for check in (coverage_and_power, chance):
+    for check in (coverage_and_power, asked, piloted, chance):
         for found in check(options):
             good &= found["holds"]
             rounded = {key: round(v, 4) if isinstance(v, float) else v for key, v in found.items()}
             if options.json:
-                print(json.dumps(rounded | {"seeds": options.seeds, **around}), flush=True)
+                print(json.dumps({"seeds": options.seeds} | rounded | around), flush=True)
             else:
                 print("  ".join(f"{key} {value}" for key, value in rounded.items()), flush=True)
     return 0 if good else 1

@@ -36,6 +36,11 @@ class Config(BaseModel):
         except ValidationError as error:
             raise ConfigError(_explain(cls, error, file)) from None
 
+    @classmethod
+    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the settings that a run must keep to be continued, for they may change its results."""
+        return dict(settings)
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain TOML-able values; unset optional settings are left out."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -115,7 +120,7 @@ def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) ->
     first, *others = error.errors()
     key = ".".join(str(part) for part in first["loc"])
     where = f" (in {file} or the flags)" if file else ""
-    more = f"; {len(others)} more faults follow" if others else ""
+    more = "; one more fault" if len(others) == 1 else f"; {len(others)} more faults" if others else ""
     if first["type"] == "extra_forbidden":
         names = _names_at(cls, first["loc"][:-1])
         near = difflib.get_close_matches(str(first["loc"][-1]), names, n=1)

@@ -122,8 +122,8 @@ class Cut:
     """What was cut out of a context that did not fit.
 
     Attributes:
-        policy: What was cut: "middle", "left" (the beginning) or "right" (the end).
-        tokens: How many tokens were cut, as the model counts them.
+        policy: What was cut: "middle", "left" (the beginning), "right" (the end), or "compress" (what mattered least).
+        tokens: How many tokens were cut, as the model counts them; words and marks in what was compressed.
     """
 
     policy: str
@@ -138,7 +138,7 @@ class Judgment:
         outcome: What became of the query.
         scores: One number a response, higher is better; empty unless answered with scores.
         order: Indices of the responses from best to worst; empty unless answered with an order.
-        explanation: What the model wrote, if it writes; whole, thinking included.
+        explanation: What the model wrote, if it writes; whole, at all attempts, thinking included.
         detail: Why there is no answer, in one line; empty when there is one.
         prompt_tokens: Tokens of the prompt as the model counts them; None where it counts none.
         cut: What was cut out of the context to make it fit; None where nothing was.

@@ -135,8 +135,19 @@ def test_the_check_takes_nothing_but_the_context_away():
 def test_without_a_known_context_there_is_no_check():
     model = Scripted(longest_wins)
     (record,) = records(model, FOUR, context_check="removed")
-    assert record.context_check == ""
+    assert record.context_check == "impossible"
     assert len(model.asked) == 1
+
+
+def test_an_error_of_the_check_is_an_error_of_the_comparison():
+    class Failing(Scripted):
+        def judge(self, queries):
+            judged = super().judge(queries)
+            error = Judgment(Outcome.ERROR, detail="connection lost")
+            return [error if query.trial == 2 else one for query, one in zip(queries, judged, strict=True)]
+
+    (record,) = records(Failing(longest_wins), PAIR, context_check="removed")
+    assert (record.outcome, record.detail) == (Outcome.ERROR, "connection lost")
 
 
 def test_a_swapped_context_never_comes_from_the_same_group_and_does_not_depend_on_resuming():

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy.special import expit
+from scipy.stats import binom
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
@@ -9,7 +10,7 @@ from longrm.evaluation.gold_pairs import GoldPairs
 from longrm.runs.records import Trial
 from longrm.types import Outcome
 
-OPTIONS = {"seed": 0, "resamples": 300}
+OPTIONS = {"seed": 0}
 
 
 def calibrated(scored, records, scale):
@@ -43,7 +44,7 @@ def test_the_curve_is_scikit_learns(scored, honest):
     assert [b["n"] for b in found["bins"]] == counts.tolist()
     expected = (counts / counts.sum() * np.abs(accuracy - confidence)).sum()
     assert found["ece"]["value"] == pytest.approx(expected)
-    assert found["ece"]["low"] < expected < found["ece"]["high"]
+    assert found["ece"]["n"] == 4000
 
 
 def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
@@ -58,7 +59,8 @@ def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
 def test_an_overconfident_judge_shows_and_a_fitted_temperature_mends_it(scored, honest):
     fair, bold = (calibrated(scored, honest(factor), "logit") for factor in (1.0, 4.0))
     assert fair["ece"]["value"] < 0.03
-    assert bold["ece"]["low"] > 0.1
+    assert fair["ece"]["value"] < fair["ece"]["if_calibrated"]["high"]
+    assert bold["ece"]["value"] > 0.1 > 3 * bold["ece"]["if_calibrated"]["high"]
     assert bold["ece_fitted"]["value"] < 0.03
     assert bold["temperature_fitted"] == pytest.approx(4 * fair["temperature_fitted"], rel=1e-3)
     assert (bold["link"], bold["temperature"]) == ("logistic", 1.0)
@@ -88,6 +90,32 @@ def test_vote_shares_by_hand(asked, judgment, scored):
         (0.95, 1.0, 4, 1.0, 0.75),
     ]
     assert found["ece"]["value"] == pytest.approx((0 + 2 * 0.25 + 4 * 0.25) / 7)
+
+
+def test_an_edge_of_the_bins_belongs_to_the_bin_below(asked, scored):
+    # Leads of 0/5, -2/5 and -4/5 of the votes in three orders are a confidence of 0.7, an edge; summed, a hair more.
+    vote = {1: (1.0, 0.0, 0.0), -1: (0.0, 1.0, 1.0), 0: (0.5, 0.5, 0.5)}
+    leads = {(0, 1, 2): (-1, -1, -1, -1, 0), (1, 2, 0): (-1, -1, 0, 0, 0), (2, 0, 1): (0, 0, 0, 0, 0)}
+    record = asked("a", *((order, vote[v]) for order, votes in leads.items() for v in votes), ranks=(1, 2, 2))
+    assert 0.5 + abs((-4 / 5 - 2 / 5 + 0) / 3) / 2 > 0.7
+    (held,) = calibrated(scored, [record], "verdict")["bins"]
+    assert (held["low"], held["high"], held["n"]) == (0.65, 0.7, 2)
+
+
+@pytest.mark.parametrize("n", [20, 100])
+def test_what_chance_gives_a_calibrated_judge(scored, judgment, n):
+    margin = float(np.log(3))  # a confidence of 3/4
+    records = [judgment(str(k), scores=(margin if k % 4 else -margin, 0.0)) for k in range(n)]
+    found = calibrated(scored, records, "logit")["ece"]
+    gap = np.abs(np.arange(n + 1) / n - 0.75)
+    chance = binom.pmf(np.arange(n + 1), n, 0.75)
+    order = np.argsort(gap)
+    assert found["value"] == pytest.approx(0)
+    assert found["if_calibrated"]["mean"] == pytest.approx(gap @ chance, rel=0.1)
+    exact = gap[order][np.searchsorted(np.cumsum(chance[order]), 0.95)]
+    assert found["if_calibrated"]["high"] == pytest.approx(exact, abs=1.01 / n)
+    ties = calibrated(scored, [judgment(str(k), scores=(0.0, 0.0)) for k in range(n)], "logit")["ece"]
+    assert ties["if_calibrated"] == {"mean": 0.0, "high": 0.0}
 
 
 def test_a_separated_judge_has_a_finite_temperature(scored, judgment):

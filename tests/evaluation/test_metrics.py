@@ -8,7 +8,8 @@ from statsmodels.stats.proportion import proportion_confint
 
 from longrm.evaluation.area import BINS, RankedSample, area_of, area_replicates
 from longrm.evaluation.intervals import bootstrap_interval, cluster_weights, unanimity_bounds, wilson
-from longrm.evaluation.metrics import chance, metrics_for, paired_difference
+from longrm.evaluation.metrics import chance_of, metrics_for, paired_difference
+from longrm.evaluation.table import ScoreTable
 from longrm.types import Outcome
 
 
@@ -54,7 +55,8 @@ def test_random_orders_earn_the_chance_levels(judgment, n, position, exact):
     records = [judgment(str(k), ranks=ranks, ranking=rng.permutation(n).tolist()) for k in range(6000)]
     # A lone N = 3 comparison makes the metrics of orders appear for pairs too.
     records.append(judgment("extra", ranks=(1, 2, 3), ranking=(0, 1, 2)))
-    metrics, levels = metrics_for(records, resamples=200), chance(records)
+    metrics, table = metrics_for(records, resamples=200), ScoreTable.of(records)
+    levels = {name: chance_of(table, name) for name in table.names()}
     for name, level in {
         "pair_accuracy": 0.5,
         "top1": 1 / n,

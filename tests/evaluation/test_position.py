@@ -16,6 +16,10 @@ def values(found):
     }
 
 
+def held(found, size):
+    return [place["value"] for place in found["by_place"][size].values()]
+
+
 def test_both_orders_by_hand(asked, judgment, scored):
     records = [
         asked("right twice", (AB, (1.0, 0.0)), (BA, (1.0, 0.0))),
@@ -38,8 +42,8 @@ def test_both_orders_by_hand(asked, judgment, scored):
     }
     assert (found["consistency"]["n"], found["first_wins"]["n"], found["single_order"]["n"]) == (5, 8, 6)
     # Eleven askings were answered; the three ties give half to each place.
-    assert found["by_place"]["0"]["value"] == pytest.approx((5 + 1.5) / 11)
-    assert found["by_place"]["1"]["value"] == pytest.approx((3 + 1.5) / 11)
+    assert found["by_place"]["2"]["0"]["value"] == pytest.approx((5 + 1.5) / 11)
+    assert found["by_place"]["2"]["1"]["value"] == pytest.approx((3 + 1.5) / 11)
 
 
 def test_three_responses_in_a_latin_square(asked, scored):
@@ -53,9 +57,21 @@ def test_three_responses_in_a_latin_square(asked, scored):
     found = position(*scored(records), **OPTIONS)
     assert found["consistency"]["value"] == 1 / 2
     assert found["first_wins"]["value"] is None  # asked of pairs only
-    assert [place["value"] for place in found["by_place"].values()] == pytest.approx([4 / 6, 1 / 6, 1 / 6])
+    assert held(found, "3") == pytest.approx([4 / 6, 1 / 6, 1 / 6])
     assert found["single_order"]["value"] == pytest.approx((1 / 3 + 1) / 2)
     assert found["order_cancelled"]["value"] == pytest.approx((1 / 3 + 1) / 2)
+
+
+def test_places_of_pairs_and_of_rankings_stand_apart(asked, scored):
+    pair = asked("pair", (AB, (1.0, 0.0)), (BA, (1.0, 0.0)))
+    orders = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+    last = asked(
+        "last", *((order, [float(order[2] == k) for k in range(3)]) for order in orders), ranks=(1, 2, 3)
+    )
+    found = position(*scored([pair, last]), **OPTIONS)
+    assert list(found["by_place"]) == ["2", "3"]
+    assert (held(found, "2"), held(found, "3")) == ([0.5, 0.5], [0.0, 0.0, 1.0])
+    assert (found["by_place"]["2"]["0"]["n"], found["by_place"]["3"]["0"]["n"]) == (2, 3)
 
 
 def test_rankings_and_votes_count_by_their_points(judgment, scored):

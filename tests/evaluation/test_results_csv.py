@@ -9,12 +9,12 @@ from longrm.evaluation.summary import summarize
 
 @pytest.fixture
 def rows(tmp_path):
-    def make(records, **options):
-        summary = summarize(records, model="m", bench="b", resamples=100, **options)
+    def make(records, bench="long-rewardbench:LongReward", columns=COLUMNS, **options):
+        summary = summarize(records, model="m", bench=bench, resamples=100, **options)
         write_results(summary, tmp_path / "results.csv")
         with (tmp_path / "results.csv").open(newline="") as file:
             reader = csv.DictReader(file)
-            assert tuple(reader.fieldnames) == COLUMNS
+            assert tuple(reader.fieldnames) == columns
             return list(reader)
 
     return make
@@ -60,6 +60,55 @@ def test_a_mixed_run_beside_the_published_rows(judgment, rows):
     assert "exact orders" in published["random"]["defects"]
 
 
+# Rank2, Rank3, Rank4, average, and on short contexts where that is printed.
+PRINTED = {
+    "random": (50.0, 16.7, 4.2, 37.5, None),
+    "Gemini 2.5 Pro": (None, None, None, 40.9, None),
+    "Qwen2.5-72B": (None, None, None, 42.7, None),
+    "Llama-3.3-70B": (None, None, None, 37.8, None),
+    "Nemotron-70B": (None, None, None, 34.5, None),
+    "Con-J-Qwen2-7B": (20.7, 16.1, 9.7, 27.5, 84.4),
+    "Con-J-Qwen2-7B + SFT": (29.7, 19.2, 12.8, 38.6, None),
+    "Con-J-Qwen2-7B + SFT + alignment": (37.3, 23.9, 18.3, 43.7, 84.3),
+    "Selene-Mini-Llama-3.1-8B": (6.0, 7.0, 6.0, 32.8, 82.1),
+    "Selene-Mini-Llama-3.1-8B + SFT": (8.3, 7.8, 5.6, 36.1, None),
+    "Selene-Mini-Llama-3.1-8B + SFT + alignment": (13.3, 8.1, 8.0, 37.8, 82.4),
+    "Llama-3.1-8B-Instruct": (7.3, 6.0, 3.4, 27.0, 70.6),
+    "Llama-3.1-8B-Instruct + SFT": (11.0, 10.1, 6.3, 35.7, None),
+    "Llama-3.1-8B-Instruct + SFT + alignment": (25.7, 16.1, 13.4, 40.5, 73.1),
+    "Qwen3-8B": (27.3, 19.4, 13.4, 31.3, 81.5),
+    "Qwen3-8B + SFT": (28.7, 21.2, 13.3, 38.6, None),
+    "Qwen3-8B + SFT + alignment": (38.3, 20.1, 17.6, 43.9, 78.1),
+    "GRM-Llama3-8B": (55.7, 33.6, 24.7, 47.6, None),
+    "GRM-Llama3-8B + alignment": (64.0, 35.9, 23.7, 50.5, None),
+    "Skywork-Reward-V2-Llama-3.1-8B": (41.0, 20.3, 16.2, 50.1, None),
+    "Skywork-Reward-V2-Llama-3.1-8B + alignment": (45.3, 27.6, 18.9, 52.4, None),
+}
+BY_LENGTH = {
+    "Qwen3-8B": (53.9, 48.2, 34.9, 23.4, 44.8, 25.2, 38.4),
+    "Qwen3-8B + SFT + alignment": (60.3, 51.8, 55.5, 53.3, 64.7, 87.0, 62.1),
+    "Con-J-Qwen2-7B": (65.4, 55.0, 27.4, 16.8, 19.0, 0.8, 30.7),
+    "Con-J-Qwen2-7B + SFT + alignment": (65.4, 55.4, 54.8, 48.2, 52.6, 73.9, 58.4),
+    "Gemini 2.5 Pro": (57.9, 49.0, 57.5, 56.5, 64.7, 80.9, 61.1),
+}
+
+
+def test_published_figures_are_those_printed(judgment, rows):
+    found = {row["model"]: row for row in rows([judgment(scores=(1.0, 0.0))])[1:]}
+    figures = ("Rank2", "Rank3", "Rank4", "avg", "RewardBench")
+    held = {name: tuple(_number(row[key]) for key in figures) for name, row in found.items()}
+    assert held == PRINTED
+    lengths = ("4k", "8k", "16k", "32k", "64k", "128k", "macro")
+    held = {name: tuple(_number(row[key]) for key in lengths) for name, row in found.items() if row["macro"]}
+    assert held == BY_LENGTH
+    scalar = {name for name, row in found.items() if "half precision" in row["defects"]}
+    assert scalar == {name for name in PRINTED if name.startswith(("GRM", "Skywork"))}
+
+
+def _number(text):
+    return float(text) if text else None
+
+
 def test_published_figures_agree_with_themselves(judgment, rows):
     found = rows([judgment(scores=(1.0, 0.0))])
     assert (found[0]["source"], found[0]["avg"]) == ("this run, pair_accuracy", "100.0")
@@ -71,3 +120,30 @@ def test_published_figures_agree_with_themselves(judgment, rows):
     assert len({row["model"] for row in found[1:]}) == len(found) - 1 == 21
     assert {row["source"] for row in found[1:]} == {"arXiv 2510.06915v2"}
     assert all(row["defects"] for row in found[1:])
+
+
+def test_rankings_alone_have_no_figure_of_pairs(judgment, rows):
+    for n in (2, 4):
+        ranks = tuple(range(1, n + 1))
+        scores = tuple(-float(rank) for rank in ranks)
+        found = rows([judgment(ranks=ranks, scores=scores, task="Cite", subtype=str(n), length=4096)])[0]
+        filled = {name for name in found if found[name]} - {"model", "source"}
+        assert filled == {f"Rank{n}", "avg"}
+        assert found["avg"] == "100.0"
+    pair = rows([judgment(scores=(1.0, 0.0), task="Cite", length=4096)])[0]
+    assert (pair["Cite"], pair["4k"], pair["macro"]) == ("100.0", "100.0", "100.0")
+
+
+def test_another_benchmark_stands_alone(judgment, rows):
+    records = [
+        judgment("a", scores=(1.0, 0.0), task="Chat", length=512),
+        judgment("b", ranks=(1, 2, 3), scores=(0.0, 1.0, 2.0), task="avg", length=1024),
+        judgment("c", scores=(1.0, 0.0), task="Cite", length=1024),
+        judgment("d", scores=(1.0, 0.0), task="Cite", length=1024),
+    ]
+    tasks = ("task Chat", "task Cite", "task avg")
+    columns = ("bench", "model", "source", *tasks, "avg", "length 512", "length 1024", "macro")
+    (row,) = rows(records, bench="rewardbench:data", columns=columns)
+    assert tuple(row.values()) == (
+        *("rewardbench:data", "m", "this run, top1", "100.0", "100.0", "0.0", "75.0", "100.0", "66.7", "83.3"),
+    )  # fmt: skip

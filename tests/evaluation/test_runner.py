@@ -4,17 +4,20 @@ from dataclasses import replace
 import pytest
 
 from longrm.benchmarks import Benchmark, Cell, Leval, Probe, Source, load
+from longrm.clients.settings import Remote
 from longrm.data import write
-from longrm.errors import ConfigError, DataError
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.evaluation.asking import Judging
-from longrm.evaluation.run import Evaluation, run
+from longrm.evaluation.run import Evaluation, _model, run
 from longrm.evaluation.runner import evaluate
-from longrm.reward_models import RewardModel
+from longrm.reward_models import Compress, RewardModel
 from longrm.reward_models import load as load_model
+from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.folder import RunFolder
+from longrm.runs.judgments import read_judgments
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord
-from longrm.types import Comparison, Judgment, Outcome
+from longrm.types import Cut, Judgment, Outcome
 from longrm.worlds import Plan, generate, words
 
 
@@ -123,6 +126,19 @@ def test_errors_leave_the_run_incomplete_and_are_tried_again(tmp_path):
     assert summary["counts"]["outcomes"]["error"] == 2
     again = judge(data, Counting(), tmp_path / "run")
     assert again == judge(data, Counting(), tmp_path / "clean")
+    assert logs(tmp_path / "run") == logs(tmp_path / "clean")
+
+
+def test_how_an_endpoint_is_reached_may_change_when_a_run_continues(tmp_path):
+    def claim(**remote):
+        settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench="x", remote=Remote(**remote))
+        with RunFolder(tmp_path / "run", "evaluation", settings) as folder:
+            (folder.path / "judgments.jsonl").write_text("{}")
+
+    claim(max_requests=10)
+    claim(max_requests=200, concurrency=1)
+    with pytest.raises(RunError, match="remote.extra"):
+        claim(extra={"top_p": 0.5})
 
 
 def test_a_run_in_which_nothing_could_be_judged_says_why(tmp_path):
@@ -161,6 +177,62 @@ def test_gold_that_changed_under_a_run_is_refused(tmp_path):
         judge(changed, Counting(), tmp_path / "run")
 
 
+def test_texts_that_changed_under_a_run_are_refused(tmp_path):
+    data = rows(6)
+    judge(data, Counting(), tmp_path / "run")
+    longer = tuple(({**answer[0], "content": answer[0]["content"] + "!"},) for answer in data[5].responses)
+    with pytest.raises(DataError, match=f"the text of '{data[5].id}' has changed"):
+        judge([*data[:5], replace(data[5], responses=longer)], Counting(), tmp_path / "run")
+
+
+def test_a_record_does_not_speak_of_other_texts(tmp_path):
+    data = rows(6)
+    whole = judge(data, Counting(), tmp_path / "run")
+    again = judge(data, RecordedRewardModel.load(tmp_path / "run"), tmp_path / "again")
+    assert again["metrics"] == whole["metrics"]
+    changed = [*data[:5], replace(data[5], prompt=({"role": "user", "content": "Another question?"},))]
+    judge(changed, RecordedRewardModel.load(tmp_path / "run"), tmp_path / "other")
+    found = {record.id: record for record in read_judgments(tmp_path / "other")}
+    assert [record.outcome for record in found.values()] == [Outcome.ANSWERED] * 5 + [Outcome.ERROR]
+    assert "was recorded about another text" in found[data[5].id].detail
+
+
+def test_a_resumed_run_swaps_the_same_contexts(tmp_path):
+    data = rows()
+    whole = judge(data, Counting(), tmp_path / "whole", context_check="swapped")
+    with pytest.raises(KeyboardInterrupt):
+        judge(data, Counting(stop_after=300), tmp_path / "cut", context_check="swapped")
+    assert judge(data, Counting(), tmp_path / "cut", context_check="swapped") == whole
+    assert logs(tmp_path / "cut") == logs(tmp_path / "whole")
+    states = {record.context_check for record in read_judgments(tmp_path / "whole")}
+    assert states == {"same"}
+
+
+def test_cuts_are_in_the_log_and_the_summary(tmp_path):
+    class Cutting(Counting):
+        def judge(self, queries):
+            cuts = [Cut("middle", 5) if query.id.endswith("0") else None for query in queries]
+            judged = super().judge(queries)
+            return [replace(judgment, cut=cut) for judgment, cut in zip(judged, cuts, strict=True)]
+
+    data = rows(9)
+    summary = judge(data, Cutting(), tmp_path / "run")
+    kept = {record.id: record.cut for record in read_judgments(tmp_path / "run")}
+    assert kept == {row.id: Cut("middle", 5) if row.id.endswith("0") else None for row in data}
+    assert summary["counts"]["cut"]["comparisons"] == 3
+
+
+def test_answers_of_an_endpoint_are_kept_in_the_run_folder(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("longrm.reward_models.remote.load_remote", lambda *given: seen.append(given))
+    settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench="probe")
+    _model(settings, Benchmark("probe", []), tmp_path)
+    assert seen[0][2].cache == str(tmp_path / "completions.sqlite")
+    chosen = settings.model_copy(update={"remote": Remote(cache="elsewhere.sqlite")})
+    _model(chosen, Benchmark("probe", []), tmp_path)
+    assert seen[1][2].cache == "elsewhere.sqlite"
+
+
 def test_examples_are_the_first_of_different_contexts(tmp_path):
     data = [*rows(30, 64), *rows(30, 100)]
     judge(data, Counting(), tmp_path / "run", examples=2)
@@ -178,14 +250,14 @@ def test_a_repeated_id_an_empty_benchmark_and_judgments_are_refused(tmp_path):
         judge([replace(data[0], role="judgment")], Counting(), tmp_path / "c")
 
 
-def test_measured_tokens_make_the_bucket_where_the_data_names_no_length(tmp_path):
-    class Measured(Counting):
-        def judge(self, queries):
-            return [replace(judgment, prompt_tokens=1025) for judgment in super().judge(queries)]
-
-    data: list[Comparison] = [replace(row, metadata={}) for row in rows(4)]
-    summary = judge(data, Measured(), tmp_path / "run")
-    assert list(summary["metrics"]["by_length"]) == ["2048"]
+def test_the_prompt_makes_the_bucket_where_the_data_names_no_length(tmp_path):
+    """And not what a model reads of it: models stand side by side."""
+    path = tmp_path / "rows.jsonl"
+    write(path, [replace(row, metadata={}) for row in rows(4, 200)])
+    for model in ("baseline:random", "compress:baseline:random"):
+        settings = Evaluation(model=model, bench=f"file:{path}", compress=Compress(tokens=32, chunk=16))
+        summary = run(settings, tmp_path / model.replace(":", "-"))
+        assert list(summary["metrics"]["by_length"]) == ["256"]
 
 
 def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):

@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import json
 import time
+from dataclasses import replace
 from importlib import resources
 
 import jsonschema
@@ -109,12 +110,35 @@ def test_nothing_is_lost_from_the_counts(check, judgment, records):
         },
         "cut": {"comparisons": 0, "tokens": 0},
         "retried": 0,
+        "context_check": None,
     }
     assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 241
     lost = summary["metrics"]["by_length"]["2048"]["pair_accuracy"]
     assert lost == {"value": None, "low": None, "high": None, "n": 0, "groups": 0}
     assert summary["metrics"]["by_length_and_depth"]["2048"]["0.8-1.0"]["pair_accuracy"] == lost
     assert "2048" not in summary["boundary"]["effective_n"]
+
+
+def test_every_state_of_the_context_check_is_counted(check, judgment):
+    states = ["same", "same", "changed", "unanswered", "impossible", ""]
+    found = [
+        replace(judgment(str(place), scores=(1.0, 0.0)), context_check=state)
+        for place, state in enumerate(states)
+    ]
+    summary = summarize(found, model="m", bench="b", resamples=100)
+    check(summary)
+    counted = {"same": 2, "changed": 1, "unanswered": 1, "impossible": 1}
+    assert summary["counts"]["context_check"] == counted
+    assert summary["failures"]["context_ignored"]["n"] == 3
+
+
+def test_where_nothing_was_answered_no_boundary_is_told(check, judgment):
+    silent = [judgment(str(k), outcome=Outcome.TOO_LONG, length=64 << k % 3) for k in range(30)]
+    summary = summarize(silent, model="m", bench="b", resamples=100)
+    check(summary)
+    assert summary["boundary"] is None
+    one = [*silent, judgment("answered", scores=(1.0, 0.0), length=64)]
+    assert summarize(one, model="m", bench="b", resamples=100)["boundary"]["status"] == "below_range"
 
 
 def test_without_gold_or_length_there_is_still_a_summary(check, judgment):
@@ -231,3 +255,23 @@ def test_a_large_run_is_summed_up_in_seconds(judgment):
     began = time.process_time()
     summarize(records, model="m", bench="b", scale="logit")
     assert time.process_time() - began < 30
+
+
+def test_every_baseline_must_be_beaten(judgment):
+    rng = np.random.default_rng(0)
+    records = [
+        judgment(
+            str(k),
+            scores=(1.0, 0.0) if k % 5 else (0.0, 1.0),
+            baselines={"even": tuple(rng.random(2).tolist()), "same": (1.0, 0.0) if k % 5 else (0.0, 1.0)},
+            attempts=1 + k % 2,
+        )
+        for k in range(100)
+    ]
+    summary = summarize(records, model="m", bench="b", resamples=100)
+    assert {name: found["beaten"] for name, found in summary["baselines"].items()} == {
+        "even": True,
+        "same": False,
+    }
+    assert summary["beats_baselines"] is False
+    assert summary["counts"]["retried"] == 50

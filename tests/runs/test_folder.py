@@ -108,3 +108,18 @@ def test_a_failed_write_leaves_the_earlier_file_and_no_scratch(tmp_path, monkeyp
         write_file(path, "second")
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_run_that_is_refused_before_any_work_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="refused"), RunFolder(tmp_path / "new", "evaluation", Settings()):
+        raise ValueError("refused")
+    assert not (tmp_path / "new").exists()
+
+    def fail_later():
+        with RunFolder(tmp_path / "new", "evaluation", Settings()) as run:
+            (run.path / "log.jsonl").write_text("work")
+            raise ValueError("later")
+
+    with pytest.raises(ValueError, match="later"):
+        fail_later()
+    assert (tmp_path / "new" / "log.jsonl").exists()

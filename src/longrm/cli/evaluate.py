@@ -8,6 +8,8 @@ import click
 from longrm.cli.options import print_json, resolve, run_options
 from longrm.cli.progress import progress
 from longrm.cli.tables import print_evaluation
+from longrm.errors import RunError
+from longrm.runs.judgments import JUDGMENTS
 
 
 @click.command("evaluate", short_help="Judge a benchmark and measure how far the judgment reaches.")
@@ -69,6 +71,13 @@ def command(
     else:
         print_evaluation(summary)
         click.echo(f"Written to {out}; see it with: longrm report {out} --out report.html")
+    errors = summary["counts"]["outcomes"]["error"]
+    if errors:
+        total = summary["counts"]["comparisons"]
+        raise RunError(
+            f"{errors} of {total} comparisons ended in errors, named in {out / JUDGMENTS}; the same command tries "
+            "them again"
+        )
 
 
 _KEYS = {

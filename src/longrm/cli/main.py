@@ -22,6 +22,10 @@ COMMANDS = {
 }
 
 
+_LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping")
+"""Packages of the extra that runs models on this machine."""
+
+
 class _Commands(click.Group):
     """Imports a subcommand only when it is asked for, and suggests the nearest name for an unknown one."""
 
@@ -67,6 +71,12 @@ def main() -> NoReturn:
         _stop(2, f"error: {error.format_message()} (see: {command} --help)")
     except click.ClickException as error:
         _stop(1, f"error: {error.format_message()}")
+    except ModuleNotFoundError as error:
+        if error.name not in _LOCAL:
+            raise
+        _stop(
+            1, f"error: this needs the package '{error.name}'; install it with: pip install 'longrm[local]'"
+        )
     except (KeyboardInterrupt, click.Abort):
         _stop(130, "interrupted; the same command continues where it stopped")
     except BrokenPipeError:

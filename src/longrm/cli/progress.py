@@ -39,8 +39,8 @@ def progress() -> Iterator[Progress]:
 
         def report(label: str, done: int, total: int) -> None:
             if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total)
-            bars.update(tasks[label], completed=done, total=total)
+                tasks[label] = bars.add_task(label, total=total or None)
+            bars.update(tasks[label], completed=done, total=total or None)
 
         yield report
 
@@ -53,7 +53,7 @@ class _Lines:
 
     def report(self, label: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if label in self._last and done < total and now - self._last[label] < _LINE_EVERY_SECONDS:
+        if label in self._last and done != total and now - self._last[label] < _LINE_EVERY_SECONDS:
             return
         self._last[label] = now
-        print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
+        print(f"{label}: {done}/{total}" if total else f"{label}: {done}", file=sys.stderr, flush=True)

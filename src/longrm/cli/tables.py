@@ -9,8 +9,6 @@ from rich.table import Table
 
 Metric = Mapping[str, Any]
 
-_INCOMPLETE = "Incomplete: some comparisons ended in errors; the same command tries them again."
-
 
 def percent(metric: Metric, *, interval: bool = True) -> str:
     """A metric as a percentage, with its 95% interval; a dash where it is undefined."""
@@ -36,11 +34,12 @@ def print_evaluation(summary: Mapping[str, Any]) -> None:
         _outcomes(summary["counts"]),
         findings.cuts(summary),
         findings.order(summary),
+        _failures(summary["failures"]),
+        _unchecked(summary["counts"]),
         findings.baselines(summary),
         *findings.rules(summary),
         *findings.wrong_data(summary),
         boundary_line(summary["boundary"]) if summary["boundary"] else "",
-        "" if summary["complete"] else _INCOMPLETE,
     )
     for line in filter(None, lines):
         console.print(line, markup=False)
@@ -80,18 +79,40 @@ def main_metric(metrics: Mapping[str, Any]) -> str:
 
 def boundary_line(boundary: Mapping[str, Any]) -> str:
     """The context boundary in one sentence."""
-    if boundary["status"] == "resolved":
-        found = boundary["estimate"]
-        return (
-            f"Context boundary: about {found['value']:.0f} tokens "
-            f"[{found['low']:.0f}, {found['high']:.0f}], where accuracy falls through {boundary['tau']:.2f}"
-        )
+    from longrm.report import wording
+
     meaning = {
+        "resolved": "",
         "below_range": "below the shortest length measured",
         "beyond_range": "beyond the longest length measured",
         "unresolved": "not resolved by this many comparisons",
+    }[boundary["status"]]
+    parts = [meaning, f"tau {boundary['tau']:.2f}"]
+    if boundary["estimate"]["value"] is not None:
+        estimate = f"{wording.boundary_estimate(boundary)} {wording.boundary_interval(boundary)}"
+        parts[1:1] = [f"estimate {estimate.strip()} tokens"]
+    if boundary["status"] == "unresolved" and boundary["pairs_to_resolve"] is not None:
+        parts.append(f"about {boundary['pairs_to_resolve']} pairs a length would resolve it")
+    return "Context boundary: " + "; ".join(filter(None, parts))
+
+
+def _unchecked(counts: Mapping[str, Any]) -> str:
+    """The comparisons of which nobody can tell whether the context was ignored, where that was asked."""
+    states = counts["context_check"] or {}
+    parts = {"unanswered": "not answered", "impossible": "without a known context or another to swap in"}
+    found = [f"{states[name]} {meaning}" for name, meaning in parts.items() if states.get(name)]
+    return "Context not checked: " + ", ".join(found) if found else ""
+
+
+def _failures(failures: Mapping[str, Any]) -> str:
+    """The failure patterns that occurred."""
+    known = {
+        "format_missed": "no verdict in the text",
+        "context_ignored": "same verdict without the context",
+        "contradicted": "explanation against verdict",
     }
-    return f"Context boundary: {meaning[boundary['status']]} (tau {boundary['tau']:.2f})"
+    found = {name: failures[name] for name in known if failures[name] and failures[name]["value"]}
+    return "Failures, %: " + "; ".join(f"{known[n]} {percent(m)}" for n, m in found.items()) if found else ""
 
 
 def print_stages(stages: Mapping[str, Any], title: str) -> None:

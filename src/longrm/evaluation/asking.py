@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -36,7 +36,8 @@ class Judging(Config):
         votes: Askings per order of a model that samples.
         context_check: Ask once more with the context "removed", or "swapped" for that of another group, to
             see whether the verdict stays; "none" saves the asking.
-        baselines: Rules without a model that judge the same comparisons beside it.
+        baselines: Rules without a model that judge the same comparisons beside it. Random and place are chance by
+            construction; compress:MODEL is a model of its own.
         release_rule: Also score as the LongRM release does, mistakes included.
         examples: Comparisons kept in full for the report, per length.
         resamples: Bootstrap resamples of every interval.
@@ -56,11 +57,12 @@ class Judging(Config):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The askings of one comparison."""
+    """The askings of one comparison, and its twin without the context or why there is none."""
 
     comparison: Comparison
     orders: tuple[tuple[int, ...], ...]
     checked: Comparison | None
+    unchecked: ContextCheck
 
     def queries(self) -> list[Query]:
         """One query a trial, and the context check last."""
@@ -88,12 +90,18 @@ class Asker:
             raise ConfigError(f"no baseline '{unknown[0]}'; known: {', '.join(BASELINES)}")
         self._model = model
         self._judging = judging
-        self._baselines = {name: Baseline(name) for name in judging.baselines}
+        beside = [Baseline(name) for name in judging.baselines]
+        self._baselines = {
+            name: rule
+            for name, rule in zip(judging.baselines, beside, strict=True)
+            if rule.name != model.name
+        }
         self._donor: Comparison | None = None
 
     def records(self, batch: Sequence[Comparison]) -> list[JudgmentRecord]:
         """Judges a batch; gold ranks are not filled in."""
-        plans = [_Plan(one, self._orders(one), checked) for one, checked in self._checked(batch)]
+        unchecked: ContextCheck = "" if self._judging.context_check == "none" else "impossible"
+        plans = [_Plan(one, self._orders(one), checked, unchecked) for one, checked in self._checked(batch)]
         judged = iter(self._model.judge([query for plan in plans for query in plan.queries()]))
         beside = self._beside([ask(plan.comparison, plan.orders[0]) for plan in plans])
         return [
@@ -158,9 +166,10 @@ def _context_of(comparison: Comparison) -> str:
 def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Judgment]) -> JudgmentRecord:
     comparison, metadata = plan.comparison, plan.comparison.metadata
     trials = tuple(trial_of(*pair) for pair in zip(judgments, plan.orders, strict=False))
-    whole = together(trials)
-    checked = trial_of(judgments[-1], plan.orders[0]) if plan.checked is not None else None
-    depth = metadata.get("depth")
+    checked = () if plan.checked is None else (trial_of(judgments[-1], plan.orders[0]),)
+    failed = [trial for trial in checked if trial.outcome is Outcome.ERROR]
+    whole = together(trials if not failed else (*trials, *failed))
+    depth, length = metadata.get("depth"), metadata.get("length")
     cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
     return JudgmentRecord(
         id=comparison.id,
@@ -169,7 +178,7 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
         order=whole.order,
         scores=whole.scores,
         ranking=whole.ranking,
-        length=_length(metadata, judgments[0].prompt_tokens),
+        length=length if isinstance(length, int) and length > 0 else None,
         tokens=judgments[0].prompt_tokens,
         depth=float(depth) if isinstance(depth, int | float) else None,
         task=str(metadata.get("task", "")),
@@ -181,7 +190,7 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
         contradicted=whole.contradicted,
         cut=max(cuts, key=lambda cut: cut.tokens, default=None),
         trials=trials if len(trials) > 1 else (),
-        context_check=context_check(trials[0], checked) if checked is not None else "",
+        context_check=context_check(trials[0], checked[0]) if checked else plan.unchecked,
         baselines={name: trial_of(one, plan.orders[0]).scores for name, one in beside.items()},
     )
 
@@ -191,11 +200,3 @@ def context_check(with_context: Trial, without: Trial) -> ContextCheck:
     if Outcome.ANSWERED is not with_context.outcome or Outcome.ANSWERED is not without.outcome:
         return "unanswered"
     return "same" if best(with_context) == best(without) else "changed"
-
-
-def _length(metadata: Mapping[str, Any], tokens: int | None) -> int | None:
-    """The length bucket: what the data says, else the measured tokens rounded up to a power of two."""
-    length = metadata.get("length")
-    if isinstance(length, int) and length > 0:
-        return length
-    return None if tokens is None else 1 << max(0, tokens - 1).bit_length()

@@ -1,7 +1,6 @@
 """Whether a margin means what it says: reliability curve and expected calibration error."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from longrm.evaluation.gold_pairs import GoldPairs
-from longrm.evaluation.intervals import FloatArray, IntArray, bootstrap_interval
-from longrm.evaluation.metrics import SHARE, Metric, ratio_replicates
+from longrm.evaluation.intervals import FloatArray, IntArray
 from longrm.evaluation.scoring import ordered_pairs
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
@@ -19,9 +17,11 @@ from longrm.types import Scale
 EDGES = np.linspace(0.5, 1.0, 11).round(2)
 """Bins of confidence; an edge belongs to the bin below it."""
 
+_SIMULATIONS = 400
+
 
 def calibration(
-    scored: Sequence[JudgmentRecord], pairs: GoldPairs, scale: Scale, *, seed: int, resamples: int
+    scored: Sequence[JudgmentRecord], pairs: GoldPairs, scale: Scale, *, seed: int
 ) -> dict[str, Any] | None:
     """How confident the verdicts on gold pairs are, and how often they are right.
 
@@ -31,15 +31,16 @@ def calibration(
     (means over orders of means over votes) on the winning side. A tie is confident by 0.5 and half right.
 
     The expected calibration error is the mean of |accuracy - confidence| over bins of equal width, weighted by
-    their pairs. It is biased upwards where pairs are few: a calibrated judge with 100 pairs in ten bins shows
-    about 0.10 by chance alone.
+    their pairs. It is biased upwards where pairs are few, so that a bootstrap around it misses the truth and has
+    no place here. Beside it stands what chance alone gives a judge whose confidences are right, simulated with
+    as many pairs of the same confidences: an error above its `high` is more than chance. The simulated pairs are
+    independent; those of one group are not, which may raise the error further.
 
     Args:
         scored: The records that the pairs are of.
         pairs: Their gold pairs.
         scale: What a difference of two scores means.
-        seed: Of the bootstrap.
-        resamples: Of the bootstrap.
+        seed: Of the simulation.
 
     Returns:
         None where the scale gives a margin no meaning, or no pair was judged.
@@ -48,12 +49,8 @@ def calibration(
     judged = np.isfinite(margin)
     if scale == "none" or not judged.any():
         return None
-    margin, group = margin[judged], np.unique(pairs.group[judged], return_inverse=True)[1]
+    margin = margin[judged]
     right = (margin > 0) + 0.5 * (margin == 0)
-
-    def error(confidence: FloatArray) -> Metric:
-        return _error(confidence, right, group, seed, resamples)
-
     if scale == "verdict":
         link, temperature, confidence = "vote share", 1.0, 0.5 + np.abs(margin) / 2
     elif scale == "logit":
@@ -65,9 +62,9 @@ def calibration(
     return {
         "link": link,
         "temperature": temperature,
-        "ece": asdict(error(confidence)),
+        "ece": _error(confidence, right, seed),
         "temperature_fitted": fitted,
-        "ece_fitted": None if fitted is None else asdict(error(expit(np.abs(margin) / fitted))),
+        "ece_fitted": None if fitted is None else _error(expit(np.abs(margin) / fitted), right, seed),
         "bins": _curve(confidence, right),
     }
 
@@ -121,10 +118,17 @@ def _curve(confidence: FloatArray, right: FloatArray) -> list[dict[str, float]]:
     ]
 
 
-def _error(confidence: FloatArray, right: FloatArray, group: IntArray, seed: int, resamples: int) -> Metric:
-    gap = (_bins(confidence)[:, None] == np.arange(EDGES.size - 1)) * (right - confidence)[:, None]
-    value = float(np.abs(gap.mean(axis=0)).sum())
-    gaps = ratio_replicates(gap, np.ones_like(gap), group, seed=seed, resamples=resamples)
-    groups = int(group.max()) + 1
-    limits = bootstrap_interval(value, np.abs(gaps).sum(axis=1), groups, SHARE)
-    return Metric(value, *limits, right.size, groups)
+def _error(confidence: FloatArray, right: FloatArray, seed: int) -> dict[str, Any]:
+    """The error, and what it would be if the confidences were right: its mean and its 95th percentile."""
+    place = _bins(confidence)
+
+    def of(outcome: FloatArray) -> float:
+        return float(np.abs(np.bincount(place, outcome - confidence)).sum() / outcome.size)
+
+    rng, tied = np.random.default_rng(seed), right == 0.5
+    fair = [of(np.where(tied, 0.5, rng.random(right.size) < confidence)) for _ in range(_SIMULATIONS)]
+    return {
+        "value": of(right),
+        "n": right.size,
+        "if_calibrated": {"mean": float(np.mean(fair)), "high": float(np.quantile(fair, 0.95))},
+    }

@@ -11,12 +11,15 @@ from longrm.evaluation.table import codes_of
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
+_WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
+
 
 def failures(records: Sequence[JudgmentRecord], *, seed: int, resamples: int) -> dict[str, Any]:
     """How often the format was missed, the context ignored, and the verdict contradicted.
 
     Returns:
-        `format_missed`: the share of askings whose text held no verdict. `context_ignored`: of the comparisons
+        `format_missed`: of the askings that ended in a text, with a verdict or cut short included, the share
+        whose text held none; None where the model writes nothing. `context_ignored`: of the comparisons
         asked again without their context and answered, the share whose verdict stayed; None where none was.
         `contradicted`: of the askings whose explanation can be told, the share that argues for another
         verdict; None where none can.
@@ -29,7 +32,9 @@ def failures(records: Sequence[JudgmentRecord], *, seed: int, resamples: int) ->
         found = ratio(above, below, group, seed=seed, resamples=resamples)
         return asdict(found) if found.n else None
 
-    missed = metric([(sum(t.outcome is Outcome.UNPARSED for t in asked), len(asked)) for asked in askings])
+    writes = any(trial.explanation for asked in askings for trial in asked)
+    ended = [[t.outcome for t in asked if t.outcome in _WITH_TEXT and writes] for asked in askings]
+    missed = metric([(outcomes.count(Outcome.UNPARSED), len(outcomes)) for outcomes in ended])
     checked = [(r.context_check == "same", r.context_check in ("same", "changed")) for r in records]
     told = [[t.contradicted for t in asked if t.contradicted is not None] for asked in askings]
     return {

@@ -65,12 +65,6 @@ def table_metrics(
     return {name: metric_of(table, name, seed=seed, resamples=resamples) for name in names}
 
 
-def chance(records: Sequence[JudgmentRecord]) -> dict[MetricName, float]:
-    """What each metric of `metrics_for` is expected to be for random orders; empty if nothing is scored."""
-    table = ScoreTable.of(records)
-    return {name: chance_of(table, name) for name in table.names()} if table.size.size else {}
-
-
 def chance_of(table: ScoreTable, name: MetricName) -> float:
     """Chance level of one metric, averaged as the metric itself is."""
     if name == "auc_margin" or name == "auc_pooled":

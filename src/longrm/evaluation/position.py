@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from longrm.evaluation.intervals import FloatArray
 from longrm.evaluation.metrics import ratio
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models.trials import best, together
 from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Outcome
 
 
 def position(
@@ -27,8 +27,9 @@ def position(
     Returns:
         None where no comparison was asked in two orders. `consistency`: the share of comparisons, answered in
         every order, whose best response is the same in all of them. `first_wins`: of the askings about a pair
-        that decided, the share that preferred the response shown first; 0.5 is no bias. `by_place`: the share
-        of askings whose best response stood at that place. `single_order`: the accuracy of one asking.
+        that decided, the share that preferred the response shown first; 0.5 is no bias. `by_place`: by
+        number of responses and place from 0, the share of askings whose best response stood there.
+        `single_order`: the accuracy of one asking.
         `order_cancelled`: the accuracy of all orders together, on the same comparisons.
     """
     rows = [row for row, record in enumerate(scored) if len({t.order for t in record.trials}) > 1]
@@ -38,7 +39,6 @@ def position(
     group, right = table.group[rows], table.order["top1"][rows]
     consistent = np.array([_consistent(record) for record in several])
     first = np.array([_first_wins(record) for record in several], np.float64)
-    places = _places(several)
     alone = np.array([_single_order(record) for record in several])
     every = np.ones_like(right)
 
@@ -49,7 +49,8 @@ def position(
         "consistency": metric(np.nan_to_num(consistent), np.isfinite(consistent).astype(np.float64)),
         "first_wins": metric(first[:, 0], first[:, 1]),
         "by_place": {
-            str(place): metric(places[:, place, 0], places[:, place, 1]) for place in range(places.shape[1])
+            str(n): {str(place): metric(*_held(several, n, place)) for place in range(n)}
+            for n in sorted({len(record.ranks or ()) for record in several})
         },
         "single_order": metric(alone, every),
         "order_cancelled": metric(right, every),
@@ -73,16 +74,15 @@ def _first_wins(record: JudgmentRecord) -> tuple[int, int]:
     return sum(first in found for first, found in decided), len(decided)
 
 
-def _places(records: Sequence[JudgmentRecord]) -> Any:
-    """Per place, the askings that judged its response best (ties share) and those that could, [rows, places, 2]."""
-    places = np.zeros((len(records), max(len(record.trials[0].order) for record in records), 2))
+def _held(records: Sequence[JudgmentRecord], n: int, place: int) -> FloatArray:
+    """Askings about n responses that judged the one at a place best (ties share), and those answered, [2, rows]."""
+    held = np.zeros((2, len(records)))
     for row, record in enumerate(records):
-        for trial in record.trials:
+        for trial in record.trials if len(record.ranks or ()) == n else ():
             found = best(trial)
-            if trial.outcome is Outcome.ANSWERED:
-                places[row, : len(trial.order), 1] += 1
-                places[row, [trial.order.index(index) for index in found], 0] += 1 / len(found)
-    return places
+            if found:
+                held[:, row] += (trial.order[place] in found) / len(found), 1
+    return held
 
 
 def _single_order(record: JudgmentRecord) -> float:

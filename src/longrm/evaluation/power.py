@@ -46,7 +46,8 @@ def comparisons_needed(accuracy: float, design: float = 1.0) -> int:
     """Comparisons at which the paired interval excludes 0 with probability `POWER`.
 
     n = design (z_level + z_power)^2 [p (1 - p) + q (1 - q)] / (p - q)^2, with q the worse of p - 0.1 and
-    p + 0.1. The two judges are taken as independent, which asks for the most.
+    p + 0.1. The two judges are taken as independent: if they err on the same comparisons, as most
+    judges do, fewer are enough; if one errs where the other is right, more are needed.
 
     Args:
         accuracy: p, of this judge.

@@ -11,6 +11,7 @@ from typing import Any
 from longrm.evaluation.breakdown import BEST_OF
 from longrm.runs.folder import write_file
 
+BENCH = "long-rewardbench"
 TASKS = ("Cite", "Code", "ICL", "LongQA", "Math", "Safety", "Summ")
 LENGTHS = {f"{thousands}k": str(1024 * thousands) for thousands in (4, 8, 16, 32, 64, 128)}
 COLUMNS = (
@@ -19,17 +20,23 @@ COLUMNS = (
     *(f"Rank{n}" for n in BEST_OF),
     "avg",
     *LENGTHS,
-    "macro",
+    *("macro", "RewardBench"),
 )
+"""The paper's columns, for Long-RewardBench alone."""
+
+Row = dict[str, str]
 
 
 def write_results(summary: Mapping[str, Any], path: Path) -> None:
     """Writes a CSV file in percent, as the paper prints its figures; a figure that does not exist stays empty.
 
-    Tasks, lengths and `macro` (the mean over lengths) are of the pairs alone; Rank2 to Rank4 are of the
-    rankings, `avg` of everything. This run comes with position-wise matches (the paper's Eq. 2), then, if there
-    are rankings, with exact orders, then as the release scores it, if that was asked for. Below come the
-    published rows with the known defects of each.
+    On Long-RewardBench, tasks, lengths and `macro` (the mean over lengths) are of the pairs alone; Rank2 to Rank4
+    are of the rankings, `avg` of everything. This run comes with position-wise matches (the paper's Eq. 2), then,
+    if there are rankings, with exact orders, then as the release scores it, if that was asked for. Below come the
+    published rows with the known defects of each; `RewardBench` is the published average on short contexts.
+
+    Nothing of the paper compares with another benchmark: the run stands alone there, in columns of its own tasks
+    and lengths (in tokens), by its main accuracy.
 
     Args:
         summary: Of an evaluation.
@@ -38,26 +45,32 @@ def write_results(summary: Mapping[str, Any], path: Path) -> None:
     Raises:
         RunError: The file cannot be written.
     """
+    if summary["bench"].startswith(BENCH):
+        columns, rows = list(COLUMNS), [*_own(summary), *_published()]
+    else:
+        columns, rows = _elsewhere(summary)
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_own(summary))
-    writer.writerows(_published())
+    writer.writerows(rows)
     write_file(path, text.getvalue())
 
 
-def _own(summary: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _own(summary: Mapping[str, Any]) -> Iterator[Row]:
     metrics = summary["metrics"]
-    pairs = metrics["pairs"] or metrics
     model = {"model": summary["model"], "defects": ""}
-    shared = {
-        **{task: _metric(pairs["by_task"], task, "pair_accuracy") for task in TASKS},
-        **{name: _metric(pairs["by_length"], tokens, "pair_accuracy") for name, tokens in LENGTHS.items()},
-        "macro": _percent(pairs["macro"]["by_length"]["value"]),
-    }
-    ranked = "position_match" in metrics["overall"]
-    for name in ("position_match", "exact_order") if ranked else ("pair_accuracy",):
-        ranks = {f"Rank{n}": _metric(metrics["by_subtype"], n, name) for n in BEST_OF if ranked}
+    shared: Row = {}
+    if pairs := _pairs(metrics):
+        shared = {
+            **{task: _metric(pairs["by_task"], task, "pair_accuracy") for task in TASKS},
+            **{
+                name: _metric(pairs["by_length"], tokens, "pair_accuracy") for name, tokens in LENGTHS.items()
+            },
+            "macro": _percent(pairs["macro"]["by_length"]["value"]),
+        }
+    several = "position_match" in metrics["overall"]
+    for name in ("position_match", "exact_order") if several else ("pair_accuracy",):
+        ranks = {f"Rank{n}": _metric(metrics["by_subtype"], n, name) for n in BEST_OF}
         average = {"source": f"this run, {name}", "avg": _metric(metrics, "overall", name)}
         yield model | shared | ranks | average
     if release := summary.get("release_rule"):
@@ -70,7 +83,36 @@ def _own(summary: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         }
 
 
-def _published() -> Iterator[dict[str, str]]:
+def _pairs(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The figures of the pairs alone; None where there is no pair."""
+    if metrics["pairs"]:
+        pairs: Mapping[str, Any] = metrics["pairs"]
+        return pairs
+    ranked = any(
+        metrics["by_subtype"][n]["pair_accuracy"]["n"] for n in BEST_OF if n in metrics["by_subtype"]
+    )
+    return None if ranked or "position_match" in metrics["overall"] else metrics
+
+
+def _elsewhere(summary: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
+    """Columns and the row of a run on another benchmark."""
+    metrics = summary["metrics"]
+    name = "top1" if "top1" in metrics["overall"] else "pair_accuracy"
+    tasks = {f"task {task}": _metric(metrics["by_task"], task, name) for task in metrics["by_task"]}
+    lengths = {f"length {size}": _metric(metrics["by_length"], size, name) for size in metrics["by_length"]}
+    row = {
+        "bench": summary["bench"],
+        "model": summary["model"],
+        "source": f"this run, {name}",
+        **tasks,
+        "avg": _metric(metrics, "overall", name),
+        **lengths,
+        "macro": _percent(metrics["macro"]["by_length"]["value"]),
+    }
+    return list(row), [row]
+
+
+def _published() -> Iterator[Row]:
     text = resources.files("longrm.evaluation").joinpath("published.toml").read_text(encoding="utf-8")
     published = tomllib.loads(text)
     for row in published["row"]:

@@ -10,9 +10,9 @@ from longrm.evaluation.asking import Asker, Judging
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summary import summarize
 from longrm.reward_models import RewardModel
-from longrm.runs.folder import RunFolder
-from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
-from longrm.runs.logs import Log
+from longrm.runs.folder import RunFolder, write_file
+from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
+from longrm.runs.logs import Log, to_line
 from longrm.runs.progress import Progress, silent
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.types import Comparison, Outcome, message_text
@@ -85,39 +85,54 @@ def _judge_all(
         Log(folder.path / GOLD, GoldRecord) as gold,
         Log(folder.path / EXAMPLES, ExampleRecord) as shown,
     ):
-        records = {record.id: record for record in log}
-        known = {record.id: record.ranks for record in gold}
+        logged = list(log)
+        records = {record.id: record for record in logged}
+        retried = len(records) < len(logged)
+        known = {record.id: record for record in gold}
         kept = {record.id for record in shown}
         for batch in _batches(bench.comparisons):
-            _check(batch, ranks, known)
+            golds = [_gold(comparison) for comparison in batch]
+            _check(batch, golds, ranks, known)
             samples = [comparison for comparison in batch if sampler.takes(comparison)]
             shown.append(*(_example(sample) for sample in samples if sample.id not in kept))
-            gold.append(*(GoldRecord(one.id, one.ranks) for one in batch if one.id not in known))
+            gold.append(*(one for one in golds if one.id not in known))
             pending = {c.id for c in batch if c.id not in records or records[c.id].outcome is Outcome.ERROR}
             if pending:
                 judged = [record for record in asker.records(batch) if record.id in pending]
+                retried |= any(record.id in records for record in judged)
                 log.append(*judged)
                 records |= {record.id: record for record in judged}
             else:
                 asker.passes(batch)
-            progress(f"judging {bench.name}", len(ranks), bench.total or len(ranks))
+            progress(f"judging {bench.name}", len(ranks), bench.total or 0)
     _check_run(records, ranks, bench.name)
+    if retried:  # every comparison keeps one line: the error that was tried again goes
+        lines = [to_line(records[name]) for name in ranks]
+        write_file(folder.path / JUDGMENTS, b"".join(lines))
     return [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
+
+
+def _gold(comparison: Comparison) -> GoldRecord:
+    digest = text_digest(comparison.prompt, comparison.responses)
+    return GoldRecord(comparison.id, comparison.ranks, digest)
 
 
 def _check(
     batch: list[Comparison],
+    golds: list[GoldRecord],
     ranks: dict[str, tuple[int, ...] | None],
-    known: Mapping[str, tuple[int, ...] | None],
+    known: Mapping[str, GoldRecord],
 ) -> None:
-    """Refuses what cannot be judged, and collects the gold ranks by id."""
-    for comparison in batch:
+    """Refuses what cannot be judged, or was judged as something else, and collects the gold ranks by id."""
+    for comparison, gold in zip(batch, golds, strict=True):
         if comparison.id in ranks:
             raise DataError(f"two comparisons have the id '{comparison.id}'; ids must be unique")
         ranks[comparison.id] = comparison.ranks
-        if known.get(comparison.id, comparison.ranks) != comparison.ranks:
+        held = known.get(comparison.id, gold)
+        if held != gold:
+            changed = "text" if held.digest != gold.digest else "gold order"
             raise DataError(
-                f"the gold order of '{comparison.id}' has changed since it was judged; take another --out"
+                f"the {changed} of '{comparison.id}' has changed since it was judged; take another --out"
             )
         if comparison.role == "judgment":
             raise DataError(

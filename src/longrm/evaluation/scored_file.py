@@ -81,7 +81,7 @@ def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> 
     Args:
         settings: Which model, which data.
         out: The JSONL or Parquet file to write.
-        progress: Called after every batch; the total is what was read so far.
+        progress: Called after every batch; the total is not known.
 
     Raises:
         DataError: A row that cannot be read, or that has a column of the scores' name already.
@@ -101,7 +101,7 @@ def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> 
                     fresh = [record for record in _score(batch, model) if record.number not in done]
                     log.append(*fresh)
                     done |= {record.number: record for record in fresh}
-                progress("scoring", len(done), len(done))
+                progress("scoring", len(done), 0)
         outcomes = Counter(str(record.outcome) for record in done.values())
         without = [record for record in done.values() if record.outcome is not Outcome.ANSWERED]
         reason = f"row {without[0].number}: {without[0].detail}" if without else ""

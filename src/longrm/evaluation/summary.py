@@ -58,7 +58,9 @@ def summarize(
         ValueError: If a depth lies outside [0, 1], tau outside (0, 1), or an answer does not fit its gold.
     """
     table = ScoreTable.of(records)
-    boundary = boundary_of(table, tau=tau, seed=seed, resamples=resamples)
+    # Where nothing was answered there is no judgment whose reach could be told.
+    answered = any(record.outcome is Outcome.ANSWERED for record in records)
+    boundary = boundary_of(table, tau=tau, seed=seed, resamples=resamples) if answered else None
     rules = {f"{rule.replace('-', '_')}_rule": RULES[rule](records, scale)} if rule else {}
     if release_rule:
         rules["release_rule"] = release(records, scale)
@@ -93,7 +95,7 @@ def _of_scored(
         "position": position(scored, table, seed=seed, resamples=resamples),
         "length_bias": length_bias(pairs, seed=seed, resamples=resamples),
         "ties": asdict(ties),
-        "calibration": calibration(scored, pairs, scale, seed=seed, resamples=resamples),
+        "calibration": calibration(scored, pairs, scale, seed=seed),
         "votes": votes(scored, table, seed=seed, resamples=resamples),
         "baselines": beside,
         "beats_baselines": all(found["beaten"] for found in beside.values()) if beside else None,
@@ -112,7 +114,14 @@ def _counts(records: Sequence[JudgmentRecord]) -> dict[str, Any]:
         "trials": {"total": len(askings), "outcomes": _outcomes(trial.outcome for trial in askings)},
         "cut": {"comparisons": len(cuts), "tokens": sum(cut.tokens for cut in cuts)},
         "retried": sum(trial.attempts > 1 for trial in askings),
+        "context_check": _checks(records),
     }
+
+
+def _checks(records: Sequence[JudgmentRecord]) -> dict[str, int] | None:
+    states = Counter[str](record.context_check for record in records)
+    asked = ("same", "changed", "unanswered", "impossible")
+    return {state: states[state] for state in asked} if any(states[state] for state in asked) else None
 
 
 def _outcomes(found: Iterable[Outcome]) -> dict[str, int]:

@@ -141,7 +141,7 @@ def _meanings(material: Material) -> list[tuple[Evaluated, str]]:
 
 def _taus(stages: Sequence[Evaluated]) -> str:
     levels = sorted({stage.summary["boundary"]["tau"] for stage in stages if stage.summary["boundary"]})
-    return " or ".join(f"{100 * tau:g}%" for tau in levels)
+    return " or ".join(wording.level(tau) for tau in levels)
 
 
 def _about_data(stages: Sequence[Evaluated]) -> list[str]:

@@ -61,7 +61,7 @@ def verdict(record: JudgmentRecord) -> str:
     """Whether the response judged best is a best one; ties between a best and another are `tied`."""
     if record.outcome is not Outcome.ANSWERED:
         return "no answer"
-    if record.ranks is None:
+    if record.ranks is None or len({*record.ranks}) == 1:
         return "no gold"
     if record.scores:
         top = [index for index, score in enumerate(record.scores) if score == max(record.scores)]

@@ -226,7 +226,9 @@ def _spread(values: Sequence[float], gap: float) -> list[float]:
 
 def _level_lines(levels: Mapping[str, set[float]], scale: alt.Scale) -> list[alt.Chart]:
     rows = [
-        {"at": at, "label": f"{name} {100 * at:g}%"} for name, found in levels.items() for at in sorted(found)
+        {"at": at, "label": f"{name} {wording.level(at)}"}
+        for name, found in levels.items()
+        for at in sorted(found)
     ]
     base = alt.Chart(alt.InlineData(values=rows)).encode(y=alt.Y("at:Q", scale=scale))
     rule = base.mark_rule(color=MUTED, strokeDash=[3, 4], strokeWidth=1)

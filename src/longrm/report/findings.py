@@ -181,7 +181,7 @@ def _judged(summary: Mapping[str, Any]) -> str:
 
 def _reach(boundary: Mapping[str, Any]) -> str:
     """What a context boundary says, as the end of a sentence."""
-    tau, lengths = f"{100 * boundary['tau']:g}%", [int(key) for key in boundary["effective_n"]]
+    tau, lengths = wording.level(boundary["tau"]), [int(key) for key in boundary["effective_n"]]
     if boundary["status"] == "beyond_range":
         return f"holds {tau} or more up to {wording.tokens(max(lengths))} tokens, the longest length tested"
     if boundary["status"] == "below_range":

@@ -25,6 +25,11 @@ def percent(value: float | None) -> str:
     return MISSING if value is None or math.isnan(value) else f"{_signed(100 * value, 1)}%"
 
 
+def level(value: float) -> str:
+    """A level that does not come from measurement, in percent with no more decimals than it needs."""
+    return f"{round(100 * value, 1):g}%"
+
+
 def points(value: float | None) -> str:
     """A difference of fractions in percentage points, with its sign."""
     return (

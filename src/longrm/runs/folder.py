@@ -40,10 +40,12 @@ class RunFolder:
         self.kind = kind
         self._config = config
         self._lock: Any = None
+        self._made = False
         self.continued = False
 
     def __enter__(self) -> Self:
         try:
+            self._made = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
         except OSError as error:
@@ -65,7 +67,16 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._made and not self._work():
+            self._withdraw()
         self._lock.close()
+
+    def _withdraw(self) -> None:
+        """Takes back the claim of a run that was refused before it did any work."""
+        for name in (CONFIG, MANIFEST, ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def _claim(self) -> None:
         """Begins the run, or checks that the folder holds the same one."""
@@ -76,7 +87,8 @@ class RunFolder:
                 raise RunError(
                     f"{self.path} holds a run of kind '{held['kind']}', not '{self.kind}'; take another --out"
                 )
-            changed = differences(_read_settings(self.path), settings)
+            held_settings = _read_settings(self.path)
+            changed = differences(self._config.defining(held_settings), self._config.defining(settings))
             if changed:
                 raise RunError(
                     f"{self.path} holds a run with other settings ({'; '.join(changed)}); "

@@ -33,13 +33,21 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class GoldRecord:
-    """The gold of one comparison (`gold.jsonl`), apart from the judgments, which must not depend on it."""
+    """The gold of one comparison (`gold.jsonl`), apart from the judgments, which must not depend on it.
+
+    Attributes:
+        id: The comparison's id.
+        ranks: One whole number a response, 1 = best, equal numbers tie; None if unknown.
+        digest: Of the prompt and the responses, which must be the same when a run continues.
+    """
 
     id: str
     ranks: tuple[int, ...] | None
+    digest: str = ""
 
 
-ContextCheck = Literal["", "same", "changed", "unanswered"]
+ContextCheck = Literal["", "same", "changed", "unanswered", "impossible"]
+"""Not asked for; the verdict stayed or changed; no answer with or without the context; no context to take away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +73,11 @@ class JudgmentRecord:
         characters: The length of each response's text, in the comparison's own order.
         explanation: What the model wrote, if it writes.
         detail: Why there is no answer, in one line.
-        attempts: How often the model was asked until it answered, or was given up.
-        contradicted: Whether the explanation argues for another verdict; None where nothing tells.
+        attempts: As in `Trial`; of several trials, each has its own.
+        contradicted: As in `Trial`.
         cut: What was cut out of the context to make it fit.
         trials: Every asking, by order and then by vote; empty where there was one, which is the record itself.
-        context_check: What became of the verdict when the context was taken away; empty if not asked.
+        context_check: What became of the verdict when the context was taken away; empty if that was not asked.
         baselines: Scores of the baselines that were run beside the model, by name.
     """
 

@@ -23,11 +23,12 @@ def test_sums_of_two_askings_by_hand(asked, judgment):
         judgment("unknown", ranks=None, scores=(1.0, 0.0), task="Code"),
     ]
     assert judgebench(records, "verdict") == {
-        "overall_percent": pytest.approx(100 * 3 / 7),
+        "overall_percent": pytest.approx(100 * 3 / 6),
         "by_category_percent": {"Code": 0.0, "Math": 75.0},
-        "pairs": 7,
+        "pairs": 6,
         "correct": 3,
-        "undecided": 3,
+        "undecided": 2,
+        "left_out": 1,
     }
     assert judgebench([], "verdict")["overall_percent"] is None
 

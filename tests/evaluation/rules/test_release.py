@@ -38,7 +38,7 @@ def test_pairs(wrote):
     assert one(wrote("x", "Both. [[C]]", scores=(0.5, 0.5))) == (0.0, ["tie"])
     assert one(wrote("x", "[[ a ]]", scores=a)) == (0.0, ["unparsed"])
     assert one(wrote("x", "I cannot say.")) == (0.0, [])
-    assert one(wrote("x", "They want [[A]] or [[B]].")) == (100.0, ["first_match"])
+    assert one(wrote("x", "They want [[A]] or [[B]].")) == (100.0, ["no_verdict"])
 
 
 def test_rankings(wrote):
@@ -77,7 +77,13 @@ def test_only_the_first_asking_counts_and_errors_do_not(asked, judgment):
     twice = asked("x", ((0, 1), (1.0, 0.0)), ((1, 0), (0.0, 1.0)))
     assert release([twice], "logit")["overall_percent"] == 100.0
     empty = release([judgment("e", outcome=Outcome.ERROR)], "logit")
-    assert empty == {"overall_percent": None, "by_task_percent": {}, "by_rank_percent": {}, "errs": []}
+    assert empty == {
+        "overall_percent": None,
+        "by_task_percent": {},
+        "by_rank_percent": {},
+        "errs": [],
+        "left_out": 1,
+    }
 
 
 def test_tasks_are_of_pairs_and_ranks_of_rankings(wrote):
@@ -93,4 +99,17 @@ def test_tasks_are_of_pairs_and_ranks_of_rankings(wrote):
         "by_task_percent": {"LongQA": 50.0, "Summ": 100.0},
         "by_rank_percent": {"2": 100.0, "3": pytest.approx(100 / 3)},
         "errs": [],
+        "left_out": 0,
     }
+
+
+def test_ties_of_the_gold_order_are_told_apart(wrote):
+    # Both orders are right, but the release takes the presented one for the gold order.
+    tied = dataclasses.replace(
+        wrote("x", "[[A>C>B]]", (0, 1, 2), ranking=(0, 2, 1), subtype="3"), ranks=(1, 2, 2)
+    )
+    assert one(tied) == (pytest.approx(100 / 3), ["gold_tie"])
+    first = dataclasses.replace(tied, explanation="First [[A>B>C]], then [[A>C>B]]")
+    assert one(first) == (100.0, [])  # another mark than the verdict's earns as much
+    wrong = dataclasses.replace(tied, explanation="First [[B>A>C]], then [[A>C>B]]")
+    assert one(wrong) == (pytest.approx(100 / 3), ["first_match"])

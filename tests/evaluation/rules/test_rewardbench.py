@@ -12,6 +12,7 @@ def test_math_weighs_as_much_as_all_code():
     code = [name for name in COUNTS if name.startswith("hep-")]
     assert len(COUNTS) == 23
     assert len(code) == 6
+    assert (COUNTS["xstest-should-refuse"], COUNTS["xstest-should-respond"]) == (250, 154)
     assert COUNTS["math-prm"] == sum(COUNTS[name] for name in code)
 
 
@@ -50,6 +51,8 @@ def test_best_of_four_shares_the_top(judgment):
     assert rewardbench_2(records, "verdict") == {
         "overall_percent": 37.5,
         "by_subset_percent": {"Focus": 25.0, "Math": 50.0},
+        "left_out": 0,
+        "note": "",
     }
 
 
@@ -87,4 +90,29 @@ def test_a_perfect_judge_of_ties_and_one_without_references(judgment):
     assert rewardbench_2([tied, math_item], "logit") == {
         "overall_percent": 100.0,
         "by_subset_percent": {"Math": 100.0, "Ties": None},
+        "left_out": 0,
+        "note": "",
     }
+
+
+def test_verdicts_have_no_ties_score(judgment):
+    # A perfect ranking puts the tied right answers a step apart, like a wrong one.
+    tied = judgment("tied:7", ranks=(1, 1, 2), ranking=(0, 1, 2), task="Ties")
+    ref = judgment("ref:7", ranks=(1, 2), scores=RIGHT, task="Ties")
+    math_item = judgment("m", ranks=(1, 2), scores=RIGHT, task="Math")
+    found = rewardbench_2([tied, ref, math_item], "verdict")
+    assert found["by_subset_percent"] == {"Math": 100.0, "Ties": None}
+    assert found["overall_percent"] is None
+    assert "need ratings" in found["note"]
+    assert rewardbench_2([tied, ref, math_item], "points")["overall_percent"] is not None
+
+
+@pytest.mark.parametrize("rule", [rewardbench, rewardbench_2])
+def test_errors_are_left_out_and_counted(judgment, rule):
+    fields = {"task": "Math", "subtype": "hep-go"}
+    records = [judgment("a", scores=RIGHT, **fields), judgment("no gold", ranks=None, scores=RIGHT, **fields)]
+    failed = [judgment("e", outcome=Outcome.ERROR, **fields)]
+    for scale in ("logit", "verdict"):
+        found = rule(records + failed, scale)
+        assert found == rule(records, scale) | {"left_out": 1}
+        assert found["overall_percent"] == 100.0

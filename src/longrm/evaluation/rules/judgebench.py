@@ -5,7 +5,7 @@ from typing import Any
 
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Scale
+from longrm.types import Outcome, Scale
 
 
 def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
@@ -13,9 +13,11 @@ def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any
 
     Each asking about a pair, one in either order, adds 1 if it agrees, takes 1 if it contradicts, and adds
     nothing if it ties or has no answer. Pairs whose sum is 0 count as not correct; `undecided` says how many.
-    Two identical responses, whose gold ties here, can be no judge's correct pair.
+    Two identical responses, whose gold ties here, can be no judge's correct pair. An error is never scored:
+    `left_out` says how many pairs ended in one.
     """
-    pairs = [record for record in records if record.ranks is not None]
+    known = [record for record in records if record.ranks is not None]
+    pairs = [record for record in known if record.outcome is not Outcome.ERROR]
     sums = [sum(_agreement(trial, record) for trial in record.askings()) for record in pairs]
     categories = sorted({record.task for record in pairs})
     return {
@@ -27,6 +29,7 @@ def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any
         "pairs": len(pairs),
         "correct": sum(found > 0 for found in sums),
         "undecided": sum(found == 0 for found in sums),
+        "left_out": len(known) - len(pairs),
     }
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from longrm.evaluation.breakdown import BEST_OF
-from longrm.evaluation.scoring import is_scored, score_order
+from longrm.evaluation.scoring import has_gold_order, is_scored, score_order
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
 
-Why = Literal["first_match", "partial", "tie", "unparsed"]
+Why = Literal["first_match", "partial", "tie", "gold_tie", "unparsed", "no_verdict"]
 
 _RANKING = re.compile(r"\[([\w\s]+(?:>[\w\s]+)+)\]")
 _MOST_ARROWS = 9  # a text with more of them is taken for broken
@@ -31,8 +31,11 @@ def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     Returns:
         `overall_percent` over all comparisons, `by_task_percent` over the pairs, `by_rank_percent` over the
         rankings, as its table has them. `errs`: the id of each comparison where this differs from the verdict's
-        own position-wise match, with why: "first_match" (another mark than the verdict was taken), "partial"
-        (a ranking that leaves responses out earned credit), "tie", or "unparsed" (a verdict was overlooked).
+        own position-wise match, with why: "no_verdict" (credit for a text without a verdict), "partial" (the
+        same for a ranking that leaves responses out), "tie" (in the verdict), "unparsed" (a verdict was
+        overlooked), "gold_tie" (the release tells responses apart that gold ties), or "first_match" (another
+        mark than the verdict was taken). `left_out` counts the comparisons that ended in an error, which are
+        never scored.
     """
     scored = [record for record in records if is_scored(record)]
     matches = [_match(record, scale) for record in scored]
@@ -57,6 +60,7 @@ def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
             for record, match in zip(scored, matches, strict=True)
             if (why := _why(record, match, scale))
         ],
+        "left_out": sum(has_gold_order(record) and not is_scored(record) for record in records),
     }
 
 
@@ -101,12 +105,14 @@ def _why(record: JudgmentRecord, match: float, scale: Scale) -> Why | None:
     values = points(trial)
     if match == (score_order(values, ranks).position_match if values else 0.0):
         return None
-    if values and len(set(values)) < len(values):
-        return "tie"
     read = _read(record, scale)
-    if not read:
-        return "unparsed"
-    return "partial" if len(read) < len(ranks) else "first_match"
+    if not values:
+        return "partial" if len(read) < len(ranks) else "no_verdict"
+    if len(set(values)) < len(values):
+        return "tie"
+    if len(read) < len(ranks):
+        return "partial" if read else "unparsed"
+    return "gold_tie" if read == _by_score([values[index] for index in trial.order]) else "first_match"
 
 
 def _percent(matches: Sequence[float]) -> float | None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from longrm.evaluation.scoring import has_gold_order, judged_values, score_order
+from longrm.evaluation.scoring import has_gold_order, is_scored, judged_values, score_order
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
 
@@ -35,14 +35,17 @@ COUNTS = {
 }
 """RewardBench's weight of each subset in its section: its examples, and for math those of all code subsets."""
 
+_RATINGS_NEEDED = "Ties and the overall score need ratings: a scalar model, or judge.format = pointwise"
+
 
 def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     """Section scores, means of the subsets present weighted by `COUNTS`, and their unweighted mean.
 
     A scored pair is right if the better response scores strictly higher; a written verdict that names neither
     response counts one half. The prior test sets, which the first leaderboard added at half weight, are no part.
+    `left_out` counts the pairs that ended in an error, which are never scored.
     """
-    pairs = [record for record in records if has_gold_order(record)]
+    pairs = [record for record in records if is_scored(record)]
     credit: dict[tuple[str, str], list[float]] = {}
     for record in pairs:
         credit.setdefault((record.task, record.subtype), []).append(_pair(record, scale))
@@ -55,6 +58,7 @@ def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, An
         "overall_percent": 100 * _mean(sections.values()) if sections else None,
         "by_section_percent": {name: 100 * value for name, value in sections.items()},
         "by_subset_percent": {name: 100 * value for (_, name), value in sorted(subsets.items())},
+        "left_out": _left_out(records),
     }
 
 
@@ -63,17 +67,30 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
 
     Best-of-4: 1 / k where the best response is one of k with the highest score, else 0; a written verdict that
     is missing counts a quarter. Ties: `_ties`, null without the reference prompts that it needs.
+
+    Ties compares distances between ratings. Verdicts have none, not even a perfect judge's, so on their scale
+    Ties and the mean over all subsets are null, and `note` says what they need; else it is empty. `left_out`
+    counts the items that ended in an error, which are never scored.
     """
-    items = [record for record in records if has_gold_order(record)]
+    items = [record for record in records if is_scored(record)]
     subsets = {
         name: (_ties if name == "Ties" else _best_of)([r for r in items if r.task == name], scale)
         for name in sorted({record.task for record in items})
     }
     known = [value for value in subsets.values() if value is not None]
+    unrated = scale == "verdict" and "Ties" in subsets
+    if unrated:
+        known, subsets["Ties"] = [], None
     return {
         "overall_percent": 100 * _mean(known) if known else None,
         "by_subset_percent": {name: None if v is None else 100 * v for name, v in subsets.items()},
+        "left_out": _left_out(records),
+        "note": _RATINGS_NEEDED if unrated else "",
     }
+
+
+def _left_out(records: Sequence[JudgmentRecord]) -> int:
+    return sum(has_gold_order(record) and not is_scored(record) for record in records)
 
 
 def _pair(record: JudgmentRecord, scale: Scale) -> float:

@@ -49,11 +49,11 @@ def biases(stages: Sequence[Evaluated]) -> Section | None:
 
 def _places(stages: Sequence[Evaluated]) -> Table | None:
     """How often the response at each place was judged best, where more than two were shown."""
-    by_place = {stage.label: (stage.summary["position"] or {}).get("by_place", {}) for stage in stages}
-    several = [stage for stage in stages if len(by_place[stage.label]) > 2]
-    most = max((len(by_place[stage.label]) for stage in several), default=0)
+    by_place = [(stage.summary["position"] or {}).get("by_place", {}) for stage in stages]
+    sizes = sorted({int(size) for found in by_place for size in found if int(size) > 2})
     columns = [
-        Column(f"place {place + 1}", ("position", "by_place", str(place)), percent_cell)
-        for place in range(most)
+        Column(f"place {place + 1} of {size}", ("position", "by_place", str(size), str(place)), percent_cell)
+        for size in sizes
+        for place in range(size)
     ]
-    return metric_table("Share of askings that judged the response at this place best", several, columns)
+    return metric_table("Share of askings that judged the response at this place best", stages, columns)

@@ -7,9 +7,9 @@ import altair as alt
 
 from longrm.report import wording
 from longrm.report.drawing import MUTED, Figure, Rows, colors_of, dashes_of, shapes_of, svg_of
-from longrm.report.material import Evaluated, metric_of
+from longrm.report.material import Evaluated
 from longrm.report.sections.section import Section
-from longrm.report.tables import Cell, Row, Table, percent_cell
+from longrm.report.tables import Cell, Row, Table
 
 _DRAWN_FROM = 10  # pairs in a bin; fewer say nothing
 _SIZE = 240  # pixels; the two axes have one scale
@@ -31,16 +31,16 @@ def calibration(stages: Sequence[Evaluated]) -> Section | None:
         figure=_figure(shown),
         folded=tuple(_bins(stage) for stage in shown),
         fold="The numbers by confidence",
-        note=f"Bins with fewer than {_DRAWN_FROM} pairs are not drawn. Chance alone gives a calibrated judge an ECE of "
-        "about 5% with 100 pairs. Good calibration is not accuracy: a judge that is always 50% sure, and guesses, is "
-        "calibrated.",
+        note=f"Bins with fewer than {_DRAWN_FROM} pairs are not drawn. Chance alone gives a "
+        "calibrated judge an ECE as well: its mean, and what 95% of such judges stay below, stand beside each. Good "
+        "calibration is not accuracy: a judge that is always 50% sure, and guesses, is calibrated.",
     )
 
 
 def _table(stages: Sequence[Evaluated]) -> Table:
     rows = [Row(stage.label, _cells(stage.summary["calibration"]), stage.style) for stage in stages]
     columns = ("model", "confidence from", "ECE", "ECE, temperature fitted", "pairs")
-    return Table("Expected calibration error, with 95% intervals", columns, tuple(rows))
+    return Table("Expected calibration error", columns, tuple(rows))
 
 
 def _cells(found: Mapping[str, Any]) -> tuple[Cell, ...]:
@@ -48,15 +48,21 @@ def _cells(found: Mapping[str, Any]) -> tuple[Cell, ...]:
         Cell(
             found["link"], f"T = {wording.decimal(found['temperature'])}" if found["temperature"] != 1 else ""
         ),
-        percent_cell(metric_of(found["ece"])),
+        _error(found["ece"]),
         _fitted(found) if found["ece_fitted"] else Cell(wording.MISSING),
         Cell(wording.tokens(found["ece"]["n"])),
     )
 
 
 def _fitted(found: Mapping[str, Any]) -> Cell:
-    cell = percent_cell(metric_of(found["ece_fitted"]))
-    return Cell(cell.text, f"{cell.detail} at T = {wording.decimal(found['temperature_fitted'])}")
+    cell = _error(found["ece_fitted"])
+    return Cell(cell.text, f"{cell.detail}, at T = {wording.decimal(found['temperature_fitted'])}")
+
+
+def _error(found: Mapping[str, Any]) -> Cell:
+    fair = found["if_calibrated"]
+    detail = f"if calibrated {wording.percent(fair['mean'])}, at most {wording.percent(fair['high'])}"
+    return Cell(wording.percent(found["value"]), detail)
 
 
 def _bins(stage: Evaluated) -> Table:

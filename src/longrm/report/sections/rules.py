@@ -13,7 +13,7 @@ _TOLD = {
     "Unlike in our accuracy, verdicts that cancel out earn nothing, and one order without a verdict is forgiven.",
     "rewardbench_rule": "Subsets are weighted within their section as published, and sections count alike.",
     "rewardbench_2_rule": "Subsets count alike; Ties has a score of its own, which also asks how far apart the "
-    "scores are.",
+    "scores are. It and the overall score need ratings, so that a judge of verdicts has neither.",
     "release_rule": "With its mistakes, to compare with its figures only: the first verdict in a text counts, in one "
     "order; a text without one earns 0; equal scores keep the order in which they were shown.",
 }

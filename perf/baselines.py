@@ -1,0 +1,70 @@
+"""What the baselines earn on a benchmark, by length, beside models of your choice: one table in Markdown."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from longrm.evaluation.run import Evaluation, run
+from longrm.reward_models import BASELINES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bench", required=True, help="as `longrm evaluate` takes it")
+    parser.add_argument(
+        "--model", action="append", default=[], help="as `longrm evaluate` takes it; repeatable"
+    )
+    parser.add_argument(
+        "--max-length", type=int, help="tokens that the models read; the middle of more is cut out"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON line a model instead of the table"
+    )
+    options = parser.parse_args()
+    judge = {"cut": "middle", "max_length": options.max_length} if options.max_length else {}
+    rows = {}
+    for place, model in enumerate([*(f"baseline:{name}" for name in BASELINES), *options.model]):
+        settings = Evaluation.model_validate({"model": model, "bench": options.bench, "judge": judge})
+        rows[model] = run(settings, options.out / str(place), progress=told(model))
+    if options.json:
+        for summary in rows.values():
+            print(json.dumps(summary))
+    else:
+        print("\n".join(table(rows)))
+
+
+def told(model: str) -> Any:
+    def progress(_: str, done: int, total: int) -> None:
+        print(f"\r{model}: {done} of {total}", end="", file=sys.stderr)
+
+    return progress
+
+
+def table(rows: dict[str, dict[str, Any]]) -> list[str]:
+    first = next(iter(rows.values()))["metrics"]
+    lengths = list(first["by_length"])
+    counted = [first["overall"], *first["by_length"].values()]
+    lines = [
+        f"| pair accuracy, % | all | {' | '.join(lengths)} |",
+        f"|---|{'---|' * (1 + len(lengths))}",
+        "| pairs (documents) | " + " | ".join(f"{n(part)}" for part in counted) + " |",
+    ]
+    for model, summary in rows.items():
+        parts = [summary["metrics"]["overall"], *(summary["metrics"]["by_length"][key] for key in lengths)]
+        lines.append(f"| {model} | " + " | ".join(percent(part["pair_accuracy"]) for part in parts) + " |")
+    return lines
+
+
+def n(part: dict[str, Any]) -> str:
+    return f"{part['pair_accuracy']['n']} ({part['pair_accuracy']['groups']})"
+
+
+def percent(metric: dict[str, Any]) -> str:
+    return f"{100 * metric['value']:.1f} [{100 * metric['low']:.1f}, {100 * metric['high']:.1f}]"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,9 @@
 """Every test runs offline, with one thread, and with the caches of all libraries in a temporary folder."""
 
+import json
 import os
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +36,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in _APART.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Writes rows as JSONL below the temporary folder."""
+
+    def write(name: str, *rows: dict) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -6,19 +5,6 @@ import pytest
 from longrm.benchmarks import Benchmark, Leval, Probe, Source, load
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
-
-
-@pytest.fixture
-def put(tmp_path):
-    """Writes rows as JSONL below the temporary folder."""
-
-    def write(name: str, *rows: dict) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    return write
 
 
 @pytest.fixture

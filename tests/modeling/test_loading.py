@@ -182,14 +182,19 @@ def unknown_kind(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "no-such-thing"}')
 
 
+MISSING = [
+    (shutil.rmtree, "no such model folder"),
+    (without("config.json"), "no config.json"),
+    (without("*.safetensors"), "no weights"),
+    (without("tokenizer*"), "tokenizer"),
+    (pickled, "pickled weights"),
+]
+
+
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        (shutil.rmtree, "no such model folder"),
-        (without("config.json"), "no config.json"),
-        (without("*.safetensors"), "no weights"),
-        (without("tokenizer*"), "tokenizer"),
-        (pickled, "pickled weights"),
+        *MISSING,
         (truncated, "weights cannot be read"),
         (two_labels, "num_labels=1"),
         (one_weight_less, "1 weights are missing.*up_proj"),
@@ -227,11 +232,7 @@ def test_a_language_model_keeps_its_weights_and_dtype(writing: Path):
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        (shutil.rmtree, "no such model folder"),
-        (without("config.json"), "no config.json"),
-        (without("*.safetensors"), "no weights"),
-        (without("tokenizer*"), "tokenizer"),
-        (pickled, "pickled weights"),
+        *MISSING,
         (truncated, "cannot load it"),
         (one_weight_less, "1 weights are missing.*up_proj"),
         (broken_config, "config cannot be read"),

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,17 +31,6 @@ def judged(model: RecordedRewardModel, about: Comparison):
     """The judgments of all recorded askings."""
     orders = model.orders(about.id)
     return model.judge([ask(about, order, trial) for trial, order in enumerate(orders)])
-
-
-@pytest.fixture
-def put(tmp_path):
-    def write(name: str, *rows: dict) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    return write
 
 
 def pair(name: str, *judgments) -> dict:

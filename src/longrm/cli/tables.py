@@ -46,8 +46,9 @@ def print_evaluation(summary: Mapping[str, Any]) -> None:
 
 
 def _print_metrics(summary: Mapping[str, Any]) -> None:
-    metrics = summary["metrics"]
-    name = main_metric(metrics["overall"])
+    from longrm.evaluation.metrics import main_metric
+
+    metrics, name = summary["metrics"], main_metric(summary)
     columns = (f"{name.replace('_', ' ')}, %", "n", "groups")
     _print(
         None,
@@ -72,11 +73,6 @@ def _outcomes(counts: Mapping[str, Any]) -> str:
     return f"Outcomes: {outcomes}" + (f", in {askings} askings" if askings != counts["comparisons"] else "")
 
 
-def main_metric(metrics: Mapping[str, Any]) -> str:
-    """Pair accuracy, or top-1 where there are more than two responses."""
-    return "top1" if "top1" in metrics else "pair_accuracy"
-
-
 def boundary_line(boundary: Mapping[str, Any]) -> str:
     """The context boundary in one sentence."""
     from longrm.report import wording
@@ -87,10 +83,11 @@ def boundary_line(boundary: Mapping[str, Any]) -> str:
         "beyond_range": "beyond the longest length measured",
         "unresolved": "not resolved by this many comparisons",
     }[boundary["status"]]
-    parts = [meaning, f"tau {boundary['tau']:.2f}"]
+    parts = [meaning]
     if boundary["estimate"]["value"] is not None:
         estimate = f"{wording.boundary_estimate(boundary)} {wording.boundary_interval(boundary)}"
-        parts[1:1] = [f"estimate {estimate.strip()} tokens"]
+        parts.append(f"estimate {estimate.strip()} tokens")
+    parts.append(f"tau {boundary['tau']:.2f}")
     if boundary["status"] == "unresolved" and boundary["pairs_to_resolve"] is not None:
         parts.append(f"about {boundary['pairs_to_resolve']} pairs a length would resolve it")
     return "Context boundary: " + "; ".join(filter(None, parts))
@@ -117,9 +114,11 @@ def _failures(failures: Mapping[str, Any]) -> str:
 
 def print_stages(stages: Mapping[str, Any], title: str) -> None:
     """Prints one row a stage and one column a length."""
-    first = next(iter(stages.values()))["metrics"]
-    name = main_metric(first["overall"])
-    lengths = list(first["by_length"])
+    from longrm.evaluation.metrics import main_metric
+
+    first = next(iter(stages.values()))
+    name = main_metric(first)
+    lengths = list(first["metrics"]["by_length"])
     rows = [
         (stage, *(percent(summary["metrics"]["by_length"][n][name], interval=False) for n in lengths))
         for stage, summary in stages.items()

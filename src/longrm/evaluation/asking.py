@@ -9,7 +9,7 @@ from pydantic import Field
 from longrm.config import Config
 from longrm.data.spans import apart, edited
 from longrm.errors import ConfigError
-from longrm.reward_models import BASELINES, Baseline, RewardModel
+from longrm.reward_models import Baseline, RewardModel
 from longrm.reward_models.trials import best, latin_square, together, trial_of
 from longrm.runs.records import ContextCheck, JudgmentRecord, Trial
 from longrm.types import (
@@ -85,17 +85,11 @@ class Asker:
                 f"judging.votes = {judging.votes} asks {model.name} for the same answer each time; "
                 "give a judge that writes a judge.temperature above 0"
             )
-        unknown = [name for name in judging.baselines if name not in BASELINES]
-        if unknown:
-            raise ConfigError(f"no baseline '{unknown[0]}'; known: {', '.join(BASELINES)}")
         self._model = model
         self._judging = judging
-        beside = [Baseline(name) for name in judging.baselines]
-        self._baselines = {
-            name: rule
-            for name, rule in zip(judging.baselines, beside, strict=True)
-            if rule.name != model.name
-        }
+        # A baseline that is the model itself has nothing to be compared with.
+        beside = {name: Baseline(name) for name in judging.baselines}
+        self._baselines = {name: rule for name, rule in beside.items() if rule.name != model.name}
         self._donor: Comparison | None = None
 
     def records(self, batch: Sequence[Comparison]) -> list[JudgmentRecord]:

@@ -10,7 +10,7 @@ from scipy.special import expit
 from longrm.evaluation.gold_pairs import GoldPairs
 from longrm.evaluation.intervals import FloatArray, IntArray
 from longrm.evaluation.scoring import ordered_pairs
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import by_order, points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
 
@@ -87,13 +87,11 @@ def _vote_shares(scored: Sequence[JudgmentRecord]) -> FloatArray:
     """For each gold pair, the share of votes for the better response less that for the worse."""
     shares = []
     for record in scored:
-        orders: dict[tuple[int, ...], list[tuple[float, ...]]] = {}
-        for trial in record.askings():
-            answered = orders.setdefault(trial.order, [])
-            if found := points(trial):
-                answered.append(found)
+        orders = [
+            [found for trial in votes if (found := points(trial))] for votes in by_order(record.askings())
+        ]
         for better, worse in ordered_pairs(record.ranks or ()):
-            signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders.values()]
+            signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders]
             shares.append(sum(sum(s) / len(s) for s in signs) / len(signs) if all(signs) else np.nan)
     return np.array(shares, np.float64)
 

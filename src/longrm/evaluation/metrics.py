@@ -4,8 +4,9 @@
 wrong, except in the two AUCs, which rank the scores that exist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,14 @@ def table_metrics(
 ) -> dict[MetricName, Metric]:
     """Some metrics of records that are already scored."""
     return {name: metric_of(table, name, seed=seed, resamples=resamples) for name in names}
+
+
+def main_metric(summary: Mapping[str, Any]) -> MetricName:
+    """What accuracy means in a run: top-1 where a comparison has more than two responses, else of pairs.
+
+    The column `top1` of a table holds it for every row, for with two responses both are one.
+    """
+    return "top1" if "top1" in summary["metrics"]["overall"] else "pair_accuracy"
 
 
 def chance_of(table: ScoreTable, name: MetricName) -> float:

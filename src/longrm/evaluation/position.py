@@ -9,8 +9,8 @@ import numpy as np
 from longrm.evaluation.intervals import FloatArray
 from longrm.evaluation.metrics import ratio
 from longrm.evaluation.table import ScoreTable
-from longrm.reward_models.trials import best, together
-from longrm.runs.records import JudgmentRecord, Trial
+from longrm.reward_models.trials import best, by_order, together
+from longrm.runs.records import JudgmentRecord
 
 
 def position(
@@ -59,10 +59,7 @@ def position(
 
 def _consistent(record: JudgmentRecord) -> float:
     """1 or 0; not a number where some order has no answer."""
-    by_order: dict[tuple[int, ...], list[Trial]] = {}
-    for trial in record.trials:
-        by_order.setdefault(trial.order, []).append(trial)
-    verdicts = {best(together(votes)) for votes in by_order.values()}
+    verdicts = {best(together(votes)) for votes in by_order(record.trials)}
     return float("nan") if frozenset() in verdicts else float(len(verdicts) == 1)
 
 

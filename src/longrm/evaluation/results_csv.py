@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm.evaluation.breakdown import BEST_OF
+from longrm.evaluation.metrics import main_metric
 from longrm.runs.folder import write_file
 
 BENCH = "long-rewardbench"
@@ -97,7 +98,7 @@ def _pairs(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _elsewhere(summary: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
     """Columns and the row of a run on another benchmark."""
     metrics = summary["metrics"]
-    name = "top1" if "top1" in metrics["overall"] else "pair_accuracy"
+    name = main_metric(summary)
     tasks = {f"task {task}": _metric(metrics["by_task"], task, name) for task in metrics["by_task"]}
     lengths = {f"length {size}": _metric(metrics["by_length"], size, name) for size in metrics["by_length"]}
     row = {

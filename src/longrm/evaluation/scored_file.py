@@ -14,7 +14,7 @@ from longrm.config import Config
 from longrm.data import Reading, Row, check_writable, read, write_rows
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
-from longrm.reward_models.trials import latin_square, points, together, trial_of
+from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
@@ -120,20 +120,10 @@ def _batches(reading: Reading) -> Iterator[list[Row]]:
 
 def _score(batch: list[Row], model: RewardModel) -> list[ScoreRecord]:
     """Asks about every row, in several orders where the model sees the order."""
-    asked = []
-    for row in batch:
-        plain = tuple(range(len(row.comparison.responses)))
-        asked.append(latin_square(plain) if model.sees_order else (plain,))
-    queries = [
-        ask(row.comparison, order, trial)
-        for row, orders in zip(batch, asked, strict=True)
-        for trial, order in enumerate(orders)
-    ]
-    judged = iter(model.judge(queries))
-    wholes = [together([trial_of(next(judged), order) for order in orders]) for orders in asked]
+    queries = [ask(row.comparison, range(len(row.comparison.responses))) for row in batch]
     return [
         ScoreRecord(row.number, whole.outcome, points(whole), whole.detail)
-        for row, whole in zip(batch, wholes, strict=True)
+        for row, whole in zip(batch, model.judge_in_all_orders(queries), strict=True)
     ]
 
 

@@ -112,13 +112,6 @@ class ScoreTable:
         """What a row's total is divided by: its pairs, or one comparison."""
         return self.pairs if name == "pair_accuracy" else np.ones_like(self.pairs)
 
-    def main(self) -> MetricName:
-        """The metric that accuracy means here: top-1 where some comparison has more than two responses.
-
-        The column `top1` holds it for every row, for with two responses both are one.
-        """
-        return "top1" if bool((self.size > 2).any()) else "pair_accuracy"
-
     def names(self) -> tuple[MetricName, ...]:
         """The metrics worth reporting on these rows."""
         return (*ORDER_METRICS, *AREA_METRICS) if bool((self.size > 2).any()) else PAIR_METRICS

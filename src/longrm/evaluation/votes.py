@@ -11,7 +11,7 @@ import numpy as np
 from longrm.evaluation.intervals import FloatArray
 from longrm.evaluation.metrics import ratio
 from longrm.evaluation.table import ScoreTable
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import by_order, points
 from longrm.runs.records import JudgmentRecord, Trial
 
 SUBSETS = 32
@@ -36,7 +36,7 @@ def votes(
     Returns:
         None where no order was asked twice. Comparisons with fewer than K votes in some order are left out.
     """
-    asked = [_by_order(record) for record in scored]
+    asked = [by_order(record.askings()) for record in scored]
     most = max((len(found) for orders in asked for found in orders), default=0)
     if most < 2:
         return None
@@ -59,13 +59,6 @@ def votes(
             for k in range(1, most + 1)
         }
     }
-
-
-def _by_order(record: JudgmentRecord) -> list[list[Trial]]:
-    orders: dict[tuple[int, ...], list[Trial]] = {}
-    for trial in record.askings():
-        orders.setdefault(trial.order, []).append(trial)
-    return list(orders.values())
 
 
 def _ballots(trials: Sequence[Trial], n: int) -> list[tuple[float, ...]]:

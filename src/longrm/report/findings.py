@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.evaluation.metrics import Metric
+from longrm.evaluation.metrics import Metric, main_metric
 from longrm.report import wording
-from longrm.report.material import RULES, Evaluated, Material, main_metric, metric_at, metric_of, short_name
+from longrm.report.material import RULES, Evaluated, Material, metric_at, metric_of, short_name
 from longrm.report.palette import Style
 from longrm.types import Outcome
 

@@ -128,11 +128,6 @@ def metric_at(summary: Mapping[str, Any], *keys: str) -> Metric | None:
     return None if metric.value is None else metric
 
 
-def main_metric(summary: Mapping[str, Any]) -> str:
-    """What accuracy means in a run: top-1 where a comparison has more than two responses, else of pairs."""
-    return "top1" if "top1" in summary["metrics"]["overall"] else "pair_accuracy"
-
-
 def read(folders: Sequence[Path]) -> Material:
     """Reads evaluation and training runs in any mix, or one demo.
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.evaluation.metrics import Metric
+from longrm.evaluation.metrics import Metric, main_metric
 from longrm.report import wording
 from longrm.report.material import (
     Evaluated,
     Material,
     Trained,
-    main_metric,
     metric_at,
     metric_of,
     stage_label,

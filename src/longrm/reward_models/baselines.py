@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 
+from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Judgment, Outcome, Query, message_text, text_of
 
@@ -61,7 +62,7 @@ class Baseline(RewardModel):
 
     def __init__(self, name: str) -> None:
         if name not in BASELINES:
-            raise ValueError(f"no baseline '{name}'; known: {', '.join(BASELINES)}")
+            raise ConfigError(f"no baseline '{name}'; known: {', '.join(BASELINES)}")
         self.name = f"baseline:{name}"
         self.sees_order = name in ("first", "last")
         self._rule = BASELINES[name]

@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from longrm.errors import DataError
 from longrm.reward_models.trials import latin_square, points, together, trial_of
+from longrm.runs.records import Trial
 from longrm.types import Judgment, Message, Outcome, Query, Scale, as_messages
 
 
@@ -35,6 +37,24 @@ class RewardModel(ABC):
         """The presented orders in which this comparison must be asked; none where any order will do."""
         return ()
 
+    def judge_in_all_orders(self, queries: Sequence[Query]) -> list[Trial]:
+        """Judges every query, in each row of a Latin square where the order may matter, and averages.
+
+        Returns:
+            One trial a query, about the responses in the query's own order.
+        """
+        squares = [
+            latin_square(plain) if self.sees_order else (plain,)
+            for plain in (tuple(range(len(query.responses))) for query in queries)
+        ]
+        shown = [
+            replace(query, responses=tuple(query.responses[index] for index in order), trial=trial)
+            for query, orders in zip(queries, squares, strict=True)
+            for trial, order in enumerate(orders)
+        ]
+        judged = iter(self.judge(shown))
+        return [together([trial_of(next(judged), order) for order in orders]) for orders in squares]
+
     def score(
         self, prompt: str | Sequence[Message], responses: Sequence[str | Sequence[Message]]
     ) -> list[float]:
@@ -54,13 +74,7 @@ class RewardModel(ABC):
             raise DataError("score needs a list of responses, one at least, even where there is only one")
         messages = as_messages(prompt, "user")
         answers = tuple(as_messages(text, "assistant") for text in responses)
-        plain = tuple(range(len(answers)))
-        orders = latin_square(plain) if self.sees_order else (plain,)
-        queries = [
-            Query("score", messages, tuple(answers[index] for index in order), trial=trial)
-            for trial, order in enumerate(orders)
-        ]
-        whole = together([trial_of(*pair) for pair in zip(self.judge(queries), orders, strict=True)])
+        (whole,) = self.judge_in_all_orders([Query("score", messages, answers)])
         if whole.outcome is not Outcome.ANSWERED:
             raise DataError(f"{self.name} gave no scores ({whole.outcome}): {whole.detail}")
         return list(points(whole))

@@ -41,6 +41,14 @@ def points(trial: Trial) -> tuple[float, ...]:
     return tuple((last - places[response]) / last for response in range(last + 1))
 
 
+def by_order(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """The trials of each presented order, in the order in which it was first asked."""
+    found: dict[tuple[int, ...], list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(trial.order, []).append(trial)
+    return list(found.values())
+
+
 def together(trials: Sequence[Trial]) -> Trial:
     """All trials as one: its scores are means over the orders of means over the votes.
 
@@ -50,13 +58,9 @@ def together(trials: Sequence[Trial]) -> Trial:
     if len(trials) == 1:
         return trials[0]
     failed = next((trial for trial in trials if trial.outcome is Outcome.ERROR), None)
-    by_order: dict[tuple[int, ...], list[Trial]] = {}
-    for trial in trials:
-        by_order.setdefault(trial.order, []).append(trial)
-    answers = [[found for trial in votes if (found := points(trial))] for votes in by_order.values()]
-    silent = next(
-        (votes[0] for votes, found in zip(by_order.values(), answers, strict=True) if not found), None
-    )
+    orders = by_order(trials)
+    answers = [[found for trial in votes if (found := points(trial))] for votes in orders]
+    silent = next((votes[0] for votes, found in zip(orders, answers, strict=True) if not found), None)
     without = failed or silent
     if without is not None:
         return Trial(trials[0].order, without.outcome, detail=without.detail)

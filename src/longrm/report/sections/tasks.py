@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from longrm.evaluation.metrics import Metric
+from longrm.evaluation.metrics import Metric, main_metric
 from longrm.report import wording
-from longrm.report.material import Evaluated, main_metric, metric_at
+from longrm.report.material import Evaluated, metric_at
 from longrm.report.sections.section import Section
 from longrm.report.tables import Cell, Row, Table, percent_cell
 

@@ -11,14 +11,15 @@ from click.testing import CliRunner
 from longrm.cli.main import cli
 from longrm.config import Config
 from longrm.evaluation.run import Evaluation
-from longrm.training.bradley_terry import BradleyTerryTraining
+from longrm.training.run import RECIPES
 
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """# The command line
 
 This page is made by `make docs` from the `--help` texts and the settings' own descriptions.
 """
-SETTINGS = {"evaluate": Evaluation, "train bradley-terry": BradleyTerryTraining}
+TRAININGS = {f"train {name.replace('_', '-')}": settings for name, settings in RECIPES.items()}
+SETTINGS: dict[str, type[Config]] = {"evaluate": Evaluation, **TRAININGS}
 
 
 def sections(command: click.Command, words: list[str]) -> Iterator[str]:

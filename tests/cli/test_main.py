@@ -43,7 +43,12 @@ def pairs(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["train", "bradley-terry"]])
+TRAINING = ("sft", "preference", "bradley-terry")
+
+
+@pytest.mark.parametrize(
+    "command", [[], *([name] for name in COMMANDS), *(["train", name] for name in TRAINING)]
+)
 @pytest.mark.parametrize("columns", [80, 50])
 def test_help_fits_the_terminal_and_loads_no_torch(command, columns):
     probe = (

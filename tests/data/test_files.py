@@ -117,8 +117,8 @@ def test_what_is_no_data_is_one_line(tmp_path):
 def test_demonstrations(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"chat_template": "Judge.", "golden": "[Score: 8]", "hop": 2}) + "\n{}\n")
-    rows = read_demonstrations(path)
-    first = next(rows)
+    rows = iter(read_demonstrations(path))
+    first = next(rows).demonstration
     assert first.prompt == ({"role": "user", "content": "Judge."},)
     assert first.completion == ({"role": "assistant", "content": "[Score: 8]"},)
     assert (first.id, first.metadata) == ("row-1", {"hop": 2})

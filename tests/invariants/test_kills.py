@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from longrm.data import write
+from longrm.modeling.loading import ModelShape, new_language_model, save
 from longrm.worlds import Plan, generate, words
 
 LINES = {"evaluation": "judgments.jsonl", "training": "steps.jsonl"}
@@ -65,13 +66,24 @@ def test_an_evaluation_killed_at_ten_moments_ends_equal(tmp_path, comparisons):
     assert files(cut, results) == files(tmp_path / "whole", results)
 
 
-RECIPE = """
-stall_steps = 0
+START = """
 [model.new]
 layers = 2
 hidden = 16
 heads = 2
 head_dim = 8
+"""
+ADAPTERS = """
+[model]
+path = "{base}"
+precision = "bfloat16"
+lora.rank = 2
+[memory]
+tokens_per_forward = 256
+"""
+RECIPE = """
+stall_steps = 0
+{start}
 [data.world]
 name = "records"
 tokens_per_step = 512
@@ -84,17 +96,33 @@ learning_rate = 1e-3
 [checkpoint]
 every = 4
 """
+RESULTS = ("steps.jsonl", "contexts.jsonl", "summary.json")
 
 
-@pytest.mark.parametrize("moments", [[1, 17], pytest.param([1, *range(5, 41, 4)], marks=pytest.mark.full)])
-def test_a_training_killed_at_many_moments_ends_equal(tmp_path, moments):
+MANY = [1, *range(5, 41, 4)]
+
+
+@pytest.mark.parametrize(
+    ("objective", "start", "moments"),
+    [
+        pytest.param("bradley-terry", START, [1, 17], id="full"),
+        pytest.param("preference", ADAPTERS, [9], id="adapters"),
+        pytest.param("bradley-terry", START, MANY, id="full-often", marks=pytest.mark.full),
+        pytest.param("preference", ADAPTERS, MANY, id="adapters-often", marks=pytest.mark.full),
+    ],
+)
+def test_a_training_killed_at_many_moments_ends_equal(tmp_path, objective, start, moments):
+    """All weights in fp32; or adapters, in bf16, with steps of several parts."""
+    shape = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8)
+    save(new_language_model(shape, words(), seed=0), tmp_path / "base")
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE)
-    arguments = ["train", "bradley-terry", "--config", recipe, "--out"]
-    results = ("model/model.safetensors", "steps.jsonl", "contexts.jsonl", "summary.json")
+    recipe.write_text(RECIPE.format(start=start.format(base=tmp_path / "base")))
+    arguments = ["train", objective, "--config", recipe, "--out"]
     finish([*arguments, tmp_path / "whole"])
     cut = tmp_path / "cut"
     held = [kill_when([*arguments, cut], cut / LINES["training"], moment) for moment in moments]
     assert 1 <= held[0] < 40, f"the kills came too late to mean anything: {held}"
     finish([*arguments, cut])
-    assert files(cut, results) == files(tmp_path / "whole", results)
+    assert files(cut, RESULTS) == files(tmp_path / "whole", RESULTS)
+    (weights,) = (path.name for path in (cut / "model").glob("*.safetensors"))
+    assert files(cut / "model", [weights]) == files(tmp_path / "whole" / "model", [weights])

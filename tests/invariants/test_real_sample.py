@@ -8,7 +8,8 @@ import pytest
 
 from longrm.data import read, write_rows
 from longrm.evaluation.scored_file import Scoring, score_file
-from longrm.training.bradley_terry import BradleyTerryTraining, run
+from longrm.training.bradley_terry import BradleyTerryTraining
+from longrm.training.run import run
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT.parent / "shared" / "data" / "longrm-sample" / "simpo"

@@ -41,6 +41,23 @@ def test_questions_about_one_context_share_it_and_other_contexts_do_not():
     assert len(alone[0].prefix) == len(tokenizer.prompt_ids(rows[0].prompt))
 
 
+def size(tree: TokenTree) -> int:
+    return len(tree.prefix) + sum(map(len, tree.branches))
+
+
+@given(st.lists(items, min_size=1, max_size=6), st.integers(1, 40))
+def test_sharing_saves_tokens_and_keeps_to_a_budget(given_items: list[Encoded], budget: int):
+    alone = [size(TokenTree(item.prompt, item.responses)) for item in given_items]
+    assert sum(map(size, plant(given_items))) <= sum(alone)
+    assert all(size(tree) <= max(budget, *alone, 1) for tree in plant(given_items, budget))
+
+
+def test_what_would_be_repeated_for_many_responses_is_not_parted_from_its_document():
+    many = [[number] for number in range(5)]
+    for shared, trees in ((6, 2), (11, 1)):
+        assert len(plant([Encoded([0] * shared + [own] * (12 - shared), many) for own in (1, 2)])) == trees
+
+
 def test_runs_stay_within_the_budget_and_a_larger_tree_stands_alone():
     trees = [TokenTree([0] * size, [[1]]) for size in (3, 4, 20, 2, 2)]
     runs = list(within_budget(trees, 10))

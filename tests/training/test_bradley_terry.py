@@ -9,7 +9,8 @@ from longrm.errors import ConfigError, DataError, RunError, TrainingError
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.runs.logs import Log
 from longrm.runs.records import ContextRecord, StepRecord
-from longrm.training.bradley_terry import BradleyTerryTraining, run
+from longrm.training.bradley_terry import BradleyTerryTraining
+from longrm.training.run import run
 from longrm.worlds import Plan, generate, words
 
 TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
@@ -116,12 +117,13 @@ def test_a_finished_run_is_not_trained_again(finished):
 
 def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, finished):
     """Eight parts of one comparison or one part of eight: the same gradient."""
-    run(settings(tokens_per_forward=1), tmp_path / "run")
+    run(settings(memory__tokens_per_forward=1), tmp_path / "run")
     whole, parts = (
         load_file(folder / "model/model.safetensors") for folder in (finished[0], tmp_path / "run")
     )
     for name, weight in whole.items():
-        torch.testing.assert_close(parts[name], weight, rtol=1e-3, atol=1e-5)
+        # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it.
+        torch.testing.assert_close(parts[name], weight, rtol=1e-3, atol=2e-4)
     cut, uncut = (list(Log(f / "steps.jsonl", StepRecord)) for f in (tmp_path / "run", finished[0]))
     for one, other in zip(cut, uncut, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
@@ -160,7 +162,7 @@ def test_a_row_without_gold_order_is_named(tmp_path, pairs):
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
     rows[2]["ranks"] = [1, 1]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=rf"pairs.jsonl: '{rows[2]['id']}' has no gold order"):
+    with pytest.raises(DataError, match=rf"pairs.jsonl, line 3: '{rows[2]['id']}' has no gold order"):
         run(from_file(pairs, optimizer__epochs=1), tmp_path / "run")
 
 
@@ -176,7 +178,9 @@ def test_a_row_that_is_longer_than_the_model_reads_is_named_and_not_cut(tmp_path
 
 @pytest.mark.parametrize("rate", [1e6, 1e30])
 def test_a_loss_that_is_no_number_stops_with_advice(tmp_path, rate):
-    with pytest.raises(TrainingError, match=r"the (loss|gradient) of step \d is (nan|inf); try a lower"):
+    with pytest.raises(
+        TrainingError, match=r"the (loss|gradient) of step \d is (nan|inf), from 'rec.*; try a lower"
+    ):
         run(settings(optimizer__learning_rate=rate, optimizer__warmup=0.0), tmp_path / "run")
 
 
@@ -215,3 +219,17 @@ def test_the_learning_rate_follows_the_schedule(tmp_path, finished):
 def test_an_unreadable_start_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match="required"):
         BradleyTerryTraining.resolve(None, {"data.path": "x"})
+
+
+def test_a_language_model_gets_a_new_head_and_that_is_said(tmp_path, base, comparisons, caplog):
+    caplog.set_level("INFO", "longrm")
+    start = {"model": {"path": str(base)}, "optimizer__epochs": 1}
+    run(from_file(comparisons, **start), tmp_path / "run")
+    said = [record.message for record in caplog.records if "scalar head" in record.message]
+    assert said == [f"{base} has no scalar head; a new one is drawn from seed 0"]
+    caplog.clear()
+    run(
+        from_file(comparisons, model={"path": str(tmp_path / "run/model")}, optimizer__epochs=1),
+        tmp_path / "more",
+    )
+    assert not any("scalar head" in record.message for record in caplog.records)

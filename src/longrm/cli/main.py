@@ -16,13 +16,14 @@ COMMANDS = {
     "demo": "longrm.cli.demo",
     "world": "longrm.cli.world",
     "train": "longrm.cli.train",
+    "merge": "longrm.cli.merge",
     "evaluate": "longrm.cli.evaluate",
     "score": "longrm.cli.score",
     "report": "longrm.cli.report",
 }
 
 
-_LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping")
+_LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping", "peft")
 """Packages of the extra that runs models on this machine."""
 
 

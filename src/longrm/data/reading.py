@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from longrm.data.fields import FieldError
 from longrm.data.files import Raw, find_files, raw_rows
@@ -15,6 +15,9 @@ from longrm.types import Comparison, Demonstration
 _MESSAGES_KEPT = 5
 _logger = logging.getLogger(__name__)
 
+OnBadRow = Literal["stop", "skip"]
+AnyRow = TypeVar("AnyRow")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -22,13 +25,23 @@ class Row:
 
     Attributes:
         number: Counts from 1 over all files: the line in JSONL, else the row.
+        place: File and row, for messages.
         source: The row as the file holds it.
         comparison: What it means.
     """
 
     number: int
+    place: str
     source: dict[str, Any]
     comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstrationRow:
+    """One row of stage-1 data: its place (file and row, for messages), and what it means."""
+
+    place: str
+    demonstration: Demonstration
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +55,94 @@ class Skipped:
         """Counts one more row; its message is kept while they are few."""
         return Skipped(self.count + 1, (*self.messages, message)[:_MESSAGES_KEPT])
 
+    def joined(self, other: "Skipped") -> "Skipped":
+        """Counts the others too."""
+        return Skipped(self.count + other.count, (*self.messages, *other.messages)[:_MESSAGES_KEPT])
 
-class Reading:
+    def tell(self) -> None:
+        """Says which rows were left out, and why."""
+        for message in self.messages:
+            _logger.info("skipped %s", message)
+        if self.count > len(self.messages):
+            _logger.info("skipped %d rows in all", self.count)
+
+
+class _Rows(Generic[AnyRow]):
     """The rows of a file or folder, read anew at every iteration and never held together.
 
     Attributes:
         path: What is read.
-        format: The name of the rows' format, a key of `FORMATS`.
+        format: The name of the rows' format.
+        on_bad_row: What a row that cannot be read does.
         skipped: What the latest iteration has left out so far.
     """
 
-    __slots__ = ("_files", "_on_bad_row", "format", "path", "skipped")
+    __slots__ = ("_files", "format", "on_bad_row", "path", "skipped")
 
-    def __init__(self, path: Path, files: list[Path], name: str, on_bad_row: Literal["stop", "skip"]) -> None:
+    def __init__(self, path: Path, files: list[Path], format: str, on_bad_row: OnBadRow) -> None:
         self.path = path
-        self.format = name
+        self.format = format
+        self.on_bad_row = on_bad_row
         self.skipped = Skipped()
         self._files = files
-        self._on_bad_row = on_bad_row
 
     def tell_skipped(self) -> None:
         """Says which rows the latest iteration has left out, and why."""
-        for message in self.skipped.messages:
-            _logger.info("skipped %s", message)
-        if self.skipped.count > len(self.skipped.messages):
-            _logger.info("skipped %d rows in all", self.skipped.count)
+        self.skipped.tell()
 
-    def __iter__(self) -> Iterator[Row]:
+    def _row(self, raw: Raw, value: dict[str, Any]) -> tuple[str, AnyRow]:
+        """The id of a row, and the row; raises `FieldError`."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[AnyRow]:
         self.skipped = Skipped()
         seen: dict[str, str] = {}
         for raw in raw_rows(self._files):
             try:
-                row = _row(raw, self.format)
-                identity = row.comparison.id
-                if identity in seen:
-                    raise DataError(
-                        f"{raw.place}, field 'id': {identity!r} is also at {seen[identity]}; make ids unique"
-                    )
+                row = self._checked(raw, seen)
             except DataError as error:
-                if self._on_bad_row == "stop":
+                if self.on_bad_row == "stop":
                     raise
                 self.skipped = self.skipped.with_one_more(str(error))
                 continue
-            seen[identity] = raw.place
             yield row
 
+    def _checked(self, raw: Raw, seen: dict[str, str]) -> AnyRow:
+        if raw.value is None:
+            raise DataError(f"{raw.place}: {raw.fault}")
+        try:
+            identity, row = self._row(raw, raw.value)
+        except FieldError as fault:
+            raise DataError(f"{raw.place}, {fault}") from fault
+        if identity in seen:
+            raise DataError(
+                f"{raw.place}, field 'id': {identity!r} is also at {seen[identity]}; make ids unique"
+            )
+        seen[identity] = raw.place
+        return row
 
-def read(
-    path: str | Path, *, format: str | None = None, on_bad_row: Literal["stop", "skip"] = "stop"
-) -> Reading:
+
+class Reading(_Rows[Row]):
+    """The comparisons of a file or folder; `format` is a key of `FORMATS`."""
+
+    __slots__ = ()
+
+    def _row(self, raw: Raw, value: dict[str, Any]) -> tuple[str, Row]:
+        comparison = FORMATS[self.format].convert(value, raw.number)
+        return comparison.id, Row(raw.number, raw.place, value, comparison)
+
+
+class DemonstrationReading(_Rows[DemonstrationRow]):
+    """The demonstrations of a file or folder; `format` is "demonstrations"."""
+
+    __slots__ = ()
+
+    def _row(self, raw: Raw, value: dict[str, Any]) -> tuple[str, DemonstrationRow]:
+        demonstration = demonstration_from(value, raw.number)
+        return demonstration.id, DemonstrationRow(raw.place, demonstration)
+
+
+def read(path: str | Path, *, format: str | None = None, on_bad_row: OnBadRow = "stop") -> Reading:
     """Opens preference data in any format that users have.
 
     Args:
@@ -116,17 +168,18 @@ def read(
     return reading
 
 
-def read_demonstrations(path: str | Path) -> Iterator[Demonstration]:
-    """Reads stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
+def read_demonstrations(path: str | Path, *, on_bad_row: OnBadRow = "stop") -> DemonstrationReading:
+    """Opens stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
+
+    Args:
+        path: As for `read`.
+        on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
 
     Raises:
-        DataError: Nothing to read, or a row that cannot be read.
+        DataError: Nothing to read, or (while iterating) a row that cannot be read.
     """
-    for raw in raw_rows(find_files(Path(path))):
-        try:
-            yield demonstration_from(_value(raw), raw.number)
-        except FieldError as fault:
-            raise DataError(f"{raw.place}, {fault}") from fault
+    path = Path(path)
+    return DemonstrationReading(path, find_files(path), "demonstrations", on_bad_row)
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
@@ -142,17 +195,3 @@ def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
         if on_bad_row == "stop":
             break
     raise DataError(problem)
-
-
-def _row(raw: Raw, format: str) -> Row:
-    value = _value(raw)
-    try:
-        return Row(raw.number, value, FORMATS[format].convert(value, raw.number))
-    except FieldError as fault:
-        raise DataError(f"{raw.place}, {fault}") from fault
-
-
-def _value(raw: Raw) -> dict[str, Any]:
-    if raw.value is None:
-        raise DataError(f"{raw.place}: {raw.fault}")
-    return raw.value

@@ -12,6 +12,7 @@ from longrm import report
 from longrm.benchmarks import Benchmark, Cell, Probe
 from longrm.benchmarks.probe import comparisons
 from longrm.config import Config
+from longrm.data.training_rows import context_digest
 from longrm.demo.processes import Part, Processes
 from longrm.evaluation.asking import Judging
 from longrm.evaluation.metrics import paired_difference
@@ -23,9 +24,9 @@ from longrm.runs.judgments import read_judgments
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
 from longrm.runs.records import ContextRecord, JudgmentRecord
-from longrm.training.bradley_terry import BradleyTerryTraining, start_of
-from longrm.training.bradley_terry import run as train
-from longrm.training.data import context_digest
+from longrm.training.bradley_terry import BradleyTerryTraining
+from longrm.training.run import run as train
+from longrm.training.start import start_of
 from longrm.training.trainer import CONTEXTS
 from longrm.types import Comparison
 
@@ -107,7 +108,7 @@ def train_arm(arm: Arm, settings: DemoSettings, out: Path, *, progress: Progress
     """Trains one arm; the first of them leaves the untrained model too, and the rescaled one where asked for."""
     resolved = _recipe(arm, settings.seed, out)
     if arm.stage == SHORT and not _model_of(UNTRAINED, out).exists():
-        save(start_of(resolved), _model_of(UNTRAINED, out))
+        save(start_of(resolved, "scorer"), _model_of(UNTRAINED, out))
     train(resolved, out / "training" / arm.stage, progress=progress)
     if arm.stage == SHORT and settings.controls and not _model_of(RESCALED, out).exists():
         scorer = load_scorer(_model_of(SHORT, out))

@@ -60,6 +60,7 @@ def run(
     out: Path,
     *,
     bench: Benchmark | None = None,
+    model: RewardModel | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Evaluates a reward model on a benchmark into the folder `out`, continuing what is there.
@@ -68,6 +69,7 @@ def run(
         settings: What to evaluate, on what.
         out: The run folder.
         bench: The benchmark, where the caller has loaded it already.
+        model: The reward model, where the caller has it in memory; the settings hold its name.
         progress: Called after every batch.
 
     Returns:
@@ -85,8 +87,8 @@ def run(
             settings.bench, source=settings.source, probe=settings.probe, leval=settings.leval
         )
     with RunFolder(out, "evaluation", settings) as folder:
-        model = _model(settings, bench, out)
-        return evaluate(bench, model, folder, judging=settings.judging, progress=progress)
+        judge = model or _model(settings, bench, out)
+        return evaluate(bench, judge, folder, judging=settings.judging, progress=progress)
 
 
 def _model(settings: Evaluation, bench: Benchmark, out: Path) -> RewardModel:

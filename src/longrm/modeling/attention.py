@@ -102,6 +102,7 @@ def shared_prefix_attention(
         )
     _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
     assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
+    query, key = _as_values(query, key, value)
 
     runs = list(layout.runs())
     sizes = [shape.tokens * count for shape, count in runs]
@@ -135,6 +136,7 @@ def continuation_attention(
     """
     _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
     assert len(query) == 1, "padding would be ignored: one sequence at a time"
+    query, key = _as_values(query, key, value)
     last, tokens = query.shape[2], key.shape[2]
     if last in (1, tokens):
         return _sdpa(query, key, value, scaling, is_causal=last > 1).transpose(1, 2), None
@@ -174,6 +176,11 @@ def _refuse(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None
     for name, what in _UNSUPPORTED.items():
         if given.get(name) is not None:
             raise ModelError(f"{type(module).__name__} uses {what}, which this attention does not support")
+
+
+def _as_values(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Under autocast rotation and norms leave queries and keys in fp32, and values are in the lower precision."""
+    return query.to(value.dtype), key.to(value.dtype)
 
 
 def _as_batch(states: Float[Tensor, "1 H S D"], trees: int) -> Float[Tensor, "T H L D"]:

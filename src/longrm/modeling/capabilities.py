@@ -21,8 +21,8 @@ def check_config(config: Any, where: str) -> None:
             raise ModelError(f"{where}: {found}")
 
 
-def check_model(model: Any, where: str) -> None:
-    """Refuses modules that a shared prefix cannot drive: encoders, fixed attention, an unknown head.
+def check_packed(model: Any, where: str) -> None:
+    """Refuses modules that a shared prefix cannot drive: encoders, fixed attention.
 
     Works on the meta device, before any weight is read.
 
@@ -33,6 +33,15 @@ def check_model(model: Any, where: str) -> None:
     # The mark, in transformers' attention-interface guide, of models that take a custom attention.
     if not model._supports_attention_backend:
         raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
+
+
+def check_scorer(model: Any, where: str) -> None:
+    """Refuses what `check_packed` refuses, and an unknown head.
+
+    Raises:
+        ModelError: names the module or capability.
+    """
+    check_packed(model, where)
     if not isinstance(getattr(model, "score", None), nn.Linear):
         raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
 

@@ -1,5 +1,6 @@
 """From messages to token trees: which tokens are encoded once, and for whom."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,27 +33,30 @@ def encode(
     return Encoded(tokenizer.prompt_ids(prompt), [tokenizer.response_ids(prompt, one) for one in responses])
 
 
-def plant(items: Sequence[Encoded]) -> list[TokenTree]:
+def plant(items: Sequence[Encoded], budget: float = math.inf) -> list[TokenTree]:
     """Makes token trees whose branches are all responses of all items, in order.
 
-    Neighbors whose prompts begin alike for at least half of their length become one tree: its prefix is
-    what they share (a document), and a branch is the rest of a prompt (a question) and a response.
+    Neighbors whose prompts begin alike for at least half of their length become one tree, where that saves
+    tokens: its prefix is what they share (a document), and a branch is the rest of a prompt (a question) and a
+    response.
+
+    Args:
+        items: Prompts and their responses.
+        budget: A tree that holds several items has no more tokens than this.
     """
-    trees: list[TokenTree] = []
-    run: list[Encoded] = []
-    shared = 0
+    runs: list[tuple[list[Encoded], int]] = []
     for item in items:
-        common = common_prefix(run[0].prompt, item.prompt) if run else 0
-        if run and 2 * common >= len(item.prompt) and 2 * common >= len(run[0].prompt):
-            shared = min(shared, common)
-            run.append(item)
-            continue
-        if run:
-            trees.append(_tree(run, shared))
-        run, shared = [item], len(item.prompt)
-    if run:
-        trees.append(_tree(run, shared))
-    return trees
+        alone = [item], len(item.prompt)
+        if runs:
+            run, shared = runs[-1]
+            common = min(shared, common_prefix(run[0].prompt, item.prompt))
+            alike = 2 * common >= max(len(item.prompt), len(run[0].prompt))
+            size = _size([*run, item], common)
+            if alike and size <= budget and size < _size(run, shared) + _size(*alone):
+                runs[-1] = [*run, item], common
+                continue
+        runs.append(alone)
+    return [_tree(run, shared) for run, shared in runs]
 
 
 def within_budget(trees: Iterable[TokenTree], budget: int) -> Iterator[list[TokenTree]]:
@@ -68,6 +72,11 @@ def within_budget(trees: Iterable[TokenTree], budget: int) -> Iterator[list[Toke
         tokens += size
     if run:
         yield run
+
+
+def _size(run: Sequence[Encoded], shared: int) -> int:
+    """Tokens of the tree of a run: what a prompt does not share stands in every branch."""
+    return shared + sum(len(item.prompt) - shared + len(own) for item in run for own in item.responses)
 
 
 def _tree(run: Sequence[Encoded], shared: int) -> TokenTree:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +11,55 @@ from longrm.errors import ModelError
 HEAD = "score.weight"
 """The name of a scalar head among the weights of a sequence classifier."""
 
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of an adapter, as PEFT writes them: small changes to the weights of a base model."""
+
+ADAPTER_HEAD = f"base_model.model.{HEAD}"
+"""The name of a scalar head among the weights of an adapter."""
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py"]
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Where the parts of a model lie.
+
+    Attributes:
+        base: The folder with its config and weights.
+        tokenizer: The folder with its tokenizer.
+        adapter: The folder with changes to the weights, where the model is an adapter.
+    """
+
+    base: Path
+    tokenizer: Path
+    adapter: Path | None = None
+
+
+def locate_parts(source: str | Path) -> Parts:
+    """Finds the parts of a model; an adapter names its base, and its own tokenizer comes before the base's.
+
+    Raises:
+        ModelError: There is no such model, its files cannot be read, or an adapter's base is not found.
+    """
+    folder = locate(source)
+    if not (folder / ADAPTER).is_file():
+        return Parts(folder, folder)
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
+    named = _object(folder / ADAPTER, f"{source}: its {ADAPTER}").get("base_model_name_or_path")
+    if not isinstance(named, str):
+        raise ModelError(f"{source}: its {ADAPTER} names no base model (base_model_name_or_path)")
+    try:
+        base = locate(named)
+    except ModelError as error:
+        raise ModelError(f"{source} is an adapter, and its base cannot be found: {error}") from None
+    if (base / ADAPTER).is_file():
+        raise ModelError(
+            f"{source} is an adapter of an adapter, {named}: merge that one first (longrm merge)"
+        )
+    return Parts(base, folder if (folder / "tokenizer.json").is_file() else base, folder)
 
 
 def locate(source: str | Path) -> Path:
@@ -58,19 +105,22 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     """What a model can do: score, where its weights hold a head, or else write, where its config says so.
 
     Args:
-        source: A folder with `config.json` and safetensors, or a Hub id such as `owner/name`.
+        source: A folder with `config.json` and safetensors, or with an adapter, or a Hub id such as `owner/name`.
 
     Raises:
         ModelError: It can do neither, or its files cannot be read.
     """
-    folder = locate(source)
-    if any(HEAD in _header(shard) for shard in weight_files(folder)):
+    parts = locate_parts(source)
+    shards = weight_files(parts.base)
+    if parts.adapter:
+        task = _object(parts.adapter / ADAPTER, f"{source}: its {ADAPTER}").get("task_type")
+        # A head that was trained and lost is no reason to take a reward model for one that writes.
+        if task == "SEQ_CLS" or ADAPTER_HEAD in _header(parts.adapter / ADAPTER_WEIGHTS):
+            return "discriminative"
+    if any(HEAD in _header(shard) for shard in shards):
         return "discriminative"
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{source}: its config cannot be read: {error}") from None
-    architectures = config.get("architectures") or [] if isinstance(config, dict) else []
+    config = _object(parts.base / "config.json", f"{source}: its config")
+    architectures = config.get("architectures") or []
     if any(name.endswith("ForCausalLM") for name in architectures):
         return "generative"
     named = ", ".join(architectures) or "none"
@@ -83,6 +133,14 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
 def first_line(error: Exception) -> str:
     """What an error says first, or its name where it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _object(file: Path, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{what} cannot be read: {first_line(error)}") from None
+    return value if isinstance(value, dict) else {}
 
 
 def _header(shard: Path) -> dict[str, Any]:

@@ -4,14 +4,21 @@ Letters: S tokens of the packed sequence, C hidden size, N targets.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+from longrm.modeling.memory import computing
 from longrm.modeling.shared_prefix import Layout, Packed
+
+LOGITS_AT_ONCE = 2**26
+"""Elements of the fp32 logits that are computed at once (256 MiB): 2,000 tokens with a vocabulary of 32K. Their
+gradient takes twice as much beside them."""
 
 Model = Any
 """A transformers model whose attention is `longrm_shared_prefix`; its heads have no static type there."""
@@ -19,9 +26,13 @@ Model = Any
 
 def hidden_states(model: Model, packed: Packed) -> Float[Tensor, "S C"]:
     """The base model's last hidden states, one forward for all trees."""
-    output = model.base_model(
-        input_ids=packed.input_ids, position_ids=packed.position_ids, use_cache=False, layout=packed.layout
-    )
+    with computing(model):
+        output = model.base_model(
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids,
+            use_cache=False,
+            layout=packed.layout,
+        )
     states: Tensor = output.last_hidden_state[0]
     return states
 
@@ -42,7 +53,9 @@ def token_logprobs(
     """The fp32 log-probability of each target token, given all that it sees.
 
     Only these positions go through the vocabulary: logits of a long prefix would outweigh the model. A
-    sequence classifier has no language-model head and uses its input embeddings, as a tied head would.
+    sequence classifier has no language-model head and uses its input embeddings, as a tied head would. Where there
+    are more logits than `LOGITS_AT_ONCE` they are computed in parts, and computed again on the way back, so that
+    only one part is in memory.
 
     Args:
         model: A causal language model or a sequence classifier.
@@ -51,9 +64,14 @@ def token_logprobs(
         targets: Indices into the packed sequence; none may be the first token of a prefix.
     """
     head = model.get_output_embeddings() or model.get_input_embeddings()
-    logits = _linear(hidden[packed.layout.predictors(targets)], head)
+    states = hidden[packed.layout.predictors(targets)]
     tokens = packed.input_ids[0, list(targets)]
-    return -functional.cross_entropy(logits, tokens, reduction="none")
+    size = max(1, LOGITS_AT_ONCE // len(head.weight))
+    if len(tokens) <= size:
+        return _logprobs(states, head, tokens)
+    parts = zip(torch.split(states, size), torch.split(tokens, size), strict=True)
+    again = partial(checkpoint, _logprobs, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([again(part, head, own) for part, own in parts])
 
 
 def response_logprobs(model: Model, packed: Packed) -> list[Float[Tensor, " R"]]:
@@ -61,6 +79,12 @@ def response_logprobs(model: Model, packed: Packed) -> list[Float[Tensor, " R"]]
     targets = packed.layout.branch_tokens()
     flat = token_logprobs(model, hidden_states(model, packed), packed, targets)
     return list(torch.split(flat, [end - begin for _, begin, end in packed.layout.branches()]))
+
+
+def _logprobs(
+    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    return -functional.cross_entropy(_linear(states, head), tokens, reduction="none")
 
 
 def _linear(states: Tensor, head: nn.Module) -> Tensor:

@@ -1,22 +1,18 @@
-"""Loads language models; loads, makes, rescales and saves scorers: a decoder with a scalar head."""
+"""Loads, makes, rescales and saves language models and scorers: decoders with a scalar head."""
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    LlamaConfig,
-)
-from transformers.utils.logging import disable_progress_bar
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
@@ -24,15 +20,15 @@ from longrm.modeling.attention import CONTINUATION, NAME
 from longrm.modeling.capabilities import (
     check_config,
     check_decoder,
-    check_model,
+    check_packed,
+    check_scorer,
     check_writer,
     reads_in_blocks,
 )
-from longrm.modeling.folders import HEAD, first_line, locate, weight_files
+from longrm.modeling.checkpoints import read_config, read_head, read_model
+from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, HEAD, locate_parts, weight_files
 from longrm.modeling.heads import Model
-
-# Loading and saving take milliseconds to seconds, and progress of long work is ours to show.
-disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
+from longrm.modeling.memory import precision_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +80,8 @@ def load_scorer(
     """Loads a reward model from a folder or a Hub id. The head is fp32 whatever the dtype.
 
     Args:
-        source: A folder with `config.json`, safetensors and a tokenizer, or a Hub id such as `owner/name`.
+        source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter, or a Hub id such as
+            `owner/name`.
         dtype: Of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
         trust_remote_code: Whether code that comes with the model may run.
@@ -95,24 +92,27 @@ def load_scorer(
         ModelError: nothing is there, a file is missing, weights are pickled, the head is not scalar, or the
             architecture needs what a shared prefix does not compute.
     """
-    folder = locate(source)
-    shards = weight_files(folder)
+    parts = locate_parts(source)
+    shards = weight_files(parts.base)
     where = str(source)
-    config = _config(folder, where, trust_remote_code)
+    config = read_config(parts.base, where, trust_remote_code)
     check_config(config, where)
-    head = _stored_head(shards, where)
+    head = read_head(shards, HEAD, where)
+    if parts.adapter:
+        trained = read_head([parts.adapter / ADAPTER_WEIGHTS], ADAPTER_HEAD, where)
+        head = head if trained is None else trained
     if head is None and head_seed is None:
         raise ModelError(f"{where}: no scalar head ({HEAD}): train one, or give head_seed to start one")
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = Tokenizer.load(parts.tokenizer)
     config.num_labels = 1
     _settle_padding(config, tokenizer)
-    model, missing = _load_model(
-        AutoModelForSequenceClassification, check_model, folder, config, dtype, trust_remote_code, where
-    )
-    _refuse_missing(missing - {HEAD}, where)
+    auto = AutoModelForSequenceClassification
+    model = read_model(auto, check_scorer, parts.base, config, dtype, trust_remote_code, where)
     model.set_attn_implementation(NAME)
+    if parts.adapter:
+        _read_adapter(model, parts.adapter, where)
     _set_head(model, head, head_seed)
-    return Scorer(model.to(_settle_device(device)), tokenizer)
+    return Scorer(model.to(settle_device(device)), tokenizer)
 
 
 def load_language_model(
@@ -121,33 +121,68 @@ def load_language_model(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "auto",
     trust_remote_code: bool = False,
+    packed: bool = False,
 ) -> LanguageModel:
-    """Loads a causal language model from a folder or a Hub id; the arguments are `load_scorer`'s.
+    """Loads a causal language model from a folder or a Hub id.
 
-    Its attention is `longrm_continuation` where the architecture can be read in blocks exactly, and otherwise
-    what transformers chooses (SDPA where the architecture has it).
+    Args:
+        source: As `load_scorer` takes it.
+        dtype: Of the model; "auto" keeps the checkpoint's.
+        device: As `load_scorer` takes it.
+        trust_remote_code: Whether code that comes with the model may run.
+        packed: To read packed sequences, as training does: its attention is `longrm_shared_prefix`. Else to write:
+            `longrm_continuation` where the architecture can be read in blocks exactly, and otherwise what
+            transformers chooses (SDPA where the architecture has it).
 
     Raises:
-        ModelError: nothing is there, a file is missing, weights are pickled, or it is no decoder that writes
-            text token by token.
+        ModelError: nothing is there, a file is missing, weights are pickled, it is no decoder that writes text token
+            by token, or, where `packed`, it needs what a shared prefix does not compute.
     """
-    folder = locate(source)
-    weight_files(folder)
+    parts = locate_parts(source)
+    weight_files(parts.base)
     where = str(source)
-    config = _config(folder, where, trust_remote_code)
-    check_decoder(config, where)
-    tokenizer = Tokenizer.load(folder)
-    model, missing = _load_model(
-        AutoModelForCausalLM, check_writer, folder, config, dtype, trust_remote_code, where
-    )
-    _refuse_missing(missing, where)
-    if reads_in_blocks(model):
+    config = read_config(parts.base, where, trust_remote_code)
+    (check_config if packed else check_decoder)(config, where)
+    tokenizer = Tokenizer.load(parts.tokenizer)
+    if packed:  # before the model is made, whose embedding of the padding id does not learn
+        _settle_padding(config, tokenizer)
+    check = check_packed if packed else check_writer
+    model = read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
+    if parts.adapter:
+        _read_adapter(model, parts.adapter, where)
+    if packed:
+        _check_savable(model, where)
+        model.set_attn_implementation(NAME)
+    elif reads_in_blocks(model):
         model.set_attn_implementation(CONTINUATION)
-    return LanguageModel(model.to(_settle_device(device)).eval(), tokenizer)
+    return LanguageModel(model.to(settle_device(device)).eval(), tokenizer)
+
+
+@contextmanager
+def writing(language_model: LanguageModel) -> Iterator[LanguageModel]:
+    """A language model that reads packed sequences, as one that writes; within a `with` block."""
+    model = language_model.model
+    training = model.training
+    model.set_attn_implementation(CONTINUATION)
+    model.eval()
+    try:
+        yield language_model
+    finally:
+        model.set_attn_implementation(NAME)
+        model.train(training)
 
 
 def new_scorer(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> Scorer:
     """Makes a random small Llama with a scalar head, in fp32; the same seed gives the same weights."""
+    return Scorer(_new_llama(AutoModelForSequenceClassification, shape, tokenizer, seed), tokenizer)
+
+
+def new_language_model(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> LanguageModel:
+    """Makes a random small Llama that writes, in fp32; its head is its input embeddings, as small models have it."""
+    return LanguageModel(_new_llama(AutoModelForCausalLM, shape, tokenizer, seed), tokenizer)
+
+
+def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) -> Model:
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=shape.hidden,
@@ -163,14 +198,13 @@ def new_scorer(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> Scorer:
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,
         pad_token_id=tokenizer.pad_id,
+        tie_word_embeddings=auto is AutoModelForCausalLM,
     )
     config.num_labels = 1
     _settle_padding(config, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        classifier: Any = AutoModelForSequenceClassification
-        model = classifier.from_config(config, attn_implementation=NAME)
-    return Scorer(model.eval(), tokenizer)
+        return auto.from_config(config, attn_implementation=NAME).eval()
 
 
 def rescale_rope(model: Model, theta: float) -> None:
@@ -188,27 +222,61 @@ def rescale_rope(model: Model, theta: float) -> None:
     base.rotary_emb = type(base.rotary_emb)(config=base.config).to(device)
 
 
-def save(scorer: Scorer, folder: str | Path) -> None:
-    """Writes a folder that transformers' own `AutoModelForSequenceClassification` and `AutoTokenizer` load.
+def save(trainee: Scorer | LanguageModel, folder: str | Path) -> None:
+    """Writes a folder that transformers' own auto classes load as it is, with plain attention.
 
-    A model that is already there is replaced, and only by a complete one.
+    A model that trained in bf16 is written in bf16, its scalar head in fp32. Of a model with adapters these are
+    written, for PEFT, and the head. What is already there is replaced, and only by something complete.
 
     Raises:
         RunError: the folder cannot be written, or holds something that is not a model.
     """
     target = Path(folder)
-    if target.exists() and not (target / "config.json").is_file() and not _is_empty_folder(target):
+    known = any((target / name).is_file() for name in ("config.json", ADAPTER))
+    if target.exists() and not known and not _is_empty_folder(target):
         raise RunError(f"{target} exists and is not a model folder: choose another place")
     scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         scratch.mkdir(parents=True)
-        scorer.model.save_pretrained(scratch)
-        scorer.tokenizer.save(scratch)
+        _write(trainee, scratch)
+        trainee.tokenizer.save(scratch)
+        for file in scratch.iterdir():
+            file.chmod(0o644)  # safetensors are written for their owner's eyes only
         _swap(scratch, target)
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write the model to {target}: {error}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write(trainee: Scorer | LanguageModel, folder: Path) -> None:
+    model = trainee.model
+    if hasattr(model, "peft_config"):
+        from longrm.modeling.adapters import write_adapter  # late, as in _read_adapter
+
+        write_adapter(model, folder)
+        return
+    if isinstance(trainee, LanguageModel):
+        _settle_endings(model, trainee.tokenizer)
+    if precision_of(model) == "float32":
+        model.save_pretrained(folder)
+        return
+    model.save_pretrained(folder, state_dict=_halved(model))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    text = json.dumps(config | {"dtype": "bfloat16"}, indent=2, sort_keys=True) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def _halved(model: Model) -> dict[str, torch.Tensor]:
+    """The weights on the CPU, in bf16 but for the scalar head; what is one tensor in the model stays one."""
+    once: dict[int, torch.Tensor] = {}
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        place = tensor.data_ptr()
+        if place not in once:
+            once[place] = tensor.to("cpu", torch.float32 if name == HEAD else torch.bfloat16)
+        weights[name] = once[place]
+    return weights
 
 
 def _swap(scratch: Path, target: Path) -> None:
@@ -223,70 +291,18 @@ def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def _config(folder: Path, where: str, trust_remote_code: bool) -> Any:
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (ValueError, KeyError, OSError) as error:
-        raise ModelError(f"{where}: its config cannot be read: {first_line(error)}") from None
-
-
-def _stored_head(shards: list[Path], where: str) -> torch.Tensor | None:
-    """The head as stored: read apart because loading in a lower dtype would round it."""
-    try:
-        found = [head for shard in shards for head in _head_in(shard)]
-    except SafetensorError as error:
-        raise ModelError(f"{where}: its weights cannot be read: {error}") from None
-    if not found:
-        return None
-    if found[0].shape[0] != 1:
-        raise ModelError(f"{where}: its head has {len(found[0])} outputs; a reward model has num_labels=1")
-    return found[0]
-
-
-def _head_in(shard: Path) -> Iterator[torch.Tensor]:
-    with safe_open(shard, framework="pt") as weights:
-        if HEAD in weights.keys():  # noqa: SIM118 (not a mapping)
-            yield weights.get_tensor(HEAD)
-
-
-def _load_model(
-    auto: Any,
-    check: Callable[[Any, str], None],
-    folder: Path,
-    config: Any,
-    dtype: torch.dtype | str,
-    trust_remote_code: bool,
-    where: str,
-) -> tuple[Model, set[str]]:
-    """Checks the architecture before any weight is read; returns the model and the weights it lacks."""
-    try:
-        with torch.device("meta"):
-            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
-        check(skeleton, where)
-        model, report = auto.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-        )
-    except ModelError:
-        raise
-    except (ValueError, RuntimeError, OSError, SafetensorError) as error:
-        raise ModelError(f"{where}: {auto.__name__} cannot load it: {first_line(error)}") from None
-    return model, set(report["missing_keys"])
-
-
-def _refuse_missing(missing: set[str], where: str) -> None:
-    if missing:
-        raise ModelError(f"{where}: {len(missing)} weights are missing, among them {min(missing)}")
-
-
-def _settle_device(device: torch.device | str) -> torch.device | str:
+def settle_device(device: torch.device | str) -> torch.device | str:
+    """The device that "auto" stands for: a GPU if torch sees one, else the CPU."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
+
+
+def _read_adapter(model: Model, folder: Path, where: str) -> None:
+    # PEFT takes two seconds to import, and most models have no adapter.
+    from longrm.modeling.adapters import read_adapter
+
+    read_adapter(model, folder, where)
 
 
 def _set_head(model: Model, stored: torch.Tensor | None, seed: int | None) -> None:
@@ -311,3 +327,22 @@ def _settle_padding(config: Any, tokenizer: Tokenizer) -> None:
     ends = {tokenizer.eos_id, *(declared if isinstance(declared, list) else [declared])}
     candidates = [config.pad_token_id, tokenizer.pad_id]
     config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
+
+
+def _check_savable(model: Model, where: str) -> None:
+    """Refuses before training what transformers refuses to write after it."""
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{where}: its generation_config.json contradicts itself: {reason}") from None
+
+
+def _settle_endings(model: Model, tokenizer: Tokenizer) -> None:
+    """Has whoever serves a model stop writing at the tokenizer's end of a message too, and pad with no end."""
+    config = model.generation_config
+    declared = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends = [end for end in dict.fromkeys([*declared, tokenizer.eos_id]) if end is not None]
+    config.eos_token_id = ends[0] if len(ends) == 1 else ends or None
+    config.pad_token_id = model.config.pad_token_id
+    config._from_model_config = False  # else transformers may put the model config's own in place of these

@@ -252,8 +252,9 @@ def bin_size(steps: int) -> int:
 
 
 def _binned(run: Trained, field: str) -> Rows:
-    size = bin_size(len(run.steps))
-    bins = [run.steps[start : start + size] for start in range(0, len(run.steps), size)]
+    known = [step for step in run.steps if getattr(step, field) is not None]
+    size = bin_size(len(known))
+    bins = [known[start : start + size] for start in range(0, len(known), size or 1)]
     return [
         {"step": part[-1].step, "value": sum(getattr(step, field) for step in part) / len(part)}
         for part in bins

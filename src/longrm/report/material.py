@@ -1,6 +1,7 @@
 """Reads run folders into what the report shows."""
 
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from longrm.runs.records import StepRecord, TimingRecord
 
 COMMANDS = {
     "evaluation": "longrm evaluate",
-    "training": "longrm train bradley-terry",
+    "training": "longrm train",
     "demo": "longrm demo",
 }
 
@@ -57,8 +58,10 @@ class Run:
 
     def command(self, out: Path | str) -> str:
         """The shell command that runs this again into `out`; into its own folder, it continues the run."""
-        config = shlex.quote(str(self.folder / CONFIG))
-        return f"{COMMANDS[self.manifest['kind']]} --config {config} --out {shlex.quote(str(out))}"
+        config, words = shlex.quote(str(self.folder / CONFIG)), COMMANDS[self.manifest["kind"]]
+        if self.manifest["kind"] == "training":
+            words += " " + tomllib.loads(self.settings).get("objective", "bradley_terry").replace("_", "-")
+        return f"{words} --config {config} --out {shlex.quote(str(out))}"
 
 
 @dataclass(frozen=True, slots=True)

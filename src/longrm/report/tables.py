@@ -251,6 +251,7 @@ def training_table(trained: Sequence[Trained]) -> Table:
     rows = []
     for run in trained:
         last = run.steps[-20:]
+        accuracies = [step.accuracy for step in last if step.accuracy is not None]
         spent = sum(record.seconds for record in run.timing)
         rate = sum(record.tokens for record in run.timing) / spent if spent else None
         cells = (
@@ -258,7 +259,7 @@ def training_table(trained: Sequence[Trained]) -> Table:
             wording.tokens(sum(step.tokens for step in run.steps)),
             wording.tokens(max(step.length for step in run.steps)),
             wording.decimal(sum(step.loss for step in last) / len(last), 3),
-            wording.percent(sum(step.accuracy for step in last) / len(last)),
+            wording.percent(sum(accuracies) / len(accuracies) if accuracies else None),
             wording.seconds(spent) if spent else wording.MISSING,
             wording.tokens(rate),
         )

@@ -20,7 +20,7 @@ from longrm.errors import RunError
 SCHEMA_VERSION = 1
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
 _logger = logging.getLogger(__name__)
-_RECORDED_PACKAGES = ("longrm", "torch", "transformers", "accelerate", "tokenizers", "numpy", "scipy")
+_RECORDED_PACKAGES = ("longrm", "torch", "transformers", "accelerate", "peft", "tokenizers", "numpy", "scipy")
 
 
 class RunFolder:

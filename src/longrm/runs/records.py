@@ -136,17 +136,19 @@ class StepRecord:
 
     Attributes:
         step: Counts from 1.
-        loss: The objective's value, mean over the step's comparisons.
-        accuracy: Share of gold-ordered response pairs whose scores are in that order.
+        loss: The objective's value, a mean over what the step read.
+        accuracy: Share of gold-ordered response pairs that the model puts in that order; None where the objective
+            compares nothing.
         grad_norm: Norm of the gradient before clipping.
         learning_rate: As used in this step.
         length: Longest prompt of the step, in tokens.
         tokens: Tokens the model read in this step, each shared prefix counted once.
+        losses: What else the objective tells of itself.
     """
 
     step: int
     loss: float
-    accuracy: float
+    accuracy: float | None
     grad_norm: float
     learning_rate: float
     length: int
@@ -169,3 +171,29 @@ class ContextRecord:
 
     step: int
     digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord:
+    """What the model was worth after a step (`evaluations.jsonl`).
+
+    Attributes:
+        step: Of the weights that were evaluated.
+        metric: Which figure of the evaluation.
+        value: Its value, higher is better; None where it is undefined.
+    """
+
+    step: int
+    metric: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRecord:
+    """Summed log-probabilities of an example's responses by the model that training started from.
+
+    They lie in `reference.jsonl`; the responses are those that the loss reads, in its order.
+    """
+
+    id: str
+    logprobs: tuple[float, ...]

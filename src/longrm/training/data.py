@@ -3,19 +3,29 @@
 Because no state hides in an iterator, a resumed run draws what an uninterrupted one would have drawn.
 """
 
-import hashlib
-from dataclasses import replace
-from typing import Literal, Protocol
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from longrm.config import Config
-from longrm.data import read
+from longrm.data.token_cache import TokenizedRows, tokenized
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import DataError
-from longrm.types import Comparison, message_text, text_of
+from longrm.data.training_rows import Kind, context_digest
+from longrm.errors import ConfigError, DataError
+from longrm.modeling.encoding import Encoded, encode
+from longrm.runs.progress import Progress, silent
+from longrm.training.batches import Example
+from longrm.training.sampling import Mixture, Stock
+from longrm.types import Comparison
 from longrm.worlds import Plan, group
 from longrm.worlds.draws import Draws
+
+_IDS_SAID = 5
+_logger = logging.getLogger(__name__)
 
 
 class World(Config):
@@ -41,48 +51,88 @@ class World(Config):
     shuffle_labels: bool = False
 
 
-class Data(Config):
-    """Where the comparisons come from: a file, or a generated world.
+class SourceFile(Config):
+    """One of several files that training mixes.
 
     Attributes:
-        path: Preference data in any format that `longrm.data` reads.
+        path: Data in any format that `longrm.data` reads.
         format: The rows' format; recognized from the columns when not given.
-        on_bad_row: What a row that cannot be read does.
+        weight: Passes over it in one epoch: 0.5 reads one half, the next epoch the other; 2 reads it twice.
+        name: What logs call it; the path by default.
+    """
+
+    path: str
+    format: str | None = None
+    weight: float = Field(1.0, gt=0.0)
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name, or the path where it has none."""
+        return self.name or self.path
+
+
+class Data(Config):
+    """Where the rows come from: a file, several files, or a generated world.
+
+    Attributes:
+        path: Training data in any format that `longrm.data` reads.
+        format: The rows' format; recognized from the columns when not given.
+        sources: Several files in place of `path`, mixed by their weights.
         world: Generate the data instead.
-        per_step: Comparisons of a file in one optimizer step.
+        on_bad_row: What a row does that cannot be read, or has no gold order.
+        too_long: What a row does whose prompt and longest response exceed `max_tokens`; nothing is ever cut.
+        max_tokens: The longest row that is read; what the model reads by default.
+        without_contrast: What a row of judgments does whose chosen and rejected ones all give the same score, so
+            that it teaches nothing of the verdict.
+        per_step: Rows of a file in one optimizer step.
+        cache: Folder of tokenized data; `$LONGRM_CACHE` by default, else `~/.cache/longrm`.
     """
 
     path: str | None = None
     format: str | None = None
-    on_bad_row: Literal["stop", "skip"] = "stop"
+    sources: tuple[SourceFile, ...] = ()
     world: World | None = None
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    too_long: Literal["stop", "skip"] = "stop"
+    max_tokens: int | None = Field(None, ge=2)
+    without_contrast: Literal["keep", "skip"] = "keep"
     per_step: int = Field(32, ge=1)
+    cache: str | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> "Data":
-        if (self.path is None) == (self.world is None):
-            raise ValueError("training data comes from either data.path or data.world: give one of them")
+        if (self.path is not None) + bool(self.sources) + (self.world is not None) != 1:
+            raise ValueError(
+                "training data comes from either data.path or data.world, or from several data.sources: "
+                "give one of them"
+            )
+        if self.format is not None and self.path is None:
+            raise ValueError("data.format is of data.path; every one of data.sources has its own")
+        labels = [source.label for source in self.sources]
+        if len(labels) != len(set(labels)):
+            raise ValueError("data.sources need different names: give each a name")
         return self
 
-
-class Source(Protocol):
-    """Comparisons for every step."""
-
-    def batch(self, step: int, length: int | None) -> list[Comparison]:
-        """The comparisons of a step, counted from 0, at the curriculum's length if there is one."""
-
-    def epoch_steps(self) -> int | None:
-        """Steps that see every comparison once; None where the data has no end."""
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files that are read, each with its weight; none for a world."""
+        return self.sources or ((SourceFile(path=self.path, format=self.format),) if self.path else ())
 
 
 class GeneratedSource:
-    """Fresh contexts of a world for every step."""
+    """Fresh contexts of a world for every step.
 
-    def __init__(self, world: World, tokenizer: Tokenizer) -> None:
+    Attributes:
+        counts: Nothing; the data has no end.
+    """
+
+    def __init__(self, world: World, tokenizer: Tokenizer, kind: Kind) -> None:
+        self.counts: dict[str, int] = {}
         self._world = world
         self._tokenizer = tokenizer
+        self._kind = kind
 
-    def batch(self, step: int, length: int | None) -> list[Comparison]:
+    def batch(self, step: int, length: int | None) -> list[Example]:
         """As many contexts as the token budget holds, with the step's responses shared out among them."""
         assert length is not None, "generated data needs a curriculum of lengths"
         world = self._world
@@ -99,9 +149,15 @@ class GeneratedSource:
                 seed=world.seed,
             )
             rows += group(plan, step * world.responses_per_step + index, self._tokenizer)
-        # Trees of one shape that stand side by side are computed as a batch.
-        rows.sort(key=lambda row: len(row.responses))
-        return [_shuffled(row) for row in rows] if world.shuffle_labels else rows
+        return [self._example(_shuffled(row) if world.shuffle_labels else row) for row in rows]
+
+    def _example(self, row: Comparison) -> Example:
+        assert row.ranks is not None, "worlds know the order"
+        tokens = encode(self._tokenizer, row.prompt, row.responses)
+        ranks = row.ranks
+        if self._kind == "demonstration":
+            tokens, ranks = Encoded(tokens.prompt, [tokens.responses[row.best_first()[0]]]), (1,)
+        return Example(row.id, tokens, ranks, context_digest(row), source=self._world.name)
 
     def _responses(self, turn: int, length: int) -> int:
         choices = [n for n in self._world.responses if n == 2 or length >= self._world.graded_from]
@@ -111,52 +167,163 @@ class GeneratedSource:
         """Generated data has no end."""
         return None
 
+    def examples(self) -> Iterator[Example]:
+        """Not to be had.
+
+        Raises:
+            ConfigError: Always; generated data has no end.
+        """
+        raise ConfigError(
+            "generated data has no end, so nothing can be computed once for all of it; train on a file (data.path)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file that training reads.
+
+    Attributes:
+        file: Which.
+        tokenized: Its rows.
+        kept: The indices of those that are not left out.
+        counts: See `FileSource`.
+    """
+
+    file: SourceFile
+    tokenized: TokenizedRows
+    kept: Sequence[int]
+    counts: Mapping[str, int]
+
+    def stock(self) -> Stock:
+        return Stock([self.tokenized.longest[index] for index in self.kept], self.file.weight)
+
 
 class FileSource:
-    """The comparisons of a file, in an order drawn anew for every epoch."""
+    """The rows of one file or several, in an order drawn anew for every epoch; see `sampling.Mixture`.
 
-    def __init__(self, data: Data, seed: int) -> None:
-        assert data.path is not None
-        reading = read(data.path, format=data.format, on_bad_row=data.on_bad_row)
-        self.comparisons = [_trainable(row.comparison, data.path) for row in reading]
-        self.skipped = reading.skipped
-        if not self.comparisons:
-            raise DataError(f"{data.path} holds no comparison to train on")
-        self._per_step = data.per_step
-        self._seed = seed
+    Attributes:
+        counts: Rows `read`, `used`, left out as `bad` or `too_long`; rows `without_contrast`, which are used or left
+            out as the settings say; rows with a `margin` or a `probability`.
+    """
 
-    def batch(self, step: int, length: int | None) -> list[Comparison]:
-        """The next comparisons of the epoch's order; the last step of an epoch may hold fewer."""
+    def __init__(self, parts: Sequence[_Part], *, per_step: int, seed: int) -> None:
+        self.counts = {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
+        self._parts = parts
+        self._per_step = per_step
+        self._mixture = Mixture([part.stock() for part in parts], seed)
+        self._epoch = lru_cache(maxsize=2)(self._mixture.epoch)
+
+    def batch(self, step: int, length: int | None) -> list[Example]:
+        """The next rows of the epoch's order; the last step of an epoch may hold fewer."""
         epoch, within = divmod(step, self.epoch_steps())
-        order = list(range(len(self.comparisons)))
-        Draws("epoch", self._seed, epoch).shuffle(order)
-        chosen = order[within * self._per_step : (within + 1) * self._per_step]
-        return [self.comparisons[index] for index in chosen]
+        chosen = self._epoch(epoch)[within * self._per_step : (within + 1) * self._per_step]
+        return [self._example(self._parts[part], row) for part, row in chosen]
 
     def epoch_steps(self) -> int:
-        """Steps that see every comparison once."""
-        return -(-len(self.comparisons) // self._per_step)
+        """Steps of one epoch."""
+        return -(-self._mixture.rows // self._per_step)
+
+    def examples(self) -> Iterator[Example]:
+        """All rows, each once, in file order, whatever their weight."""
+        return (self._example(part, row) for part in self._parts for row in range(len(part.kept)))
+
+    def _example(self, part: _Part, place: int) -> Example:
+        held = part.tokenized[part.kept[place]]
+        row = held.row
+        return Example(
+            f"{part.file.label}/{row.id}" if len(self._parts) > 1 else row.id,
+            Encoded(held.prompt, held.responses),
+            row.ranks,
+            row.digest,
+            source=part.file.label,
+            margin=row.margin,
+            probability=row.probability,
+        )
 
 
-def open_source(data: Data, tokenizer: Tokenizer, seed: int) -> GeneratedSource | FileSource:
-    """Opens the data that the settings name."""
+def open_source(
+    data: Data,
+    tokenizer: Tokenizer,
+    seed: int,
+    *,
+    kind: Kind,
+    limit: int,
+    progress: Progress = silent,
+) -> GeneratedSource | FileSource:
+    """Opens the data that the settings name; says what is left out, and why.
+
+    Args:
+        data: What to read.
+        tokenizer: Whose tokens the examples are made of.
+        seed: Of the order of the rows.
+        kind: Whether rows are comparisons or demonstrations. A world's best responses are its demonstrations.
+        limit: Tokens that the model reads.
+        progress: Called while rows are tokenized.
+
+    Raises:
+        ConfigError: A format of comparisons is named for demonstrations.
+        DataError: The data cannot be read, holds no row to train on, or (where `data` says so) a bad row.
+    """
     if data.world is not None:
-        return GeneratedSource(data.world, tokenizer)
-    return FileSource(data, seed)
+        return GeneratedSource(data.world, tokenizer, kind)
+    parts = []
+    for file in data.files():
+        if kind == "demonstration" and file.format is not None:
+            raise ConfigError(
+                f"{file.path}: '{file.format}' is a format of comparisons; leave it out to read demonstrations"
+            )
+        rows = tokenized(
+            file.path,
+            tokenizer,
+            kind=kind,
+            format=file.format,
+            on_bad_row=data.on_bad_row,
+            cache=data.cache,
+            progress=progress,
+        )
+        parts.append(_part(file, rows, data, limit))
+    return FileSource(parts, per_step=data.per_step, seed=seed)
 
 
-def context_digest(comparison: Comparison) -> str:
-    """Tells contexts apart: 16 hex digits of a hash of the context, else of the whole prompt."""
-    spans = comparison.context
-    texts = [message_text(comparison.prompt[span.message])[span.start : span.end] for span in spans]
-    text = "\x00".join(texts) if spans else text_of(comparison.prompt)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _part(file: SourceFile, tokenized: TokenizedRows, data: Data, limit: int) -> _Part:
+    """Leaves out what the settings say, and tells it."""
+    rows = tokenized.rows
+    most = min(limit, data.max_tokens or limit)
+    too_long = [index for index in range(len(rows)) if tokenized.longest[index] > most]
+    same = [index for index, row in enumerate(rows) if row.contrast is False]
+    if too_long and data.too_long == "stop":
+        asked = f"the model reads {limit}" if most == limit else f"data.max_tokens is {most}"
+        raise DataError(
+            f"{file.path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens and {asked}; "
+            f'data.too_long = "skip" leaves out such rows, of which there are {len(too_long)}'
+        )
+    out = {*too_long, *(same if data.without_contrast == "skip" else ())}
+    kept = [index for index in range(len(rows)) if index not in out]
+    counts = {
+        "read": len(rows) + tokenized.skipped.count,
+        "used": len(kept),
+        "bad": tokenized.skipped.count,
+        "too_long": len(too_long),
+        "without_contrast": len(same),
+        "margin": sum(rows[index].margin is not None for index in kept),
+        "probability": sum(rows[index].probability is not None for index in kept),
+    }
+    tokenized.skipped.tell()
+    _logger.info("%s: %d rows read, %d used", file.label, counts["read"], counts["used"])
+    _tell(f"left out: longer than {most} tokens", [rows[index].id for index in too_long])
+    how = "left out" if data.without_contrast == "skip" else "used all the same"
+    _tell(f"{how}: chosen and rejected judgments of one score", [rows[index].id for index in same])
+    if not kept:
+        raise DataError(
+            f"{file.path}: none of {counts['read']} rows is left to train on; see what was left out"
+        )
+    return _Part(file, tokenized, kept, counts)
 
 
-def _trainable(comparison: Comparison, path: str) -> Comparison:
-    if comparison.ranks is None or len(set(comparison.ranks)) < 2:
-        raise DataError(f"{path}: '{comparison.id}' has no gold order to train on: ranks are unknown or tied")
-    return comparison
+def _tell(what: str, ids: Sequence[str]) -> None:
+    if ids:
+        more = ", ..." if len(ids) > _IDS_SAID else ""
+        _logger.info("  %s: %d rows (%s%s)", what, len(ids), ", ".join(ids[:_IDS_SAID]), more)
 
 
 def _shuffled(comparison: Comparison) -> Comparison:

@@ -1,0 +1,77 @@
+"""What a recipe says of evaluation, made into the callable that training asks."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longrm import benchmarks
+from longrm.benchmarks import Benchmark
+from longrm.errors import ConfigError
+from longrm.evaluation.run import Evaluation, run
+from longrm.reward_models import Judge, RewardModel
+from longrm.runs.progress import Progress
+
+if TYPE_CHECKING:  # torch is not loaded before the settings are known to be right
+    from longrm.modeling.loading import LanguageModel, Scorer
+    from longrm.training.run import Evaluator
+    from longrm.training.settings import EvaluationSettings
+
+
+def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluator":
+    """The evaluator of a recipe: a benchmark judged by the model in memory.
+
+    Args:
+        settings: The recipe's.
+        progress: Called after every batch of judgments.
+
+    Raises:
+        ConfigError: Settings that no evaluation has, or that name a model; an unknown benchmark.
+        DataError: There is nothing to read for the benchmark.
+    """
+    named = [key for key in ("model", "recorded") if key in settings.settings]
+    if named:
+        raise ConfigError(
+            f"evaluation.settings.{named[0]}: the model that is trained is evaluated; leave it out"
+        )
+    try:
+        evaluation = Evaluation.resolve(None, settings.settings)
+    except ConfigError as error:
+        raise ConfigError(f"evaluation.settings: {error}") from None
+    bench = benchmarks.load(
+        evaluation.bench, source=evaluation.source, probe=evaluation.probe, leval=evaluation.leval
+    )
+
+    def evaluate(trainee: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
+        return _evaluate(trainee, folder, evaluation, bench, progress)
+
+    return evaluate
+
+
+def _evaluate(
+    trainee: "Scorer | LanguageModel",
+    folder: Path,
+    evaluation: Evaluation,
+    bench: Benchmark,
+    progress: Progress,
+) -> Mapping[str, Any]:
+    name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
+    named = evaluation.model_copy(update={"model": name})
+    with _judge(trainee, name, evaluation.judge) as model:
+        return run(named, folder, bench=bench, model=model, progress=progress)
+
+
+@contextmanager
+def _judge(trainee: "Scorer | LanguageModel", name: str, settings: Judge) -> Iterator[RewardModel]:
+    """The reward model that shares its weights with the model in training, which is left as it was."""
+    from longrm.modeling.generation import LocalWriter
+    from longrm.modeling.loading import Scorer, writing
+    from longrm.reward_models.discriminative import DiscriminativeRewardModel
+    from longrm.reward_models.generative import GenerativeRewardModel
+
+    if isinstance(trainee, Scorer):
+        yield DiscriminativeRewardModel(trainee, name, settings)
+        return
+    with writing(trainee) as language_model:
+        writer = LocalWriter(language_model, name)
+        yield GenerativeRewardModel(writer, settings, tokenizer=trainee.tokenizer)

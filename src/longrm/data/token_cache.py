@@ -1,0 +1,246 @@
+"""Tokenized training data, made once and kept: content-addressed, memory-mapped, prompt and responses apart.
+
+An entry is a folder named by a digest of all that its tokens depend on. It holds `tokens.bin` (the ids of all rows,
+little-endian uint32, a row's prompt before its responses), `lengths.npy` (of each of these parts), `rows.jsonl`
+(what else is known of a row), and `entry.json` (the digests of the others, and what was left out). Where a chat
+template writes the day, an entry keeps the day on which it was made.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from longrm.data.files import find_files
+from longrm.data.reading import DemonstrationReading, OnBadRow, Reading, Skipped, read, read_demonstrations
+from longrm.data.tokenizing import Tokenizer
+from longrm.data.training_rows import Kind, Tokenized, TrainingRow, tokenize
+from longrm.errors import DataError
+from longrm.runs.progress import Progress, silent
+
+LAYOUT = 1
+"""Counted up when an entry would be read, or a row understood, in another way than before."""
+
+TOKENS, LENGTHS, ROWS, ENTRY = "tokens.bin", "lengths.npy", "rows.jsonl", "entry.json"
+AnyReading = Reading | DemonstrationReading
+_IDS = np.dtype("<u4")
+_logger = logging.getLogger(__name__)
+
+
+class TokenizedRows:
+    """The rows of an entry; their tokens stay on disk until they are asked for.
+
+    Attributes:
+        rows: What is known of every row, in file order.
+        longest: Tokens of the prompt and the longest response of every row.
+        skipped: Rows that were left out because they cannot be read or trained on.
+    """
+
+    def __init__(self, entry: Path, skipped: Skipped) -> None:
+        self.skipped = skipped
+        with (entry / ROWS).open(encoding="utf-8") as lines:
+            self.rows = [_row(json.loads(line)) for line in lines]
+        self._tokens = np.memmap(entry / TOKENS, _IDS, mode="r")
+        lengths: npt.NDArray[np.int64] = np.load(entry / LENGTHS)
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])
+        self._firsts = np.cumsum([0, *(1 + len(row.ranks) for row in self.rows)])
+        prompts = self._firsts[:-1]
+        responses = lengths.copy()
+        responses[prompts] = 0
+        self.longest: list[int] = (lengths[prompts] + np.maximum.reduceat(responses, prompts)).tolist()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Tokenized]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Tokenized:
+        first, last = self._firsts[index : index + 2]
+        bounds = self._starts[first : last + 1]
+        prompt, *responses = (self._tokens[start:end].tolist() for start, end in pairwise(bounds))
+        return Tokenized(self.rows[index], prompt, responses)
+
+
+def tokenized(
+    path: str | Path,
+    tokenizer: Tokenizer,
+    *,
+    kind: Kind,
+    format: str | None = None,
+    on_bad_row: OnBadRow = "stop",
+    cache: str | Path | None = None,
+    progress: Progress = silent,
+) -> TokenizedRows:
+    """Opens the rows of a file or folder as tokens, which are made now where the cache does not hold them.
+
+    Several processes may ask for the same rows at once: one makes them, the others wait.
+
+    Args:
+        path: A file or folder as `longrm.data.read` takes it.
+        tokenizer: Whose tokens.
+        kind: Whether the rows are comparisons or demonstrations.
+        format: The format of comparisons; recognized from the columns when not given.
+        on_bad_row: "stop" raises at a row that cannot be read or trained on; "skip" counts it.
+        cache: The cache's folder; see `cache_folder`.
+        progress: Called with the number of rows tokenized.
+
+    Raises:
+        DataError: Nothing to read, a bad row, or a cache that cannot be written.
+    """
+    reading: AnyReading
+    if kind == "comparison":
+        reading = read(path, format=format, on_bad_row=on_bad_row)
+    else:
+        reading = read_demonstrations(path, on_bad_row=on_bad_row)
+    key = _key(reading, tokenizer)
+    root = cache_folder(cache)
+    entry = root / key
+    try:
+        found = _opened(entry)
+        if found is None:
+            root.mkdir(parents=True, exist_ok=True)
+            with _locked(root / f"{key}.lock"):
+                found = _opened(entry)
+                if found is None:
+                    _make(entry, reading, tokenizer, progress)
+                    found = _opened(entry)
+    except OSError as error:
+        raise DataError(
+            f"{root}: cannot hold the cache of tokenized data ({error.strerror or error}); name another folder with "
+            "data.cache or LONGRM_CACHE"
+        ) from error
+    assert found is not None, "an entry is complete once it has its name"
+    return found
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Where entries lie: below the folder given, else `$LONGRM_CACHE`, `$XDG_CACHE_HOME/longrm`, `~/.cache/longrm`."""
+    own = given or os.environ.get("LONGRM_CACHE")
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(own or f"{shared}/longrm").expanduser() / "tokens"
+
+
+def _key(reading: AnyReading, tokenizer: Tokenizer) -> str:
+    """A digest of all that the tokens, and what is said of rows left out, depend on."""
+    # A message about a row that was left out names its file in full.
+    skips = reading.on_bad_row == "skip"
+    try:
+        files = [(str(file) if skips else file.name, _digest(file)) for file in find_files(reading.path)]
+    except OSError as error:
+        raise DataError(f"{reading.path}: cannot be read: {error.strerror}") from error
+    ids = [
+        tokenizers.__version__,
+        tokenizer.backend.to_str(),
+        tokenizer.chat_template,
+        sorted(tokenizer.special_tokens.items()),
+        tokenizer.config.get("add_bos_token"),
+    ]
+    text = json.dumps([LAYOUT, files, reading.format, reading.on_bad_row, ids])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock that ends with the process, however that ends."""
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _logger.info("waiting for another process, which tokenizes the same data")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _opened(entry: Path) -> TokenizedRows | None:
+    """The rows of an entry; None where there is none, or it is not what was written."""
+    try:
+        held = json.loads((entry / ENTRY).read_text(encoding="utf-8"))
+        if {name: _digest(entry / name) for name in (TOKENS, LENGTHS, ROWS)} != held["files"]:
+            return None
+        skipped = Skipped(held["skipped"]["count"], tuple(held["skipped"]["messages"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return TokenizedRows(entry, skipped)
+
+
+def _make(entry: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Progress) -> None:
+    """Writes an entry beside its place, and moves it there in one rename."""
+    scratch = entry.with_suffix(".partial")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        skipped = _write(scratch, reading, tokenizer, progress)
+    except BaseException:
+        shutil.rmtree(scratch)
+        raise
+    if entry.exists():
+        _logger.warning("%s: a damaged entry of the cache, made anew", entry)
+        shutil.rmtree(entry)
+    scratch.rename(entry)
+    _logger.info("tokenized %s into %s, skipped %d rows", reading.path, entry, skipped.count)
+
+
+def _write(folder: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Progress) -> Skipped:
+    lengths: list[int] = []
+    bad = Skipped()
+    with (folder / TOKENS).open("wb") as tokens, (folder / ROWS).open("w", encoding="utf-8") as rows:
+        for number, result in enumerate(_in_parallel(reading, tokenizer), start=1):
+            try:
+                row = result.result()
+            except DataError as error:
+                if reading.on_bad_row == "stop":
+                    raise
+                bad = bad.with_one_more(str(error))
+                continue
+            for part in (row.prompt, *row.responses):
+                tokens.write(np.array(part, _IDS).tobytes())
+                lengths.append(len(part))
+            rows.write(json.dumps(asdict(row.row)) + "\n")
+            progress("tokenizing", number, 0)
+    skipped = reading.skipped.joined(bad)
+    if not lengths:
+        first = f"; the first: {skipped.messages[0]}" if skipped.count else ""
+        raise DataError(f"{reading.path}: no row to train on{first}")
+    np.save(folder / LENGTHS, np.array(lengths, np.int64))
+    files = {name: _digest(folder / name) for name in (TOKENS, LENGTHS, ROWS)}
+    (folder / ENTRY).write_text(json.dumps({"files": files, "skipped": asdict(skipped)}), encoding="utf-8")
+    return skipped
+
+
+def _in_parallel(reading: AnyReading, tokenizer: Tokenizer) -> Iterator[Future[Tokenized]]:
+    """Tokenizes rows on all processors, in order; two rows a processor are held at once.
+
+    Threads will do: `tokenizers` works outside Python's lock.
+    """
+    workers = os.cpu_count() or 1
+    waiting: deque[Future[Tokenized]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for row in reading:
+            waiting.append(pool.submit(tokenize, row, tokenizer))
+            if len(waiting) == 2 * workers:
+                yield waiting.popleft()
+        yield from waiting
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _row(fields: dict[str, Any]) -> TrainingRow:
+    return TrainingRow(**fields | {"ranks": tuple(fields["ranks"])})

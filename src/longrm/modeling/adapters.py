@@ -1,0 +1,138 @@
+"""Low-rank adapters (Hu et al. 2021) on the frozen weights of a model, in PEFT's own files.
+
+They are injected into the model, which stays the transformers model it was: its body, head and embeddings keep
+their names. A scalar head is trained in full beside them, and saved and merged with them always.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftConfig, TaskType, inject_adapter_in_model
+from peft.tuners.tuners_utils import BaseTunerLayer, cast_adapter_dtype
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from longrm.errors import ModelError
+from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, first_line
+from longrm.modeling.heads import Model
+
+_PREFIX = "base_model.model."
+_NAME = "default"  # PEFT's own name for the one adapter of a model
+
+
+def adapt(
+    model: Model, *, base: str, rank: int, alpha: float, targets: Sequence[str] | None, seed: int
+) -> None:
+    """Freezes a model and gives its linear layers adapters, in place; a scalar head stays trainable.
+
+    Args:
+        model: A scorer's or a language model's.
+        base: The folder or Hub id that its weights come from, for whoever loads the adapter.
+        rank: Rank of the update of every matrix.
+        alpha: The update is scaled by alpha / rank.
+        targets: Names of the linear modules that get one; every linear layer of the body when None.
+        seed: Of the random half of the update; the other half is zero, so that training starts from the base.
+
+    Raises:
+        ModelError: A target names no linear layer of the body.
+    """
+    head, folder = getattr(model, "score", None), Path(base).expanduser()
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]  # any number will do
+        target_modules=_targets(model, targets),
+        task_type=TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS,
+        base_model_name_or_path=str(folder.resolve()) if folder.is_dir() else base,
+    )
+    model.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, model)
+    cast_adapter_dtype(model, _NAME)
+    if head is not None:
+        head.requires_grad_(True)
+
+
+def write_adapter(model: Model, folder: Path) -> None:
+    """Writes the adapter of a model, and its scalar head if it has one, as PEFT does."""
+    head = getattr(model, "score", None)
+    saved = None if head is None else ["score"]
+    replace(model.peft_config[_NAME], modules_to_save=saved, inference_mode=True).save_pretrained(folder)
+    _sort_targets(folder / ADAPTER)
+    weights = {_PREFIX + name: tensor for name, tensor in get_peft_model_state_dict(model).items()}
+    if head is not None:
+        weights[ADAPTER_HEAD] = head.weight
+    save_file(
+        {name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / ADAPTER_WEIGHTS
+    )
+
+
+def read_adapter(model: Model, folder: Path, where: str) -> None:
+    """Gives a model the adapter of a folder, in place and frozen; the scalar head is left to the caller.
+
+    Raises:
+        ModelError: The adapter cannot be read, does not fit the model, or trains more than matrices and the head.
+    """
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+        weights = load_file(folder / ADAPTER_WEIGHTS)
+        weights.pop(ADAPTER_HEAD, None)
+        config.modules_to_save = None
+        inject_adapter_in_model(config, model)
+        cast_adapter_dtype(model, _NAME)
+        stored = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
+        report: Any = set_peft_model_state_dict(model, stored)
+    except (ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        raise ModelError(f"{where}: its adapter cannot be applied: {first_line(error)}") from None
+    missing = sorted(get_peft_model_state_dict(model).keys() - stored.keys())
+    if missing or report.unexpected_keys:
+        name = (missing or sorted(report.unexpected_keys))[0]
+        what = "is missing from" if missing else "is not supported in"
+        raise ModelError(f"{where}: {name} {what} its adapter")
+    model.requires_grad_(False)
+
+
+def merge_adapter(model: Model) -> None:
+    """Adds the adapter of a model to its weights, in place, in fp32; weights keep their dtype.
+
+    Raises:
+        ModelError: The sum is not finite.
+    """
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, BaseTunerLayer):
+            continue
+        layer: Any = module.get_base_layer()
+        dtype = layer.weight.dtype
+        layer.float()
+        try:
+            module.merge(safe_merge=True)
+        except ValueError as error:
+            raise ModelError(f"the adapter of {name} cannot be merged: {first_line(error)}") from None
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, layer.to(dtype))
+    del model.peft_config
+
+
+def _sort_targets(file: Path) -> None:
+    """PEFT keeps the targets as a set, which every process writes in another order."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["target_modules"].sort()
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _targets(model: Model, wanted: Sequence[str] | None) -> list[str]:
+    body = model.base_model.named_modules()
+    linear = [name for name, module in body if isinstance(module, nn.Linear)]
+    known = sorted({name.rpartition(".")[2] for name in linear})
+    for target in wanted or ():
+        if not any(f".{name}".endswith(f".{target}") for name in linear):
+            raise ModelError(
+                f"no linear layer is called '{target}', so it can have no adapter; there are {known}"
+            )
+    return list(wanted or known)

@@ -1,0 +1,69 @@
+"""What a model in training computes in, and what it keeps for the way back."""
+
+import inspect
+import logging
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from longrm.errors import ModelError
+
+_log = logging.getLogger(__name__)
+
+Precision = Literal["float32", "bfloat16"]
+
+_PRECISION = "longrm_precision"
+"""The attribute of a model that says what its body computes in; it travels with the model, as weights do."""
+
+
+def set_precision(model: nn.Module, precision: Precision) -> None:
+    """Brings the weights of a model to the precision of training, in place.
+
+    Trained weights and scalar heads are fp32 always: an update of 1e-6 would be lost in bf16. With "bfloat16" the
+    frozen weights are bf16, and `hidden_states` computes the body's matrix products in bf16.
+    """
+    frozen = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else frozen)
+    setattr(model, _PRECISION, precision)
+
+
+def precision_of(model: nn.Module) -> Precision:
+    """What the body of a model computes in; "float32" stands for its weights' own where none was set."""
+    precision: Precision = getattr(model, _PRECISION, "float32")
+    return precision
+
+
+def computing(model: Any) -> AbstractContextManager[Any]:
+    """The context in which the body of a model computes."""
+    # Every weight is read once a forward: a cache of the converted ones would only hold memory.
+    return torch.autocast(
+        model.device.type, torch.bfloat16, enabled=precision_of(model) == "bfloat16", cache_enabled=False
+    )
+
+
+def keep_layer_inputs(model: Any, *, offload: bool) -> None:
+    """Keeps only the input of every layer for the way back, where the layer is computed again.
+
+    Works in training mode only, as transformers has it.
+
+    Args:
+        model: A transformers model.
+        offload: Keep these inputs in the CPU's memory.
+
+    Raises:
+        ModelError: The installed transformers cannot offload.
+    """
+    on_cpu = model.device.type == "cpu"
+    if offload and on_cpu:
+        _log.info("memory.offload does nothing here: the model is on the CPU already")
+    # transformers before 5.23 has the older name only, which goes when 5.23 is the oldest that is supported.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    if not offload or on_cpu:
+        enable()
+    elif "offload" in inspect.signature(enable).parameters:
+        enable(offload=True)
+    else:
+        raise ModelError("memory.offload needs transformers 5.17 or later: update it, or go without")

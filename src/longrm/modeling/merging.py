@@ -1,0 +1,28 @@
+"""Makes a full model of an adapter and its base."""
+
+from pathlib import Path
+
+from longrm.errors import ModelError
+from longrm.modeling.adapters import merge_adapter
+from longrm.modeling.folders import kind_of, locate_parts
+from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer, save
+
+
+def merge(source: str | Path, out: str | Path, *, trust_remote_code: bool = False) -> None:
+    """Writes a model with its adapter merged in, the scalar head included, in the base's dtype.
+
+    Args:
+        source: The folder or Hub id of an adapter.
+        out: The folder to write.
+        trust_remote_code: Whether code that comes with the base may run.
+
+    Raises:
+        ModelError: There is no adapter, its base cannot be loaded, or the sum of both is not finite.
+        RunError: The folder cannot be written.
+    """
+    if locate_parts(source).adapter is None:
+        raise ModelError(f"{source} is a full model: there is no adapter to merge")
+    load = load_scorer if kind_of(source) == "discriminative" else load_language_model
+    model: Scorer | LanguageModel = load(source, device="cpu", trust_remote_code=trust_remote_code)
+    merge_adapter(model.model)
+    save(model, out)

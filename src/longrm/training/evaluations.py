@@ -1,0 +1,104 @@
+"""Evaluation while training goes on: a callable judges the model in memory, and the best one is kept."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longrm.errors import ConfigError
+from longrm.modeling.loading import LanguageModel, Scorer, save
+from longrm.runs.folder import write_file
+from longrm.runs.logs import Log, to_line
+from longrm.runs.records import EvaluationRecord
+from longrm.training.settings import EvaluationSettings
+
+EVALUATIONS, RECORDS, BEST = "evaluations", "evaluations.jsonl", "best"
+
+Evaluator = Callable[[Scorer | LanguageModel, Path], Mapping[str, Any]]
+"""Judges the model in memory; is given the folder for the run of it, and returns the evaluation's summary."""
+
+
+class Evaluations:
+    """What the model was worth as it was trained.
+
+    An evaluation comes right after the checkpoint of its step. So a run that is killed in an evaluation continues
+    it, with the same weights, and repeats none.
+
+    Args:
+        settings: When, and what decides which model is the best.
+        evaluator: Judges.
+        trainee: Whom.
+        folder: The run folder.
+        last: The last step of the training, which is evaluated too.
+    """
+
+    def __init__(
+        self,
+        settings: EvaluationSettings,
+        evaluator: Evaluator,
+        trainee: Scorer | LanguageModel,
+        folder: Path,
+        *,
+        last: int,
+    ) -> None:
+        self._settings = settings
+        self._evaluator = evaluator
+        self._trainee = trainee
+        self._folder = folder
+        self._last = last
+        self._log = Log(folder / RECORDS, EvaluationRecord)
+        self.records: list[EvaluationRecord] = []
+
+    def continue_from(self, step: int) -> None:
+        """Forgets what is of steps after the checkpoint that training continues from."""
+        self.records = [record for record in self._log if record.step <= step]
+        write_file(self._log.path, b"".join(map(to_line, self.records)))
+        place = self._folder / EVALUATIONS
+        for entry in place.iterdir() if place.is_dir() else ():
+            if int(entry.name) > step:
+                shutil.rmtree(entry)
+
+    def due(self, step: int) -> bool:
+        """Whether the model is to be evaluated after this step, and was not yet."""
+        planned = step > 0 and (step % self._settings.every == 0 or step == self._last)
+        return planned and all(record.step != step for record in self.records)
+
+    def evaluate(self, step: int) -> EvaluationRecord:
+        """Evaluates the model, and keeps it if it is the best so far; the random state stays as it is."""
+        model = self._trainee.model
+        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+            summary = self._evaluator(self._trainee, self._folder / EVALUATIONS / str(step))
+        record = EvaluationRecord(step, self._settings.metric, self._figure(summary))
+        self.records.append(record)
+        if self.kept == step:
+            save(self._trainee, self._folder / BEST)
+        with self._log as log:  # last, so that what a kill left half done is done again
+            log.append(record)
+        return record
+
+    @property
+    def best(self) -> int | None:
+        """The step with the best figure, the first of equals; None if no figure is defined."""
+        known = [(record.value, -record.step) for record in self.records if record.value is not None]
+        return -max(known)[1] if known else None
+
+    @property
+    def kept(self) -> int | None:
+        """The step of the model that lies in `best`; None if none does."""
+        return self.best if self._settings.keep_best else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the summary of a training holds them."""
+        values = {str(record.step): record.value for record in self.records}
+        return {"metric": self._settings.metric, "values": values, "best": self.best}
+
+    def _figure(self, summary: Mapping[str, Any]) -> float | None:
+        overall, metric = summary["metrics"]["overall"], self._settings.metric
+        if metric not in overall:
+            raise ConfigError(
+                f"evaluation.metric: the evaluation has no '{metric}'; it has {', '.join(overall)}"
+            )
+        value = overall[metric]["value"]
+        return None if value is None else float(value)

@@ -1,0 +1,79 @@
+"""How training fails: a number that is none, a loss that stands still, memory that ran out."""
+
+from collections.abc import Sequence
+
+import torch
+
+from longrm.errors import TrainingError
+from longrm.runs.records import StepRecord
+from longrm.training.batches import Example, Step
+
+# Above this share of the loss of a model that knows nothing, nothing has been learned.
+_STALLED = 0.98
+_NAMED = 3
+
+
+def diverged(what: str, step: int, value: float, examples: Sequence[Example]) -> TrainingError:
+    """The error for a loss or gradient that is not finite; names the examples that it comes from."""
+    return TrainingError(
+        f"the {what} of step {step} is {value}, from {_names(examples)}; try a lower optimizer.learning_rate, a longer "
+        "optimizer.warmup, or check the data for extreme rows"
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or a CPU."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(error)
+
+
+def out_of_memory(number: int, step: Step) -> TrainingError:
+    """The error for a step that did not fit; names its longest example, and what would make room."""
+    longest = max((one for micro in step.micro_batches for one in micro.examples), key=_tokens)
+    return TrainingError(
+        f"memory ran out in step {number}, whose longest example is '{longest.id}' ({_tokens(longest):,} tokens with "
+        f"{len(longest.tokens.responses)} responses); in this order: a smaller memory.tokens_per_forward, "
+        'memory.checkpointing, memory.offload, model.lora, model.precision = "bfloat16"'
+    )
+
+
+class StallWatch:
+    """Stops a run that learns nothing: a mean loss at that of a model that knows nothing, over many steps.
+
+    Args:
+        steps: Over how many; 0 never stops.
+        chance: The loss of a model that knows nothing; None where there is no such loss.
+    """
+
+    def __init__(self, steps: int, chance: float | None) -> None:
+        self._window = steps if chance is not None else 0
+        self._chance = chance or 0.0
+        self._losses: list[float] = []
+
+    def watch(self, record: StepRecord) -> None:
+        """Takes notice of a finished step.
+
+        Raises:
+            TrainingError: The loss stands still.
+        """
+        if not self._window:
+            return
+        self._losses = [*self._losses, record.loss][-self._window :]
+        mean = sum(self._losses) / len(self._losses)
+        if len(self._losses) == self._window and mean > _STALLED * self._chance:
+            raise TrainingError(
+                f"the loss stalled at {mean:.3f} over {self._window} steps (a model that knows nothing has "
+                f"{self._chance:.3f}); try another learning rate, shorter contexts first, or check that the gold "
+                "order is right; stall_steps = 0 trains on regardless"
+            )
+
+
+def _names(examples: Sequence[Example]) -> str:
+    named = ", ".join(f"'{example.id}'" for example in examples[:_NAMED])
+    more = len(examples) - _NAMED
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _tokens(example: Example) -> int:
+    return len(example.tokens.prompt) + sum(map(len, example.tokens.responses))

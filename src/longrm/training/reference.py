@@ -1,0 +1,76 @@
+"""What the model that training starts from thinks of the responses: the reference of DPO, computed once."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longrm.errors import DataError
+from longrm.modeling.encoding import plant
+from longrm.modeling.shared_prefix import pack
+from longrm.runs.logs import Log
+from longrm.runs.progress import Progress
+from longrm.runs.records import ReferenceRecord
+from longrm.training.batches import Example, MicroBatch
+from longrm.training.sft import response_logprobs
+
+REFERENCE = "reference.jsonl"
+
+
+def reference_logprobs(
+    model: Any, examples: Iterable[Example], folder: Path, *, budget: int, progress: Progress
+) -> Mapping[str, Sequence[float]]:
+    """The summed fp32 log-probability of every response, by example id.
+
+    They are written to the run folder batch by batch. Batches are cut the same way whatever is there already, and
+    a half-written one is computed again whole, so that an interrupted run ends with the same numbers.
+
+    Args:
+        model: As it is before training; fresh adapters change nothing.
+        examples: With the responses that the loss reads.
+        folder: The run folder.
+        budget: Tokens of one forward pass; a longer example stands alone.
+        progress: Called after every batch.
+
+    Raises:
+        DataError: Two examples have the same id.
+    """
+    log = Log(folder / REFERENCE, ReferenceRecord)
+    found = {record.id: record.logprobs for record in log}
+    needed: dict[str, Sequence[float]] = {}
+    model.eval()
+    with log:
+        for batch in _batches(examples, budget):
+            if any(example.id not in found for example in batch):
+                computed = _sums(model, batch)
+                log.append(*(record for record in computed if record.id not in found))
+                found |= {record.id: record.logprobs for record in computed}
+            for example in batch:
+                if example.id in needed:
+                    raise DataError(f"two rows have the id '{example.id}'; their reference would be one")
+                needed[example.id] = found[example.id]
+            progress("reference", len(needed), 0)
+    return needed
+
+
+def _batches(examples: Iterable[Example], budget: int) -> Iterator[list[Example]]:
+    """Neighbors, as many as fit the budget even if they share no prefix."""
+    batch: list[Example] = []
+    tokens = 0
+    for example in examples:
+        size = len(example.tokens.prompt) + sum(map(len, example.tokens.responses))
+        if batch and tokens + size > budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(example)
+        tokens += size
+    if batch:
+        yield batch
+
+
+@torch.inference_mode()
+def _sums(model: Any, examples: Sequence[Example]) -> list[ReferenceRecord]:
+    packed = pack(plant([example.tokens for example in examples]))
+    sums = iter([one.sum().item() for one in response_logprobs(model, MicroBatch(packed, examples, 1.0))])
+    return [ReferenceRecord(example.id, tuple(next(sums) for _ in example.ranks)) for example in examples]

@@ -1,0 +1,215 @@
+"""A training as a user asks for it: a recipe in, a run folder with the model out."""
+
+import difflib
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers.integrations.integration_utils import (
+    INTEGRATION_TO_CALLBACK,
+    get_available_reporting_integrations,
+)
+
+from longrm.errors import ConfigError, RunError
+from longrm.modeling.allocator import return_freed_memory
+from longrm.modeling.folders import first_line
+from longrm.modeling.loading import LanguageModel, Scorer, save
+from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, RunFolder, read_summary
+from longrm.runs.logs import Log
+from longrm.runs.progress import Progress, silent
+from longrm.runs.records import StepRecord
+from longrm.training.batches import Batches, Objective
+from longrm.training.bradley_terry import BradleyTerry, BradleyTerryTraining
+from longrm.training.card import write_card
+from longrm.training.curriculum import Curriculum
+from longrm.training.data import open_source
+from longrm.training.evaluations import BEST, EVALUATIONS, Evaluations, Evaluator
+from longrm.training.preference import Preference, PreferenceTraining
+from longrm.training.reference import reference_logprobs
+from longrm.training.sft import SFT, SFTTraining
+from longrm.training.start import Kind, start_of
+from longrm.training.trainer import STEPS, logged_steps, train
+
+__all__ = ["MODEL", "RECIPES", "Evaluator", "Recipe", "run"]
+
+Recipe = SFTTraining | PreferenceTraining | BradleyTerryTraining
+
+RECIPES: dict[str, type[Recipe]] = {
+    "sft": SFTTraining,
+    "preference": PreferenceTraining,
+    "bradley_terry": BradleyTerryTraining,
+}
+"""The settings of every objective by its name, as a recipe's `objective` gives it."""
+
+MODEL = "model"
+_WINDOW = 20
+
+
+def run(
+    recipe: Recipe,
+    out: Path,
+    *,
+    progress: Progress = silent,
+    evaluator: Evaluator | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Any]:
+    """Trains into the folder `out`, continuing from its latest checkpoint.
+
+    Args:
+        recipe: What to train, on what.
+        out: The run folder; the model lies in `out/model` at the end.
+        progress: Called after every step.
+        evaluator: Judges the model as often as the recipe's `evaluation` says.
+        clock: Tells seconds.
+
+    Returns:
+        The summary; `summary.json` holds the same.
+
+    Raises:
+        ConfigError: A tracker that is not there, or evaluations without an evaluator.
+        ModelError: The start cannot be loaded, or is of the wrong kind.
+        DataError: The data cannot be read.
+        TrainingError: A NaN, a stalled loss, or memory that ran out.
+    """
+    _check_trackers(recipe.report_to)
+    if recipe.evaluation is not None and evaluator is None:
+        raise ConfigError("the recipe asks for evaluations while training goes on: give run() an evaluator")
+    with RunFolder(out, "training", recipe) as folder:
+        if (out / SUMMARY).exists():
+            summary = read_summary(out)
+            if logged_steps(out) == summary["steps"]:
+                return summary
+        kind: Kind = "scorer" if isinstance(recipe, BradleyTerryTraining) else "language_model"
+        return_freed_memory()
+        trainee = start_of(recipe, kind)
+        counts, evaluations = _train(recipe, trainee, out, progress, evaluator, clock)
+        summary = _summary(recipe.objective, list(Log(out / STEPS, StepRecord)), counts, evaluations)
+        if evaluations is not None and evaluations.kept is not None:
+            _copy(out / BEST, out / MODEL)
+        else:
+            save(trainee, out / MODEL)
+        write_card(out / MODEL, recipe, summary, evaluation=_evaluation(out, summary["model_step"]))
+        folder.write_summary(summary)
+        return summary
+
+
+def _train(
+    recipe: Recipe,
+    trainee: Scorer | LanguageModel,
+    out: Path,
+    progress: Progress,
+    evaluator: Evaluator | None,
+    clock: Callable[[], float],
+) -> tuple[Mapping[str, int], Evaluations | None]:
+    """Trains; returns what the data counted, and the evaluations."""
+    limit = int(trainee.model.config.max_position_embeddings)
+    source = open_source(
+        recipe.data,
+        trainee.tokenizer,
+        recipe.seed,
+        kind="demonstration" if isinstance(recipe, SFTTraining) else "comparison",
+        limit=limit,
+        progress=progress,
+    )
+    steps = recipe.optimizer.steps or (recipe.optimizer.epochs or 1) * (source.epoch_steps() or 0)
+    curriculum = (
+        Curriculum(recipe.curriculum, steps=steps, seed=recipe.seed)
+        if recipe.curriculum is not None
+        else None
+    )
+    objective = _objective(recipe, trainee, source, out, progress)
+    budget = recipe.memory.tokens_per_forward
+    batches = Batches(source, objective, budget=budget, limit=limit, curriculum=curriculum)
+    evaluations = None
+    if recipe.evaluation is not None:
+        assert evaluator is not None, "checked before"
+        evaluations = Evaluations(recipe.evaluation, evaluator, trainee, out, last=steps)
+    train(
+        trainee,
+        objective,
+        batches,
+        recipe,
+        out,
+        steps=steps,
+        evaluations=evaluations,
+        progress=progress,
+        clock=clock,
+    )
+    return source.counts, evaluations
+
+
+def _objective(
+    recipe: Recipe, trainee: Scorer | LanguageModel, source: Any, out: Path, progress: Progress
+) -> Objective:
+    if isinstance(recipe, BradleyTerryTraining):
+        return BradleyTerry(recipe.loss)
+    if isinstance(recipe, SFTTraining):
+        return SFT()
+    if recipe.loss.kind != "dpo":
+        return Preference(recipe.loss)
+    select = Preference(recipe.loss).select
+    reference = reference_logprobs(
+        trainee.model,
+        map(select, source.examples()),
+        out,
+        budget=recipe.memory.tokens_per_forward,
+        progress=progress,
+    )
+    return Preference(recipe.loss, reference)
+
+
+def _summary(
+    objective: str,
+    records: Sequence[StepRecord],
+    counts: Mapping[str, int],
+    evaluations: Evaluations | None,
+) -> dict[str, Any]:
+    last = records[-_WINDOW:]
+    accuracies = [record.accuracy for record in last if record.accuracy is not None]
+    kept = evaluations.kept if evaluations is not None else None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "training",
+        "objective": objective,
+        "steps": len(records),
+        "tokens": sum(record.tokens for record in records),
+        "window": len(last),
+        "loss": sum(record.loss for record in last) / len(last),
+        "accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
+        "data": dict(counts),
+        "evaluations": evaluations.as_dict() if evaluations is not None else None,
+        "model_step": kept or len(records),
+    }
+
+
+def _evaluation(out: Path, step: int) -> dict[str, Any] | None:
+    """The summary of the evaluation of a step, where its evaluator wrote one."""
+    folder = out / EVALUATIONS / str(step)
+    return read_summary(folder) if (folder / SUMMARY).exists() else None
+
+
+def _copy(model: Path, target: Path) -> None:
+    """Copies a model folder; a half-made copy is never seen."""
+    scratch = target.with_name(f".{target.name}.tmp")
+    for stale in (scratch, target):
+        shutil.rmtree(stale, ignore_errors=True)
+    try:
+        shutil.copytree(model, scratch)
+        scratch.rename(target)
+    except OSError as error:  # of many files, as shutil tells it
+        raise RunError(f"cannot copy {model} to {target}: {first_line(error)}") from None
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    available = get_available_reporting_integrations()  # type: ignore[no-untyped-call]  # transformers' own
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            near = difflib.get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(INTEGRATION_TO_CALLBACK)}"
+            raise ConfigError(f"report_to: there is no tracker '{name}'; {hint}")
+        if name not in available:
+            raise ConfigError(
+                f"report_to: the package of '{name}' is missing; install it (pip install {name})"
+            )

@@ -1,0 +1,245 @@
+"""What every training is told, whatever its objective: the start, the data, the optimizer, memory, checkpoints."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from longrm.config import Config
+from longrm.modeling.loading import ModelShape
+from longrm.training.curriculum import CurriculumSettings
+from longrm.training.data import Data
+
+# Groups that a run which is continued may change.
+_FREE = ("memory", "checkpoint", "report_to")
+
+
+class NewModel(Config):
+    """A small Llama with random weights, for when there is nothing to start from.
+
+    Attributes:
+        tokenizer: "words", or a tokenizer's file, folder or Hub id.
+        layers: Decoder layers.
+        hidden: Hidden size.
+        heads: Attention heads.
+        kv_heads: Key-value heads; as many as heads by default.
+        head_dim: Size of a head.
+        intermediate: Size of the feed-forward layer; twice the hidden size by default.
+        rope_theta: Base of the rotary frequencies.
+        init_std: Standard deviation of the random weights.
+        structured: Begin with heads that look back and heads that match content; `modeling.structured_start`.
+    """
+
+    tokenizer: str = "words"
+    layers: int = Field(2, ge=1)
+    hidden: int = Field(64, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int | None = Field(None, ge=1)
+    head_dim: int = Field(32, ge=2, multiple_of=2)
+    intermediate: int | None = Field(None, ge=1)
+    rope_theta: float = Field(10_000.0, gt=1.0)
+    init_std: float = Field(0.02, gt=0.0)
+    structured: bool = False
+
+    @model_validator(mode="after")
+    def _divides(self) -> "NewModel":
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        if self.structured and self.layers < 2:
+            raise ValueError("a structured start needs at least 2 layers")
+        return self
+
+    def shape(self) -> ModelShape:
+        """The sizes with their defaults filled in."""
+        return ModelShape(
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            head_dim=self.head_dim,
+            intermediate=self.intermediate or 2 * self.hidden,
+            rope_theta=self.rope_theta,
+            init_std=self.init_std,
+            attention_bias=self.structured,
+        )
+
+
+class Lora(Config):
+    """Low-rank adapters on frozen weights (Hu et al. 2021); a scalar head is trained in full beside them.
+
+    Attributes:
+        rank: Rank of the update of every matrix.
+        alpha: The update is scaled by alpha / rank.
+        targets: Names of the linear modules that get one; every linear layer but the heads by default.
+    """
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0.0)
+    targets: tuple[str, ...] | None = Field(None, min_length=1)
+
+
+class ModelSettings(Config):
+    """What training starts from.
+
+    Attributes:
+        path: A folder or Hub id: a reward model, or a language model (that gets a new scalar head where the
+            objective needs one).
+        new: A small random model instead.
+        rope_theta: Sets the base of the rotary frequencies before training, to stretch positions.
+        lora: Trains adapters in place of all weights.
+        precision: What matrix products are computed in. With "bfloat16" trained weights stay fp32, frozen ones are
+            bf16; heads and log-probabilities are fp32 always.
+    """
+
+    path: str | None = None
+    new: NewModel | None = None
+    rope_theta: float | None = Field(None, gt=1.0)
+    lora: Lora | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="after")
+    def _one_start(self) -> "ModelSettings":
+        if (self.path is None) == (self.new is None):
+            raise ValueError("training starts from either model.path or model.new: give one of them")
+        if self.lora is not None and self.path is None:
+            raise ValueError("model.lora changes a model that is there: give model.path")
+        if self.lora is not None and self.rope_theta is not None:
+            raise ValueError(
+                "model.lora leaves its base as it is, so model.rope_theta would be lost with whoever loads both: "
+                "set rope_parameters in the config.json of the base"
+            )
+        return self
+
+
+class OptimizerSettings(Config):
+    """AdamW and its schedule.
+
+    Attributes:
+        steps: Optimizer steps; for data with an end, `epochs` may be given instead.
+        epochs: Passes over the data.
+        learning_rate: Peak learning rate.
+        schedule: How it falls after warm-up.
+        floor: The share of the peak at which a cosine ends.
+        warmup: Share of the steps over which it rises.
+        betas: AdamW's decay rates.
+        weight_decay: Decoupled weight decay.
+        max_norm: The gradient is clipped to this norm.
+    """
+
+    steps: int | None = Field(None, ge=1)
+    epochs: int | None = Field(None, ge=1)
+    learning_rate: float = Field(2e-6, gt=0.0)
+    schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
+    floor: float = Field(0.0, ge=0.0, lt=1.0)
+    warmup: float = Field(0.03, ge=0.0, lt=1.0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(0.0, ge=0.0)
+    max_norm: float = Field(1.0, gt=0.0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "OptimizerSettings":
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("optimizer.steps and optimizer.epochs exclude each other")
+        if self.floor and self.schedule != "cosine":
+            raise ValueError('optimizer.floor is of schedule = "cosine"')
+        return self
+
+
+class MemorySettings(Config):
+    """What is given for memory.
+
+    Attributes:
+        tokens_per_forward: A step is cut into parts of at most this many tokens; a longer row stands alone.
+        checkpointing: Keep the input of every layer only, and compute the layer again on the way back.
+        offload: Keep what `checkpointing` keeps in the memory of the CPU.
+    """
+
+    tokens_per_forward: int = Field(16_384, ge=1)
+    checkpointing: bool = False
+    offload: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> "MemorySettings":
+        if self.offload and not self.checkpointing:
+            raise ValueError("memory.offload moves what memory.checkpointing keeps: set that too")
+        return self
+
+
+class CheckpointSettings(Config):
+    """When the state of training is saved.
+
+    Attributes:
+        every: Steps between two checkpoints.
+        minutes: Minutes after which one is saved between these.
+        keep: How many of the latest are kept.
+    """
+
+    every: int = Field(100, ge=1)
+    minutes: float | None = Field(None, gt=0.0)
+    keep: int = Field(1, ge=1)
+
+
+class EvaluationSettings(Config):
+    """Evaluation while training goes on, and after the last step.
+
+    Attributes:
+        every: Steps between two evaluations.
+        metric: A figure of the evaluation's `metrics.overall`.
+        keep_best: The model that is kept in the end is the one with the best figure, else the last.
+        settings: As for `longrm evaluate`, without the model.
+    """
+
+    every: int = Field(100, ge=1)
+    metric: Literal[
+        "pair_accuracy", "top1", "exact_order", "position_match", "kendall_tau", "auc_margin", "auc_pooled"
+    ] = "pair_accuracy"
+    keep_best: bool = False
+    settings: dict[str, Any]
+
+
+class Training(Config):
+    """What all objectives share.
+
+    Attributes:
+        seed: Of the new head or model, the order of the data, and the curriculum.
+        model: What training starts from.
+        data: What it reads.
+        curriculum: Context lengths of generated data.
+        optimizer: AdamW, its schedule and the number of steps.
+        memory: What is given for memory.
+        checkpoint: When the state is saved.
+        evaluation: Evaluation while training goes on.
+        stall_steps: Stop when the loss stays at a coin's over so many steps; 0 never stops.
+        report_to: Trackers that transformers knows, such as "tensorboard" or "wandb".
+    """
+
+    seed: int = 0
+    model: ModelSettings
+    data: Data
+    curriculum: CurriculumSettings | None = None
+    optimizer: OptimizerSettings = OptimizerSettings()
+    memory: MemorySettings = MemorySettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    evaluation: EvaluationSettings | None = None
+    stall_steps: int = Field(200, ge=0)
+    report_to: tuple[str, ...] = ()
+
+    @classmethod
+    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """All but what changes no result beyond rounding: memory, checkpoints, trackers, the cache."""
+        kept = {key: value for key, value in settings.items() if key not in _FREE}
+        data = {key: value for key, value in settings.get("data", {}).items() if key != "cache"}
+        return {**kept, "data": data}
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Training":
+        if self.data.world is not None:
+            if self.curriculum is None:
+                raise ValueError("generated data needs curriculum.lengths, such as [128]")
+            if self.optimizer.steps is None:
+                raise ValueError("generated data has no end: set optimizer.steps")
+        elif self.curriculum is not None:
+            raise ValueError("curriculum sets the lengths of generated data; a file's rows have their own")
+        return self

@@ -1,0 +1,77 @@
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModelForSequenceClassification
+
+from longrm.cli.merge import command
+from longrm.data import write
+from longrm.errors import LongRMError
+from longrm.modeling.heads import scores
+from longrm.modeling.loading import ModelShape, load_scorer, new_language_model, save
+from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.training.run import RECIPES, run
+from longrm.worlds import Plan, generate, words
+
+TREE = TokenTree(list(range(5, 42)), [[50, 51, 4], [60, 4]])
+
+
+def merge(*arguments):
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The run folder of a reward model that was trained with adapters."""
+    place = tmp_path_factory.mktemp("trained")
+    write(place / "rows.jsonl", generate(Plan("records", 64, seed=3), 8, words()))
+    save(
+        new_language_model(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words(), seed=0),
+        place / "base",
+    )
+    settings = {
+        "model": {"path": str(place / "base"), "lora": {"rank": 2}},
+        "data": {"path": str(place / "rows.jsonl"), "cache": str(place / "cache")},
+        "optimizer": {"steps": 4, "learning_rate": 1e-2},
+    }
+    run(RECIPES["bradley_terry"].model_validate(settings), place / "run")
+    return place / "run"
+
+
+def test_a_run_is_merged_to_a_model_that_scores_the_same(trained, tmp_path):
+    done = merge(trained, "--out", tmp_path / "merged")
+    assert (done.exit_code, done.output) == (0, f"Wrote {tmp_path / 'merged'}\n")
+    with torch.no_grad():
+        truth = scores(load_scorer(trained / "model").model, pack([TREE]))
+        base = scores(load_scorer(trained.parent / "base", head_seed=0).model, pack([TREE]))
+        merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
+        plain = [
+            merged(input_ids=torch.tensor([[*TREE.prefix, *branch]])).logits[0, 0] for branch in TREE.branches
+        ]
+    assert (torch.stack(plain) - truth).abs().max() < 1e-5
+    assert (base - truth).abs().max() > 1e-3
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert 'library_name: "transformers"' in card
+    assert 'library_name: "peft"' in (trained / "model" / "README.md").read_text()
+
+
+def test_a_model_folder_is_merged_too(trained, tmp_path):
+    assert merge(trained / "model", "--out", tmp_path / "merged").exit_code == 0
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForSequenceClassification"]
+
+
+def test_what_cannot_be_merged_is_refused_in_one_line(trained, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("")
+    for arguments, line in [
+        ((trained.parent / "base", "--out", tmp_path / "merged"), "there is no adapter to merge"),
+        ((tmp_path / "gone", "--out", tmp_path / "merged"), "no such model folder"),
+        ((trained, "--out", tmp_path / "precious"), "not a model folder"),
+    ]:
+        done = merge(*arguments)
+        assert isinstance(done.exception, LongRMError)
+        assert line in str(done.exception)
+        assert "\n" not in str(done.exception)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["precious"]

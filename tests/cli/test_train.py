@@ -1,0 +1,135 @@
+"""`longrm train` as a user types it."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+import longrm.runs
+from longrm.cli.main import cli
+from longrm.data import write
+from longrm.errors import LongRMError
+from longrm.worlds import Plan, generate, words
+
+RECIPE = """
+objective = "{objective}"
+[model.new]
+layers = 2
+hidden = 16
+heads = 2
+head_dim = 8
+[data]
+path = "{data}"
+per_step = 4
+[optimizer]
+steps = 4
+learning_rate = 1e-3
+"""
+EVALUATION = """
+[evaluation]
+every = 2
+keep_best = true
+[evaluation.settings]
+bench = "probe"
+judging.resamples = 100
+judge = {max_tokens = 4, retries = 0, format = "pointwise"}
+probe.cells = [{lengths = [64], groups = 4, per_group = 2}]
+"""
+
+
+def command(*arguments):
+    """Runs a command in this process, for torch takes seconds to load."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def refused(*arguments):
+    error = command(*arguments).exception
+    assert isinstance(error, LongRMError), error
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory):
+    """A recipe of every objective, by name, with what it reads."""
+    folder = tmp_path_factory.mktemp("recipes")
+    pairs = list(generate(Plan("records", 64), 8, words()))
+    write(folder / "pairs.jsonl", pairs)
+    told = [
+        {"id": pair.id, "prompt": list(pair.prompt), "completion": list(pair.responses[pair.best_first()[0]])}
+        for pair in pairs
+    ]
+    (folder / "told.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+    paths = {}
+    for objective, data in [("sft", "told"), ("preference", "pairs"), ("bradley_terry", "pairs")]:
+        paths[objective] = folder / f"{objective}.toml"
+        paths[objective].write_text(RECIPE.format(objective=objective, data=folder / f"{data}.jsonl"))
+    return paths
+
+
+@pytest.mark.parametrize("objective", ["sft", "preference", "bradley_terry"])
+def test_every_objective_trains_and_says_what_to_do_next(tmp_path, recipes, objective):
+    out = tmp_path / "run"
+    name = objective.replace("_", "-")
+    done = command("train", name, "--config", recipes[objective], "--out", out)
+    assert done.exit_code == 0, done.exception
+    trained, lies, evaluate = done.stdout.splitlines()
+    assert trained.startswith("Trained 4 steps: loss ")
+    assert trained.endswith("a second")
+    assert ("pair accuracy" in trained) == (objective != "sft")
+    assert lies == f"The model lies in {out / 'model'}"
+    assert f"longrm evaluate --model {out / 'model'} --bench probe" in evaluate
+    assert (out / "model/README.md").is_file()
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["objective"] == objective
+    check_schema(summary)
+    again = command("train", name, "--config", out / "config.toml", "--out", out, "--json")
+    assert json.loads(again.stdout) == summary
+
+
+def check_schema(summary):
+    schema = json.loads((Path(longrm.runs.__file__).parent / "summary.schema.json").read_text())
+    jsonschema.validate(summary, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**summary, "other": 1}, schema)
+
+
+@pytest.mark.parametrize("objective", ["preference", "bradley_terry"])
+def test_evaluations_of_a_recipe_are_made_and_the_best_is_said(tmp_path, recipes, objective):
+    recipe, out = tmp_path / "recipe.toml", tmp_path / "run"
+    recipe.write_text(recipes[objective].read_text() + EVALUATION)
+    done = command("train", objective.replace("_", "-"), "--config", recipe, "--out", out)
+    assert done.exit_code == 0, done.exception
+    assert "Best pair_accuracy " in done.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    check_schema(summary)
+    assert list(summary["evaluations"]["values"]) == ["2", "4"]
+    judged = json.loads((out / f"evaluations/{summary['model_step']}/summary.json").read_text())
+    value = judged["metrics"]["overall"]["pair_accuracy"]["value"]
+    assert summary["evaluations"]["values"][str(summary["model_step"])] == value
+    card = (out / "model/README.md").read_text()
+    assert "![Accuracy by length](results.png)" in card
+    assert f"{value:.3f}" in card
+    assert (out / "model/results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_recipes_are_refused_before_any_work(tmp_path, recipes):
+    def train(name, *more, config="sft"):
+        return refused("train", name, "--config", recipes[config], "--out", tmp_path / "run", *more)
+
+    line = train("bradley-terry")
+    assert 'is a recipe for objective = "sft"; the command is: longrm train sft' in line
+    line = train("sft", "--set", "objective=bradley_terry")
+    assert "the command is: longrm train bradley-terry" in line
+    assert "wrong value for 'objective'" in train("sft", "--set", "objective=other")
+    assert "did you mean 'steps'?" in train("sft", "--set", "optimizer.step=1")
+    assert "report_to: there is no tracker 'wandbb'; did you mean 'wandb'?" in train(
+        "sft", "--report-to", "wandbb"
+    )
+    evaluation = ("--set", 'evaluation.settings={bench = "probe", judgin = 1}')
+    assert "evaluation.settings: unknown key 'judgin'; did you mean 'judging'?" in train("sft", *evaluation)
+    nowhere = ("--set", 'evaluation.settings={bench = "file:nowhere.jsonl"}')
+    assert "nowhere.jsonl" in train("sft", *nowhere)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,222 @@
+"""A step's loss, figures and gradients do not depend on how it is cut, packed, ordered or shared out.
+
+Padding needs no test of its own: there is none, as the count of tokens shows.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
+
+from longrm.modeling.attention import NAME
+from longrm.modeling.encoding import Encoded
+from longrm.training.batches import Batches, Example, MicroBatch, Objective
+from longrm.training.bradley_terry import BradleyTerry, RankingLoss
+from longrm.training.preference import Preference, PreferenceLoss
+from longrm.training.sft import SFT
+from longrm.worlds.draws import Draws
+
+VOCABULARY = 97
+TOLERANCE = 2e-5  # fp32, relative to the largest value of a tensor
+# Tokens of the prompt and of the responses; ranks, of which some tie.
+SHAPES = [
+    (61, (9, 17, 4), (2, 1, 3)),
+    (61, (12, 5), (1, 2)),  # asks about the same document
+    (83, (7, 7, 21, 3), (2, 2, 1, 4)),
+    (40, (1, 2), (2, 1)),
+    (29, (13, 6, 8), (3, 1, 2)),
+    (57, (5, 30), (2, 1)),
+    (70, (11, 4, 6), (1, 2, 2)),
+    (18, (3, 8), (1, 2)),
+]
+RESPONSES = sum(len(responses) for _, responses, _ in SHAPES)
+WHOLE, MIDDLE, SINGLE = 100_000, 250, 1
+"""Budgets: the step in one micro-batch, in some of unlike sizes, and every row in its own."""
+
+
+def make_examples() -> list[Example]:
+    draws = Draws("invariances")
+    ids = lambda n: [3 + draws.below(VOCABULARY - 3) for _ in range(n)]  # noqa: E731  # one line
+    document = ids(45)
+    examples = []
+    for number, (prompt, responses, ranks) in enumerate(SHAPES):
+        shared = document if number < 2 else []
+        tokens = Encoded([*shared, *ids(prompt - len(shared))], [ids(n) for n in responses])
+        examples.append(
+            Example(
+                str(number), tokens, ranks, str(number), margin=0.1 * number, probability=1 - 0.05 * number
+            )
+        )
+    return examples
+
+
+def demonstrations() -> list[Example]:
+    return [
+        replace(own, tokens=Encoded(own.tokens.prompt, own.tokens.responses[:1]), ranks=(1,))
+        for own in make_examples()
+    ]
+
+
+def reference_of(examples: list[Example]) -> dict[str, list[float]]:
+    """What an imagined reference thinks of the selected responses; a function of the response alone."""
+    chosen = map(Preference(PreferenceLoss()).select, examples)
+    return {own.id: [-4.0 * len(one) - 0.01 * sum(one) for one in own.tokens.responses] for own in chosen}
+
+
+def preference(examples: list[Example], **told: Any) -> Preference:
+    return Preference(PreferenceLoss(**told), reference_of(examples))
+
+
+def ranking(_: list[Example], **told: Any) -> BradleyTerry:
+    return BradleyTerry(RankingLoss(**told))
+
+
+OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
+    "sft": (lambda _: SFT(), {}),
+    "logo": (preference, {"kind": "logo"}),
+    "simpo": (preference, {"kind": "simpo", "label_smoothing": 0.1}),
+    "dpo": (preference, {"kind": "dpo"}),
+    "bradley_terry": (ranking, {}),
+    "ties_centered": (ranking, {"ties": True, "centering": 0.1}),
+    "hardest": (ranking, {"kind": "hardest"}),
+    "mean_inside": (ranking, {"kind": "mean_inside"}),
+    "plackett_luce": (ranking, {"kind": "plackett_luce"}),
+}
+COMPARING = [name for name in OBJECTIVES if name != "sft"]
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[bool, Any]:
+    """A language model, and under True a scorer."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+        pad_token_id=0,
+        num_labels=1,
+    )
+    torch.manual_seed(0)
+    autos: dict[bool, Any] = {False: AutoModelForCausalLM, True: AutoModelForSequenceClassification}
+    return {scores: auto.from_config(config, attn_implementation=NAME) for scores, auto in autos.items()}
+
+
+@pytest.fixture
+def case(request, models) -> tuple[Callable[[list[Example]], Objective], Any, list[Example]]:
+    make, told = OBJECTIVES[request.param]
+    examples = demonstrations() if request.param == "sft" else make_examples()
+    if request.param == "plackett_luce":
+        examples = [replace(own, margin=None, probability=None) for own in examples]
+    return lambda rows: make(rows, **told), models[make is ranking], examples
+
+
+class Fixed:
+    """A source with one step."""
+
+    def __init__(self, examples: list[Example]) -> None:
+        self._examples = examples
+
+    def batch(self, step: int, length: int | None) -> list[Example]:
+        return self._examples
+
+
+def cut(objective: Objective, examples: list[Example], budget: int) -> list[MicroBatch]:
+    batches = Batches(Fixed(examples), objective, budget=budget, limit=4096, curriculum=None)
+    return list(batches.prepare(0).micro_batches)
+
+
+def summed(objective: Objective, model: Any, parts: list[MicroBatch]) -> dict[str, Tensor]:
+    """The gradients of a step, and the weighted sums of its losses and figures."""
+    model.zero_grad()
+    figures: dict[str, float] = {}
+    for micro in parts:
+        loss, own = objective.loss(model, micro)
+        (loss * micro.weight).backward()
+        for name, value in (own | {"loss": loss.item()}).items():
+            figures[name] = figures.get(name, 0.0) + micro.weight * value
+    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return found | {name: torch.tensor(value) for name, value in figures.items()}
+
+
+def deviation(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
+    assert found.keys() == truth.keys()
+    # Figures such as a mean score may be near zero: they count relative to 1 at least.
+    size = {
+        k: float(truth[k].abs().max()) if truth[k].dim() else max(1.0, abs(truth[k].item())) for k in truth
+    }
+    return max(float((found[k] - truth[k]).abs().max()) / size[k] for k in truth)
+
+
+@pytest.mark.parametrize("case", OBJECTIVES, indirect=True)
+def test_a_step_is_the_same_however_it_is_cut(case):
+    make, model, examples = case
+    objective = make(examples)
+    whole, some, single = (cut(objective, examples, budget) for budget in (WHOLE, MIDDLE, SINGLE))
+    assert len(whole) == 1
+    assert len(single) == len(examples)
+    assert len({round(micro.weight, 3) for micro in some}) > 1, (
+        "of equal weights the control below shows nothing"
+    )
+    for parts in (whole, some, single):
+        assert sum(micro.weight for micro in parts) == pytest.approx(1.0)
+        for micro in parts:
+            targets = sum(map(len, micro.response_targets()))
+            assert micro.packed.input_ids.numel() == micro.packed.layout.tokens
+            assert targets == sum(len(one) for own in micro.examples for one in own.tokens.responses)
+    truth = summed(objective, model, whole)
+    assert deviation(summed(objective, model, some), truth) < TOLERANCE
+    assert deviation(summed(objective, model, single), truth) < TOLERANCE
+    alike = [replace(micro, weight=1 / len(some)) for micro in some]
+    assert deviation(summed(objective, model, alike), truth) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("case", OBJECTIVES, indirect=True)
+def test_a_step_is_the_same_whatever_the_order_of_its_rows(case):
+    make, model, examples = case
+    truth = summed(make(examples), model, cut(make(examples), examples, MIDDLE))
+    backwards = examples[::-1]
+    found = summed(make(backwards), model, cut(make(backwards), backwards, MIDDLE))
+    assert deviation(found, truth) < TOLERANCE
+    assert (
+        deviation(summed(make(examples), model, cut(make(examples), examples[1:], MIDDLE)), truth)
+        > 100 * TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("case", COMPARING, indirect=True)
+def test_the_order_of_responses_does_not_matter(case):
+    make, model, examples = case
+
+    def turned(own: Example, ranks: tuple[int, ...]) -> Example:
+        return replace(own, tokens=Encoded(own.tokens.prompt, own.tokens.responses[::-1]), ranks=ranks)
+
+    def value(rows: list[Example]) -> dict[str, Tensor]:
+        return summed(make(rows), model, cut(make(rows), rows, WHOLE))
+
+    truth = value(examples)
+    assert deviation(value([turned(own, own.ranks[::-1]) for own in examples]), truth) < TOLERANCE
+    assert deviation(value([turned(own, own.ranks) for own in examples]), truth) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("case", OBJECTIVES, indirect=True)
+def test_ranks_that_share_a_step_out_sum_to_the_whole(case):
+    make, model, examples = case
+    objective = make(examples)
+    parts = cut(objective, examples, MIDDLE)
+    shares = [parts[::2], parts[1::2]]
+    truth = summed(objective, model, parts)
+    apart = [summed(objective, model, share) for share in shares]
+    both = {name: apart[0][name] + apart[1][name] for name in truth}
+    assert deviation(both, truth) < TOLERANCE
+
+    # A mean of the ranks' own means, as of a trainer that does not know what the other rank reads.
+    own = [sum(micro.weight for micro in share) for share in shares]
+    means = {name: sum(one[name] / w for one, w in zip(apart, own, strict=True)) / 2 for name in truth}
+    assert deviation(means, truth) > 100 * TOLERANCE

@@ -1,0 +1,193 @@
+"""Mistakes that trainers of preferences are known for: none of them may pass in silence."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import longrm
+from longrm.cli.main import main
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import DataError
+from longrm.modeling.loading import ModelShape, load_scorer, new_scorer, save
+from longrm.training.bradley_terry import BradleyTerryTraining
+from longrm.training.preference import PreferenceTraining
+from longrm.training.run import run
+from longrm.worlds import words
+
+NEW = {"layers": 1, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
+TEXT = "The access code of Corimo is"
+
+
+def row(chosen="bucket .", rejected="turtle .", **more):
+    return {"prompt": TEXT, "chosen": chosen, "rejected": rejected, **more}
+
+
+def recipe(path, kind=BradleyTerryTraining, **changes):
+    tree = {
+        "model": {"new": NEW},
+        "data": {"path": str(path), "per_step": 2, **changes.pop("data", {})},
+        "optimizer": {"steps": 2, "learning_rate": 1e-2},
+        **changes,
+    }
+    return kind.model_validate(tree)
+
+
+KINDS = pytest.mark.parametrize("kind", [BradleyTerryTraining, PreferenceTraining])
+
+
+@KINDS
+def test_rows_that_are_too_long_stop_or_are_counted(tmp_path, put, kind):
+    """RewardTrainer drops them without a word, DPO and CPO cut them."""
+    long = row(prompt=" ".join([TEXT] * 40))
+    path = put("pairs.jsonl", row(id="short"), long | {"id": "long"}, row(id="other"))
+    with pytest.raises(DataError, match=r"'long' has \d+ tokens.*too_long"):
+        run(recipe(path, kind, data={"max_tokens": 64}), tmp_path / "stopped")
+    summary = run(recipe(path, kind, data={"max_tokens": 64, "too_long": "skip"}), tmp_path / "run")
+    assert (summary["data"]["read"], summary["data"]["used"], summary["data"]["too_long"]) == (3, 2, 1)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (row(chosen=""), "empty|no token"),
+        (row(rejected="   "), "empty|no token"),
+        (row(rejected="bucket ."), "same|equal|identical"),
+    ],
+)
+def test_empty_and_identical_responses_never_train(tmp_path, put, kind, bad, said):
+    """An empty completion once turned every weight into NaN under a logged loss of 0."""
+    path = put("pairs.jsonl", row(id="good"), bad | {"id": "bad"})
+    with pytest.raises(DataError, match=rf"(?s)pairs\.jsonl.*({said})"):
+        run(recipe(path, kind), tmp_path / "stopped")
+    summary = run(recipe(path, kind, data={"on_bad_row": "skip"}), tmp_path / "run")
+    assert summary["data"]["bad"] == 1
+    assert summary["data"]["used"] == 1
+    weights = load_file(tmp_path / "run/model/model.safetensors")
+    assert all(torch.isfinite(weight).all() for weight in weights.values())
+
+
+def test_padding_that_equals_the_end_moves_no_score(tmp_path, put):
+    """With pad = eos a batch was scored one token early."""
+    own = words()
+    merged = Tokenizer.from_backend(
+        own.backend, eos=own.special_tokens["eos_token"], pad=own.special_tokens["eos_token"]
+    )
+    assert merged.pad_id == merged.eos_id
+    save(
+        new_scorer(
+            ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3), merged, seed=0
+        ),
+        tmp_path / "start",
+    )
+    path = put("pairs.jsonl", row(), row(chosen="anchor .", rejected="window ."))
+    settings = recipe(path, model={"path": str(tmp_path / "start")})
+    run(settings, tmp_path / "run")
+    folder = tmp_path / "run/model"
+    ours = longrm.load(str(folder)).score(TEXT, ["bucket .", "turtle ."])
+
+    from transformers import AutoModelForSequenceClassification
+
+    plain = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert plain.config.pad_token_id != plain.config.eos_token_id
+    tokenizer = Tokenizer.load(folder)
+    assert (
+        tokenizer.response_ids(
+            [{"role": "user", "content": TEXT}], [{"role": "assistant", "content": "bucket ."}]
+        )[-1]
+        == tokenizer.eos_id
+    )
+    for answer, score in zip(["bucket .", "turtle ."], ours, strict=True):
+        prompt, response = tokenizer.split(
+            [{"role": "user", "content": TEXT}], [{"role": "assistant", "content": answer}]
+        )
+        with torch.no_grad():
+            states = plain.base_model(torch.tensor([[*prompt, *response]])).last_hidden_state[0]
+            whole = plain(torch.tensor([[*prompt, *response]])).logits.item()
+        assert whole == pytest.approx(score, rel=1e-5)
+        early = plain.score(states[-2].detach()).item()
+        assert abs(early - score) > 1e-3, "a token early would be another score"
+
+
+def test_adapters_train_and_keep_the_head(tmp_path, put):
+    """Without the right task type the head neither trained nor was saved, and came back random."""
+    start = tmp_path / "start"
+    save(
+        new_scorer(
+            ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3), words(), seed=0
+        ),
+        start,
+    )
+    path = put("pairs.jsonl", row(), row(chosen="anchor .", rejected="window ."))
+    run(recipe(path, model={"path": str(start), "lora": {"rank": 2}}), tmp_path / "run")
+    head = load_scorer(start).model.score.weight
+    trained = load_scorer(tmp_path / "run/model").model.score.weight
+    assert (trained - head).abs().max() > 1e-3
+    stored = load_file(tmp_path / "run/model/adapter_model.safetensors")
+    (name,) = (name for name in stored if "score" in name)
+    torch.testing.assert_close(stored[name], trained.detach(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("command", ["bradley-terry", "preference", "sft"])
+def test_a_missing_column_is_named(tmp_path, put, capsys, monkeypatch, command):
+    """A bare KeyError: 'rejected' helps nobody."""
+    broken = {"prompt": TEXT, "chosen": "bucket ."} if command != "sft" else {"prompt": TEXT}
+    path = put("rows.jsonl", broken)
+    config = tmp_path / "recipe.toml"
+    config.write_text(f'[model.new]\nlayers = 1\n[data]\npath = "{path}"\n')
+    monkeypatch.setattr(
+        "sys.argv", ["longrm", "train", command, "--config", str(config), "--out", str(tmp_path / "run")]
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 1
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert str(path) in line
+    assert ("rejected" if command != "sft" else "golden") in line
+    assert not (tmp_path / "run").exists(), "nothing half-made is left"
+
+
+@KINDS
+@pytest.mark.parametrize("field", ["prompt", "chosen", "rejected"])
+@pytest.mark.parametrize("value", [None, [], 7])
+def test_nothing_and_lists_in_a_column_are_named(tmp_path, put, kind, field, value):
+    path = put("pairs.jsonl", row(), row() | {field: value})
+    with pytest.raises(DataError, match=rf"pairs\.jsonl.*{field}"):
+        run(recipe(path, kind), tmp_path / "run")
+
+
+def test_a_list_of_rejected_responses_is_read_as_many(tmp_path, put):
+    """A trainer of pairs fails on a list."""
+    path = put("pairs.jsonl", row(rejected=["turtle .", "window .", "anchor ."]))
+    run(recipe(path), tmp_path / "run")
+    steps = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
+    tokenizer = words()
+    message = [{"role": "user", "content": TEXT}]
+    lengths = [
+        len(tokenizer.response_ids(message, [{"role": "assistant", "content": text}]))
+        for text in ("bucket .", "turtle .", "window .", "anchor .")
+    ]
+    assert steps[0]["tokens"] == len(tokenizer.prompt_ids(message)) + sum(lengths)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_token_counts_go_on_when_a_run_resumes(tmp_path, put):
+    path = put("pairs.jsonl", *(row(chosen=f"{name} .") for name in ("bucket", "anchor", "window")))
+    settings = recipe(path, optimizer={"steps": 6, "learning_rate": 1e-3}, checkpoint={"every": 2})
+    whole = run(settings, tmp_path / "whole")
+
+    def stop(label, done, total):
+        if label == "training" and done == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(settings, tmp_path / "run", progress=stop)
+    resumed = run(settings, tmp_path / "run")
+    assert resumed["tokens"] == whole["tokens"] > 0
+    read = [json.loads(line)["tokens"] for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
+    assert sum(read) == whole["tokens"]

@@ -1,0 +1,358 @@
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel, PrefixTuningConfig
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ModelError
+from longrm.modeling import heads
+from longrm.modeling.adapters import adapt, read_adapter
+from longrm.modeling.folders import ADAPTER_HEAD, kind_of
+from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer, save
+from longrm.modeling.memory import set_precision
+from longrm.modeling.merging import merge
+from longrm.modeling.shared_prefix import TokenTree, pack
+
+from .conftest import CONFIGS
+
+# PEFT 0.21 asks a model for a name that transformers 5.23 has replaced; goes with the next PEFT.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+DRAW = random.Random(0)
+TREE = TokenTree(
+    [DRAW.randrange(3, 97) for _ in range(37)],
+    [[DRAW.randrange(3, 97) for _ in range(n)] for n in (5, 11, 3)],
+)
+TOLERANCE = 1e-5
+
+
+@pytest.fixture
+def base(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    return base_of("qwen3", tokenizer, tmp_path / "base")
+
+
+def base_of(family: str, tokenizer: Tokenizer, folder: Path) -> Path:
+    config = CONFIGS[family]()
+    config.initializer_range = 0.1
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+def trained(trainee: Any, base: Path, targets: tuple[str, ...] | None = None) -> Any:
+    """As a training leaves it: neither half of an update, nor the head, is what it began with."""
+    adapt(trainee.model, base=str(base), rank=4, alpha=8.0, targets=targets, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in trainee.model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
+    return trainee
+
+
+def reward_model(base: Path) -> Scorer:
+    return trained(load_scorer(base, head_seed=3), base)
+
+
+def writer(base: Path) -> LanguageModel:
+    return trained(load_language_model(base, packed=True), base)
+
+
+def scores(scorer: Scorer) -> torch.Tensor:
+    with torch.no_grad():
+        return heads.scores(scorer.model, pack([TREE]))
+
+
+def logprobs(language_model: LanguageModel) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat(heads.response_logprobs(language_model.model, pack([TREE])))
+
+
+def plain_scores(model: Any) -> torch.Tensor:
+    """Each response alone, in transformers' own forward."""
+    with torch.no_grad():
+        rows = [torch.tensor([[*TREE.prefix, *branch]]) for branch in TREE.branches]
+        return torch.stack([model(input_ids=row).logits[0, 0] for row in rows])
+
+
+def plain_logprobs(model: Any) -> torch.Tensor:
+    found = []
+    for branch in TREE.branches:
+        ids = torch.tensor([[*TREE.prefix, *branch]])
+        with torch.no_grad():
+            all_logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
+        found.append(
+            all_logprobs[len(TREE.prefix) - 1 : -1].gather(1, ids[0, len(TREE.prefix) :, None])[:, 0]
+        )
+    return torch.cat(found)
+
+
+def sequence_classifier(folder: Path) -> Any:
+    return AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, pad_token_id=0)
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_an_adapter_changes_nothing_at_first_and_trains_no_weight_of_the_base(
+    family: str, tokenizer: Tokenizer, tmp_path: Path
+):
+    base = base_of(family, tokenizer, tmp_path)
+    scorer = load_scorer(base, head_seed=3)
+    before = scores(scorer)
+    adapt(scorer.model, base=str(base), rank=4, alpha=8.0, targets=None, seed=1)
+    assert distance(scores(scorer), before) == 0
+    free = {name for name, weight in scorer.model.named_parameters() if weight.requires_grad}
+    assert {name for name in free if "lora_" not in name} == {"score.weight"}
+    linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert len(free) == 1 + 2 * 2 * len(linear)
+    assert all(any(name in weight for weight in free) for name in linear)
+
+
+def test_the_head_of_a_language_model_gets_no_adapter(base: Path):
+    model = writer(base).model
+    assert not any("lm_head" in name for name, weight in model.named_parameters() if weight.requires_grad)
+
+
+def test_the_seed_decides_and_the_callers_random_state_is_left_alone(base: Path):
+    one, same, other = (load_scorer(base, head_seed=3).model for _ in range(3))
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    for model, seed in ((one, 1), (same, 1), (other, 2)):
+        adapt(model, base=str(base), rank=4, alpha=8.0, targets=None, seed=seed)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    first, second, third = (m.model.layers[0].mlp.up_proj.lora_A.default.weight for m in (one, same, other))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_chosen_layers_only(base: Path, tmp_path: Path):
+    scorer = trained(load_scorer(base, head_seed=3), base, ("q_proj", "mlp.down_proj"))
+    named = {name.split(".lora_")[0] for name, _ in scorer.model.named_parameters() if "lora_" in name}
+    assert {name.rpartition(".")[2] for name in named} == {"q_proj", "down_proj"}
+    save(scorer, tmp_path / "adapter")
+    assert distance(scores(load_scorer(tmp_path / "adapter")), scores(scorer)) == 0
+
+
+@pytest.mark.parametrize("unknown", ["score", "lm_head", "qproj", "proj"])
+def test_a_target_that_is_no_layer_of_the_body_is_refused_with_those_that_are(base: Path, unknown: str):
+    with pytest.raises(ModelError, match=f"'{unknown}'.*down_proj.*v_proj"):
+        adapt(load_scorer(base, head_seed=3).model, base="b", rank=4, alpha=8.0, targets=(unknown,), seed=1)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_saved_reward_model_scores_the_same_here_in_peft_and_merged(
+    family: str, tokenizer: Tokenizer, tmp_path: Path
+):
+    base = base_of(family, tokenizer, tmp_path / "base")
+    scorer, adapter = reward_model(base), tmp_path / "adapter"
+    truth = scores(scorer)
+    save(scorer, adapter)
+    assert kind_of(adapter) == "discriminative"
+    assert distance(scores(load_scorer(adapter)), truth) == 0
+    theirs = PeftModel.from_pretrained(sequence_classifier(base), adapter).eval()
+    assert distance(plain_scores(theirs), truth) < TOLERANCE
+    merge(adapter, tmp_path / "merged")
+    assert distance(scores(load_scorer(tmp_path / "merged")), truth) < TOLERANCE
+    assert distance(plain_scores(sequence_classifier(tmp_path / "merged")), truth) < TOLERANCE
+
+
+def test_the_scores_are_others_without_the_head_or_the_update(base: Path, tmp_path: Path):
+    # What the equalities above would miss if they could not fail: the head of TRL's trap, and the adapter itself.
+    scorer, adapter = reward_model(base), tmp_path / "adapter"
+    truth = scores(scorer)
+    assert distance(scores(load_scorer(base, head_seed=3)), truth) > 100 * TOLERANCE
+    save(scorer, adapter)
+    lose(adapter, lambda name: name == ADAPTER_HEAD)
+    assert distance(scores(load_scorer(adapter, head_seed=4)), truth) > 100 * TOLERANCE
+    assert kind_of(adapter) == "discriminative"
+    with pytest.raises(ModelError, match="no scalar head"):
+        load_scorer(adapter)
+    with pytest.raises(ModelError, match="no scalar head"):
+        merge(adapter, tmp_path / "merged")
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_saved_language_model_says_the_same_here_in_peft_and_merged(
+    family: str, tokenizer: Tokenizer, tmp_path: Path
+):
+    base = base_of(family, tokenizer, tmp_path / "base")
+    model, adapter = writer(base), tmp_path / "adapter"
+    truth = logprobs(model)
+    untrained = logprobs(load_language_model(base, packed=True))
+    assert distance(untrained, truth) > 100 * TOLERANCE
+    save(model, adapter)
+    assert kind_of(adapter) == "generative"
+    assert distance(logprobs(load_language_model(adapter, packed=True)), truth) == 0
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
+    assert distance(plain_logprobs(theirs), truth) < TOLERANCE
+    merge(adapter, tmp_path / "merged")
+    assert (
+        distance(plain_logprobs(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")), truth) < TOLERANCE
+    )
+
+
+def test_the_update_and_the_head_are_kept_in_fp32_over_a_bf16_base(base: Path, tmp_path: Path):
+    halved = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    halved.save_pretrained(base)
+    scorer, adapter = trained(load_scorer(base, head_seed=3), base), tmp_path / "adapter"
+    set_precision(scorer.model, "bfloat16")
+    save(scorer, adapter)
+    assert {tensor.dtype for tensor in load_file(adapter / "adapter_model.safetensors").values()} == {
+        torch.float32
+    }
+    loaded = load_scorer(adapter).model
+    for name, weight in scorer.model.named_parameters():
+        assert torch.equal(loaded.get_parameter(name), weight)
+        assert weight.dtype == (torch.float32 if weight.requires_grad else torch.bfloat16)
+    torch.testing.assert_close(scores(load_scorer(adapter)), scores(scorer), rtol=0.05, atol=0.05)
+    merge(adapter, tmp_path / "merged")
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert {name for name, tensor in merged.items() if tensor.dtype == torch.float32} == {"score.weight"}
+    layer = scorer.model.model.layers[0].mlp.up_proj
+    exact = layer.base_layer.weight.float() + layer.get_delta_weight("default")
+    assert torch.equal(merged["model.layers.0.mlp.up_proj.weight"], exact.bfloat16())
+
+
+def lose(adapter: Path, chosen: Callable[[str], bool]) -> None:
+    weights = load_file(adapter / "adapter_model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if not chosen(name)}
+    assert len(kept) < len(weights)
+    save_file(kept, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def one_matrix_less(adapter: Path) -> None:
+    lose(adapter, lambda name: name.endswith("layers.1.mlp.up_proj.lora_B.weight"))
+
+
+def one_tensor_more(adapter: Path) -> None:
+    weights = load_file(adapter / "adapter_model.safetensors")
+    weights["base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector"] = torch.zeros(48)
+    save_file(weights, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def of_another_size(adapter: Path) -> None:
+    change(adapter, r=3)
+
+
+def of_another_kind(adapter: Path) -> None:
+    base = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
+    (adapter / "adapter_config.json").unlink()
+    PrefixTuningConfig(base_model_name_or_path=base, task_type="SEQ_CLS").save_pretrained(adapter)
+
+
+def truncated(adapter: Path) -> None:
+    file = adapter / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-50])
+
+
+def pickled(adapter: Path) -> None:
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+
+
+def no_json(adapter: Path) -> None:
+    (adapter / "adapter_config.json").write_text("{")
+
+
+def no_base(adapter: Path) -> None:
+    change(adapter, base_model_name_or_path=None)
+
+
+def lost_base(adapter: Path) -> None:
+    change(adapter, base_model_name_or_path=str(adapter / "gone"))
+
+
+def itself_as_base(adapter: Path) -> None:
+    change(adapter, base_model_name_or_path=str(adapter))
+
+
+def change(adapter: Path, **fields: Any) -> None:
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | fields))
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (one_matrix_less, r"layers\.1\.mlp\.up_proj\.lora_B\.weight is missing"),
+        (one_tensor_more, r"lora_magnitude_vector.* is not supported"),
+        (of_another_size, "cannot be applied"),
+        (of_another_kind, "cannot be applied"),
+        (truncated, "cannot be read"),
+        (pickled, "safetensors"),
+        (no_json, "cannot be read"),
+        (no_base, "names no base model"),
+        (lost_base, "its base cannot be found.*gone"),
+        (itself_as_base, "adapter of an adapter"),
+    ],
+)
+def test_a_damaged_adapter_is_refused_in_one_line(
+    damage: Callable[[Path], None], line: str, base: Path, tmp_path: Path
+):
+    save(reward_model(base), tmp_path / "adapter")
+    damage(tmp_path / "adapter")
+    with pytest.raises(ModelError, match=line) as caught:
+        load_scorer(tmp_path / "adapter")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "adapter") in str(caught.value)
+
+
+def test_an_update_that_is_not_finite_is_not_merged(base: Path, tmp_path: Path):
+    scorer = reward_model(base)
+    with torch.no_grad():
+        scorer.model.model.layers[1].mlp.up_proj.lora_B.default.weight[0, 0] = torch.inf
+    save(scorer, tmp_path / "adapter")
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj cannot be merged"):
+        merge(tmp_path / "adapter", tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_the_tokenizer_of_the_adapter_comes_before_the_bases(
+    base: Path, tokenizer: Tokenizer, tmp_path: Path
+):
+    adapter = tmp_path / "adapter"
+    save(reward_model(base), adapter)
+    own = Tokenizer.from_backend(tokenizer.backend, chat_template="own", eos="<eos>")
+    own.save(adapter)
+    assert load_scorer(adapter).tokenizer.chat_template == "own"
+    (adapter / "tokenizer.json").unlink()
+    assert load_scorer(adapter).tokenizer.chat_template is None
+
+
+def test_a_full_model_replaces_an_adapter_and_nothing_of_it_stays(base: Path, tmp_path: Path):
+    save(reward_model(base), tmp_path / "model")
+    save(load_scorer(base, head_seed=3), tmp_path / "model")
+    assert not (tmp_path / "model" / "adapter_config.json").exists()
+    with pytest.raises(ModelError, match="full model"):
+        merge(tmp_path / "model", tmp_path / "merged")
+
+
+def test_asking_for_the_kind_of_an_adapter_imports_no_torch(base: Path, tmp_path: Path):
+    save(reward_model(base), tmp_path / "adapter")
+    probe = (
+        "import sys; from longrm.modeling.folders import kind_of; print(kind_of(sys.argv[1])); "
+        "assert not {'torch', 'transformers', 'safetensors', 'peft'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe, str(tmp_path / "adapter")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "discriminative\n"), done.stderr
+
+
+def test_reading_an_adapter_leaves_all_weights_frozen(base: Path, tmp_path: Path):
+    save(writer(base), tmp_path / "adapter")
+    model = load_language_model(base, packed=True).model
+    read_adapter(model, tmp_path / "adapter", "here")
+    assert not any(weight.requires_grad for weight in model.parameters())

@@ -1,0 +1,210 @@
+import logging
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from longrm.modeling import heads
+from longrm.modeling.heads import hidden_states, response_logprobs, scores, token_logprobs
+from longrm.modeling.memory import keep_layer_inputs, set_precision
+from longrm.modeling.shared_prefix import TokenTree, pack
+
+from .conftest import CONFIGS, SIZES, make_pair
+
+DRAW = random.Random(0)
+TREE = TokenTree(
+    [DRAW.randrange(3, 97) for _ in range(37)],
+    [[DRAW.randrange(3, 97) for _ in range(n)] for n in (5, 11, 3)],
+)
+
+
+def gradients(model: Any) -> dict[str, torch.Tensor]:
+    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def far(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The largest difference between two gradients, as a share of the largest gradient of that weight."""
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max() / one[name].abs().max()) for name in one)
+
+
+def differently_weighted(values: torch.Tensor) -> torch.Tensor:
+    return (values * torch.linspace(0.5, 2.0, len(values))).sum()
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("kind", ["scores", "logprobs"])
+def test_checkpointing_changes_no_gradient(family: str, kind: str):
+    read = scores if kind == "scores" else lambda model, packed: torch.cat(response_logprobs(model, packed))
+    results = []
+    for checkpointing in (False, True):
+        model = make_pair(family, kind)[1].train()
+        if checkpointing:
+            keep_layer_inputs(model, offload=False)
+        differently_weighted(read(model, pack([TREE]))).backward()
+        results.append(gradients(model))
+    assert far(*results) < 1e-6
+
+
+def kept_bytes(model: Any, packed: Any) -> int:
+    """Of what a forward keeps for the way back, weights and what is counted already left out."""
+    sizes: dict[int, int] = {weight.untyped_storage().data_ptr(): 0 for weight in model.parameters()}
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.setdefault(tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes())
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        kept = hidden_states(model, packed)
+    assert kept.requires_grad
+    return sum(sizes.values())
+
+
+def test_checkpointing_keeps_little_more_than_the_input_of_every_layer():
+    config = LlamaConfig(**(SIZES | {"num_hidden_layers": 6}))
+    packed = pack([TokenTree(list(range(3, 97)) * 4, [[5] * 20])])
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="longrm_shared_prefix").train()
+    plain = kept_bytes(model, packed)
+    keep_layer_inputs(model, offload=False)
+    inputs = 6 * packed.layout.tokens * config.hidden_size * 4
+    assert inputs <= kept_bytes(model, packed) < 2 * inputs < plain / 4
+
+
+def test_offloading_on_a_cpu_says_that_it_does_nothing(caplog: pytest.LogCaptureFixture):
+    model = make_pair("llama", "scores")[1].train()
+    with caplog.at_level(logging.INFO, logger="longrm"):
+        keep_layer_inputs(model, offload=True)
+    assert [record.getMessage() for record in caplog.records] == [
+        "memory.offload does nothing here: the model is on the CPU already"
+    ]
+    scores(model, pack([TREE])).sum().backward()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_bf16_computes_the_body_and_spares_trained_weights_and_heads(family: str, frozen: bool):
+    exact, model = (make_pair(family, "scores")[1] for _ in range(2))
+    if frozen:
+        for one in (exact, model):
+            one.model.requires_grad_(False)
+            one.model.layers[0].requires_grad_(True)
+    set_precision(model, "bfloat16")
+    for name, weight in model.named_parameters():
+        assert weight.dtype == (torch.float32 if weight.requires_grad else torch.bfloat16), name
+    truth, rounded = (scores(one, pack([TREE])) for one in (exact, model))
+    assert rounded.dtype == torch.float32
+    # Rounded, so that bf16 was used, and to about its three digits of what a score sums up.
+    assert 1e-5 < (truth - rounded).abs().max() < 0.05 * exact.score.weight.norm() * 32**0.5
+    differently_weighted(rounded).backward()
+    assert {gradient.dtype for gradient in gradients(model).values()} == {torch.float32}
+
+
+def test_bf16_keeps_log_probabilities_in_fp32():
+    model = make_pair("qwen3", "logprobs")[1]
+    set_precision(model, "bfloat16")
+    packed = pack([TREE])
+    with torch.no_grad():
+        hidden = hidden_states(model, packed)
+        found = token_logprobs(model, hidden, packed, packed.layout.branch_tokens())
+        logits = hidden.double() @ model.lm_head.weight.double().T
+    places = packed.layout.predictors(packed.layout.branch_tokens())
+    tokens = packed.input_ids[0, packed.layout.branch_tokens()]
+    exact = logits[places].log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    assert (found - exact).abs().max() < 1e-5
+    rounded = logits[places].bfloat16().log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    assert (rounded - exact).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_checkpointing_in_bf16_computes_the_layer_again_as_it_was(precision: Any):
+    results = []
+    for checkpointing in (False, True):
+        model = make_pair("qwen3", "scores")[1].train()
+        set_precision(model, precision)
+        if checkpointing:
+            keep_layer_inputs(model, offload=False)
+        differently_weighted(scores(model, pack([TREE]))).backward()
+        results.append(gradients(model))
+    assert far(*results) < 1e-6
+
+
+def test_frozen_weights_of_fp32_training_are_fp32():
+    model = make_pair("llama", "scores")[1].bfloat16()
+    model.requires_grad_(False)
+    set_precision(model, "float32")
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+PART = 7
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "LOGITS_AT_ONCE", PART * SIZES["vocab_size"])
+
+
+@pytest.mark.parametrize("kind", ["logprobs", "scores"])
+def test_log_probabilities_in_parts_are_those_at_once(kind: str, monkeypatch: pytest.MonkeyPatch):
+    packed = pack([TREE])
+    results = []
+    for limit in (heads.LOGITS_AT_ONCE, PART * SIZES["vocab_size"] + 5):
+        monkeypatch.setattr(heads, "LOGITS_AT_ONCE", limit)
+        model = make_pair("qwen3", kind)[1]
+        values = torch.cat(response_logprobs(model, packed))
+        assert len(values) % PART  # the last part is a smaller one
+        differently_weighted(values).backward()
+        results.append((values.detach(), gradients(model)))
+    (plain, plain_gradients), (parts, part_gradients) = results
+    assert (plain - parts).abs().max() < 1e-6
+    assert far(plain_gradients, part_gradients) < 1e-5
+    assert far(plain_gradients, {n: g.roll(1, 0) for n, g in part_gradients.items()}) > 1e-3
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_only_one_part_of_the_logits_is_ever_there(monkeypatch: pytest.MonkeyPatch):
+    model, packed = make_pair("llama", "logprobs")[1], pack([TREE])
+    sizes = []
+    real = heads._linear
+
+    def watched(states: torch.Tensor, head: Any) -> torch.Tensor:
+        sizes.append(len(states))
+        return real(states, head)
+
+    monkeypatch.setattr(heads, "_linear", watched)
+    hidden = hidden_states(model, packed)
+    kept = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.shape[-1:] == (SIZES["vocab_size"],)
+        return tensor
+
+    with saved_tensors_hooks(count, lambda tensor: tensor):
+        values = token_logprobs(model, hidden, packed, packed.layout.branch_tokens())
+    assert (sizes, kept) == ([7, 7, 5], 0)
+    values.sum().backward()
+    assert sorted(sizes) == [5, 5, 7, 7, 7, 7]  # all of them again, one by one, on the way back
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_frozen_head_in_bf16_passes_gradients_on():
+    model, packed = make_pair("llama", "logprobs")[1], pack([TREE])
+    model.requires_grad_(False)
+    model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)
+    set_precision(model, "bfloat16")
+    values = torch.cat(response_logprobs(model, packed))
+    assert values.dtype == torch.float32
+    values.sum().backward()
+    assert list(gradients(model)) == ["model.layers.0.mlp.up_proj.weight"]
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_parts_work_where_nothing_goes_back(context: Any):
+    with context():
+        values = torch.cat(response_logprobs(make_pair("llama", "logprobs")[1], pack([TREE])))
+    assert len(values) == 19
+    assert not values.requires_grad

@@ -1,0 +1,203 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    MistralConfig,
+)
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ModelError
+from longrm.modeling.attention import CONTINUATION, NAME
+from longrm.modeling.heads import response_logprobs, scores, token_logprobs
+from longrm.modeling.loading import (
+    LanguageModel,
+    ModelShape,
+    load_language_model,
+    load_scorer,
+    new_language_model,
+    new_scorer,
+    save,
+    writing,
+)
+from longrm.modeling.memory import set_precision
+from longrm.modeling.shared_prefix import TokenTree, pack
+
+from .conftest import CONFIGS, SIZES
+
+SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, init_std=0.3)
+TREE = TokenTree(list(range(3, 40)), [[5, 9, 8, 2], [7, 2]])
+
+
+def logprobs(language_model: LanguageModel) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat(response_logprobs(language_model.model, pack([TREE])))
+
+
+def plain_logprobs(model: Any) -> torch.Tensor:
+    found = []
+    for branch in TREE.branches:
+        ids = torch.tensor([[*TREE.prefix, *branch]])
+        with torch.no_grad():
+            all_logprobs = model(input_ids=ids).logits[0].float().log_softmax(-1)
+        found.append(
+            all_logprobs[len(TREE.prefix) - 1 : -1].gather(1, ids[0, len(TREE.prefix) :, None])[:, 0]
+        )
+    return torch.cat(found)
+
+
+@pytest.fixture
+def folder(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    save(new_language_model(SHAPE, tokenizer, seed=1), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_saved_language_model_is_loaded_by_transformers_with_plain_attention(
+    tokenizer: Tokenizer, folder: Path
+):
+    truth = logprobs(new_language_model(SHAPE, tokenizer, seed=1))
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    assert plain.config._attn_implementation != NAME
+    torch.testing.assert_close(plain_logprobs(plain), truth, rtol=1e-5, atol=1e-5)
+    assert (logprobs(new_language_model(SHAPE, tokenizer, seed=2)) - truth).abs().max() > 1e-2
+    assert torch.equal(logprobs(load_language_model(folder, packed=True)), truth)
+    assert AutoTokenizer.from_pretrained(folder).encode(
+        "w1 w7", add_special_tokens=False
+    ) == tokenizer.encode("w1 w7")
+
+
+def test_the_head_of_a_new_language_model_is_its_embeddings_as_a_scorer_has_it(
+    tokenizer: Tokenizer, folder: Path
+):
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
+    model = load_language_model(folder).model
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    scorer, packed = new_scorer(SHAPE, tokenizer, seed=5).model, pack([TREE])
+    scorer.model.load_state_dict(model.model.state_dict())
+    with torch.no_grad():
+        hidden = scorer.model(
+            input_ids=packed.input_ids, position_ids=packed.position_ids, layout=packed.layout
+        )
+        own = token_logprobs(scorer, hidden.last_hidden_state[0], packed, packed.layout.branch_tokens())
+    assert torch.equal(own, logprobs(load_language_model(folder, packed=True)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_bf16_training_is_saved_in_bf16_and_the_trainee_is_left_as_it_is(
+    tied: bool, tokenizer: Tokenizer, tmp_path: Path
+):
+    torch.manual_seed(0)
+    config = LlamaConfig(**SIZES, tie_word_embeddings=tied)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    tokenizer.save(tmp_path / "base")
+    trainee = load_language_model(tmp_path / "base", dtype=torch.float32, packed=True)
+    set_precision(trainee.model, "bfloat16")
+    before = logprobs(trainee)
+    save(trainee, tmp_path / "model")
+    assert torch.equal(logprobs(trainee), before)
+    assert {weight.dtype for weight in trainee.model.parameters()} == {torch.float32}
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    assert ("lm_head.weight" in stored) is not tied
+    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert loaded.dtype == torch.bfloat16
+    for name, weight in trainee.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight.bfloat16()), name
+
+
+def test_the_scalar_head_of_bf16_training_is_saved_in_fp32(tokenizer: Tokenizer, tmp_path: Path):
+    scorer = new_scorer(SHAPE, tokenizer, seed=1)
+    set_precision(scorer.model, "bfloat16")
+    save(scorer, tmp_path / "model")
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    assert {name for name, tensor in stored.items() if tensor.dtype == torch.float32} == {"score.weight"}
+    assert torch.equal(stored["score.weight"], scorer.model.score.weight)
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["dtype"] == "bfloat16"
+    halved = load_scorer(tmp_path / "model")
+    assert halved.model.model.embed_tokens.weight.dtype == torch.bfloat16
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    ids = torch.tensor([[*TREE.prefix, *TREE.branches[0]]])
+    with torch.no_grad():
+        assert abs(plain(input_ids=ids).logits[0, 0] - scores(halved.model, pack([TREE]))[0]) < 0.05
+
+
+def endings(folder: Path) -> tuple[Any, Any]:
+    config = GenerationConfig.from_pretrained(folder)
+    return config.eos_token_id, config.pad_token_id
+
+
+def test_whoever_serves_it_stops_at_every_end_and_pads_with_none(
+    tokenizer: Tokenizer, folder: Path, tmp_path: Path
+):
+    assert endings(folder) == (2, 0)
+    assert not GenerationConfig.from_pretrained(folder)._from_model_config
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.generation_config = GenerationConfig(eos_token_id=[7, 9], pad_token_id=2, do_sample=True, top_p=0.9)
+    model.config.pad_token_id = 2  # as Llama is often told: padding is the end
+    model.save_pretrained(tmp_path / "chat")
+    tokenizer.save(tmp_path / "chat")
+    trainee = load_language_model(tmp_path / "chat", packed=True)
+    assert trainee.model.model.embed_tokens.padding_idx == 0  # the end of a message learns
+    save(trainee, tmp_path / "out")
+    assert endings(tmp_path / "out") == ([7, 9, 2], 0)
+    assert GenerationConfig.from_pretrained(tmp_path / "out").top_p == 0.9
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] == 0
+
+
+def test_the_chat_template_is_saved(folder: Path, tokenizer: Tokenizer, tmp_path: Path):
+    told = Tokenizer.from_backend(
+        tokenizer.backend, chat_template="{{ messages[0]['content'] }}", eos="<eos>"
+    )
+    save(LanguageModel(load_language_model(folder).model, told), tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == told.chat_template
+
+
+def test_all_files_are_as_readable_as_others(folder: Path):
+    assert {oct(file.stat().st_mode)[-3:] for file in folder.iterdir()} == {"644"}
+
+
+def test_what_contradicts_itself_is_refused_before_training_and_not_after(folder: Path):
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | {"do_sample": False, "top_p": 0.5}))
+    with pytest.raises(ModelError, match=r"generation_config\.json.*top_p"):
+        load_language_model(folder, packed=True)
+
+
+def test_a_model_in_training_writes_within_a_block(folder: Path):
+    trainee = load_language_model(folder, packed=True)
+    before = logprobs(trainee)
+    trainee.model.train()
+    with writing(trainee) as writer:
+        assert writer.model.config._attn_implementation == CONTINUATION
+        assert not writer.model.training
+        torch.testing.assert_close(plain_logprobs(writer.model), before, rtol=1e-5, atol=1e-5)
+    assert trainee.model.training
+    assert torch.equal(logprobs(trainee), before)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_language_model_reads_a_shared_prefix_as_it_reads_each_response(
+    family: str, tokenizer: Tokenizer, tmp_path: Path
+):
+    torch.manual_seed(0)
+    stock = AutoModelForCausalLM.from_config(CONFIGS[family]())
+    stock.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    found = logprobs(load_language_model(tmp_path, packed=True))
+    torch.testing.assert_close(found, plain_logprobs(stock), rtol=1e-4, atol=1e-4)
+
+
+def test_a_window_is_refused_for_training_and_not_for_writing(tokenizer: Tokenizer, tmp_path: Path):
+    AutoModelForCausalLM.from_config(MistralConfig(**SIZES, sliding_window=64)).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    load_language_model(tmp_path)
+    with pytest.raises(ModelError, match="sliding_window = 64"):
+        load_language_model(tmp_path, packed=True)

@@ -1,0 +1,195 @@
+"""Losses and all gradients equal those of TRL's trainers on the same weights and token ids, padded as they pad.
+
+TRL reads every response as a sequence of its own, we read them over shared prefixes. Both compute in fp32, and TRL cuts
+nothing. What TRL cannot be told (more than two responses) is tested against closed forms in `tests/training`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import datasets
+import pytest
+import torch
+import trl
+from torch import Tensor
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+from longrm.modeling.encoding import plant
+from longrm.modeling.heads import response_logprobs
+from longrm.modeling.shared_prefix import Packed, pack
+from longrm.training.batches import Example, MicroBatch
+from longrm.training.bradley_terry import BradleyTerry, RankingLoss
+from longrm.training.preference import Preference, PreferenceLoss
+
+from .conftest import TOLERANCE, deviation, engine, gradients, twins
+
+PLAIN = {
+    "bf16": False,
+    "activation_checkpointing": False,
+    "report_to": "none",
+    "use_cpu": True,
+    "disable_tqdm": True,
+    "max_length": None,
+}
+
+
+@pytest.fixture
+def table(rows) -> datasets.Dataset:
+    return datasets.Dataset.from_list([vars(row) for row in rows])
+
+
+def ids_of(examples: Sequence[Example], response: int) -> list[list[int]]:
+    return [[*own.tokens.prompt, *own.tokens.responses[response]] for own in examples]
+
+
+def unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
+def computed(trainer: Any, model: Any, batches: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """TRL's loss and gradients, a mean over batches of equal size."""
+    parts = [trainer.compute_loss(model, dict(batch)) for batch in batches]
+    return gradients(model, sum(parts) / len(parts))
+
+
+def collated(trainer: Any, *, apart: bool) -> list[dict[str, Any]]:
+    """All rows in one batch, or each in its own."""
+    rows = list(trainer.train_dataset)
+    groups = [[row] for row in rows] if apart else [rows]
+    return [trainer._prepare_inputs(trainer.data_collator(group)) for group in groups]
+
+
+def positions_run_on(micro: MicroBatch) -> MicroBatch:
+    packed = micro.packed
+    run_on = torch.arange(packed.layout.tokens)[None]
+    return replace(micro, packed=Packed(packed.input_ids, run_on, packed.layout))
+
+
+MARGINS = [0.3, 1.5, 0.0]
+REWARD = {
+    "plain": ({}, {}),
+    "centered": ({"centering": 0.3}, {"center_rewards_coefficient": 0.3}),
+}
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("margins", [None, MARGINS], ids=["no_margin", "margin"])
+@pytest.mark.parametrize("case", REWARD)
+def test_bradley_terry_equals_the_reward_trainer(
+    case, margins, kv_heads, table, examples, stock_tokenizer, tmp_path
+):
+    ours_told, theirs_told = REWARD[case]
+    stock, ours = twins("scores", kv_heads=kv_heads)
+    trainer = trl.RewardTrainer(
+        stock,
+        trl.RewardConfig(str(tmp_path), **PLAIN, **theirs_told),
+        train_dataset=table.add_column("margin", margins) if margins else table,
+        processing_class=stock_tokenizer,
+    )
+    (batch,) = collated(trainer, apart=False)
+    assert unpadded(batch["input_ids"], batch["attention_mask"]) == ids_of(examples, 0) + ids_of(examples, 1)
+    truth = computed(trainer, stock, [batch])
+    if margins:
+        examples = [replace(own, margin=margin) for own, margin in zip(examples, margins, strict=True)]
+    objective = BradleyTerry(RankingLoss(**ours_told))
+    assert deviation(engine(objective, ours, examples), truth) < TOLERANCE
+
+    bare = [replace(own, margin=0.1) for own in examples]
+    faults = {
+        "positions run on": engine(objective, ours, examples, positions_run_on),
+        "another margin": engine(objective, ours, bare),
+        "another centering": engine(BradleyTerry(RankingLoss(centering=0.1)), ours, examples),
+    }
+    for fault, found in faults.items():
+        assert deviation(found, truth) > 100 * TOLERANCE, fault
+
+
+SIMPO = {
+    "plain": ({"nll": 0.0}, {"cpo_alpha": 0.0}),
+    "smoothed": ({"nll": 0.0, "label_smoothing": 0.1}, {"cpo_alpha": 0.0, "label_smoothing": 0.1}),
+    "nll": ({"nll": 0.05}, {"cpo_alpha": 0.05}),
+}
+
+
+@pytest.mark.parametrize("kind", ["simpo", "logo"])
+@pytest.mark.parametrize("case", SIMPO)
+def test_simpo_equals_the_cpo_trainer(case, kind, table, examples, stock_tokenizer, tmp_path):
+    """So does LOGO, of one rejected response. Row by row, because TRL's `cpo_alpha` lets long responses weigh more."""
+    ours_told, theirs_told = SIMPO[case]
+    stock, ours = twins("logprobs")
+    plain = {**PLAIN, "max_length": 4096}  # None means 512 to this trainer; no row is as long as either
+    trainer = CPOTrainer(
+        stock,
+        CPOConfig(str(tmp_path), **plain, loss_type="simpo", beta=2.5, simpo_gamma=0.5, **theirs_told),
+        train_dataset=table,
+        processing_class=stock_tokenizer,
+    )
+    (batch,) = collated(trainer, apart=False)
+    for response, name in enumerate(["chosen", "rejected"]):
+        ids, labels = batch[f"{name}_input_ids"], batch[f"{name}_labels"]
+        assert unpadded(ids, batch[f"{name}_attention_mask"]) == ids_of(examples, response)
+        assert unpadded(ids, labels != -100) == [list(own.tokens.responses[response]) for own in examples]
+    truth = computed(trainer, stock, collated(trainer, apart=True))
+    told = PreferenceLoss(kind=kind, **ours_told)
+    found = engine(Preference(told), ours, examples)
+    assert deviation(found, truth) < TOLERANCE
+    together = deviation(found, computed(trainer, stock, [batch]))
+    assert together > 100 * TOLERANCE if case == "nll" else together < TOLERANCE
+
+    gamma = told.model_copy(update={"gamma": 0.5 * 2.5})
+    sums = told.model_copy(update={"kind": "dpo", "beta": 2.5})
+    faults = {
+        "positions run on": engine(Preference(told), ours, examples, positions_run_on),
+        "a gamma that beta scales": engine(Preference(gamma), ours, examples),
+        "sums for means": engine(Preference(sums, {own.id: [0.0, 0.0] for own in examples}), ours, examples),
+    }
+    for fault, found in faults.items():
+        assert deviation(found, truth) > 100 * TOLERANCE, fault
+
+
+DPO = {
+    "plain": ({"nll": 0.0}, {"loss_type": ["sigmoid"]}),
+    # "sigmoid" has no smoothing in TRL 1.16; "aot" of a single pair is the smoothed loss.
+    "smoothed": ({"nll": 0.0, "label_smoothing": 0.1}, {"loss_type": ["aot"], "label_smoothing": 0.1}),
+    "nll": ({"nll": 0.05}, {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.05]}),
+}
+
+
+# TRL 1.16 reads a property of transformers by its old name.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("case", DPO)
+def test_dpo_equals_the_dpo_trainer(case, table, examples, stock_tokenizer, tmp_path):
+    ours_told, theirs_told = DPO[case]
+    stock, ours = twins("logprobs")
+    stock_reference, our_reference = twins("logprobs", seed=1)
+    trainer = trl.DPOTrainer(
+        stock,
+        stock_reference,
+        trl.DPOConfig(str(tmp_path), **PLAIN, beta=0.3, **theirs_told),
+        train_dataset=table,
+        processing_class=stock_tokenizer,
+    )
+    (batch,) = collated(trainer, apart=False)
+    ids = batch["input_ids"]
+    assert unpadded(ids, batch["attention_mask"]) == ids_of(examples, 0) + ids_of(examples, 1)
+    responses = [list(own.tokens.responses[at]) for at in (0, 1) for own in examples]
+    assert unpadded(ids, batch["completion_mask"]) == responses
+    truth = computed(trainer, stock, collated(trainer, apart=True))
+    with torch.no_grad():
+        reference = {
+            own.id: [one.sum().item() for one in response_logprobs(our_reference, pack(plant([own.tokens])))]
+            for own in examples
+        }
+    told = PreferenceLoss(kind="dpo", beta=0.3, **ours_told)
+    assert deviation(engine(Preference(told, reference), ours, examples), truth) < TOLERANCE
+
+    means = told.model_copy(update={"kind": "simpo", "gamma": 0.0})
+    no_reference = {own.id: [0.0, 0.0] for own in examples}
+    faults = {
+        "positions run on": engine(Preference(told, reference), ours, examples, positions_run_on),
+        "means for sums": engine(Preference(means), ours, examples),
+        "no reference": engine(Preference(told, no_reference), ours, examples),
+    }
+    for fault, found in faults.items():
+        assert deviation(found, truth) > 100 * TOLERANCE, fault

@@ -1,0 +1,113 @@
+import gc
+import json
+
+import pytest
+
+from longrm.data import write
+from longrm.modeling.loading import ModelShape, new_language_model, save
+from longrm.runs.logs import Log
+from longrm.runs.records import StepRecord
+from longrm.training.run import RECIPES
+from longrm.worlds import Plan, generate, words
+
+TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_collections():
+    """Every training collects garbage as it begins: spare it the half second of walking through torch."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def comparisons(tmp_path_factory):
+    """Twelve comparisons of three responses each."""
+    path = tmp_path_factory.mktemp("comparisons") / "comparisons.jsonl"
+    write(path, generate(Plan("records", 64, responses=3, seed=3), 12, words()))
+    return path
+
+
+@pytest.fixture(scope="session")
+def demonstrations(comparisons, tmp_path_factory):
+    """The best response of each comparison, to be imitated."""
+    path = tmp_path_factory.mktemp("demonstrations") / "demonstrations.jsonl"
+    rows = [json.loads(line) for line in comparisons.read_text().splitlines()]
+    told = [
+        {"id": row["id"], "prompt": row["prompt"], "completion": row["responses"][row["ranks"].index(1)]}
+        for row in rows
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in told))
+    return path
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory):
+    """The folder of a small language model."""
+    folder = tmp_path_factory.mktemp("base") / "model"
+    shape = ModelShape(layers=2, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.1)
+    save(new_language_model(shape, words(), seed=5), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recipe(comparisons, demonstrations, base):
+    """Makes a small recipe; `a__b=value` changes one setting. Adapters change the small language model."""
+
+    def make(objective, **changes):
+        path = demonstrations if objective == "sft" else comparisons
+        tree = {
+            "model": {"new": dict(TINY)},
+            "data": {"path": str(path), "per_step": 4},
+            "optimizer": {"steps": 8, "learning_rate": 3e-3},
+            "checkpoint": {"every": 3},
+        }
+        for dotted, value in changes.items():
+            *parents, last = dotted.split("__")
+            below = tree
+            for parent in parents:
+                below = below.setdefault(parent, {})
+            below[last] = value
+        if "lora" in tree["model"]:
+            tree["model"] = {"path": str(base), **tree["model"]}
+            del tree["model"]["new"]
+        return RECIPES[objective].model_validate(tree)
+
+    return make
+
+
+@pytest.fixture
+def stop():
+    """The error that interrupts a run, and the progress that raises it after a step."""
+
+    def at(step):
+        def progress(label, done, total):
+            if label == "training" and done == step:
+                raise Stop
+
+        return progress
+
+    return Stop, at
+
+
+@pytest.fixture
+def steps_of():
+    """The steps that a run folder logs."""
+    return lambda folder: list(Log(folder / "steps.jsonl", StepRecord))
+
+
+@pytest.fixture
+def results_of():
+    """All bytes of a run folder that clocks and the place of the folder do not change."""
+
+    def read(folder):
+        logs = ("steps.jsonl", "contexts.jsonl", "summary.json", "evaluations.jsonl", "reference.jsonl")
+        paths = [folder / name for name in logs] + sorted((folder / "model").rglob("*.safetensors"))
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.exists()}
+
+    return read

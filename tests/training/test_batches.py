@@ -1,0 +1,160 @@
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longrm.errors import DataError
+from longrm.modeling.encoding import Encoded
+from longrm.modeling.loading import ModelShape, new_language_model, new_scorer
+from longrm.training.batches import Batches, Example
+from longrm.training.bradley_terry import BradleyTerry, RankingLoss
+from longrm.training.data import GeneratedSource, World
+from longrm.training.sft import SFT
+from longrm.worlds import words
+
+SHAPE = ModelShape(layers=2, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.2)
+
+
+@dataclass
+class Fixed:
+    """The same examples for every step."""
+
+    examples: list[Example]
+
+    def batch(self, step, length):
+        return self.examples
+
+
+def example(prompt, *responses, name="x"):
+    return Example(name, Encoded(prompt, responses), tuple(range(1, len(responses) + 1)), name)
+
+
+def prepared(examples, *, budget, objective=None, limit=10_000):
+    objective = objective or BradleyTerry(RankingLoss())
+    return Batches(Fixed(examples), objective, budget=budget, limit=limit, curriculum=None).prepare(0)
+
+
+def sequences(micro):
+    """Of every response: what its last token sees, and which of these tokens are its own."""
+    ids, found = micro.packed.input_ids[0].tolist(), []
+    start, branches = 0, iter(micro.response_targets())
+    for tree in micro.packed.layout.trees:
+        fork = begin = start + tree.prefix
+        for length in tree.branches:
+            own = [ids[at] for at in next(branches)]
+            found.append((ids[start:fork] + ids[begin : begin + length], own))
+            begin += length
+        start = begin
+    return found
+
+
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=8)
+responses = st.lists(st.lists(st.integers(2, 3), min_size=1, max_size=3), min_size=2, max_size=3)
+examples = st.lists(
+    st.builds(lambda prompt, own: example(prompt, *own), prompts, responses), min_size=1, max_size=8
+)
+
+
+@given(examples, st.integers(1, 60))
+@settings(max_examples=150)
+def test_micro_batches_hold_every_response_after_its_prompt_once_and_fit(given_examples, budget):
+    step = prepared(given_examples, budget=budget)
+    held = [one for micro in step.micro_batches for one in micro.examples]
+    assert sorted(map(id, held)) == sorted(map(id, given_examples))
+    for micro in step.micro_batches:
+        wanted = [
+            ([*one.tokens.prompt, *response], [*response])
+            for one in micro.examples
+            for response in one.tokens.responses
+        ]
+        assert sequences(micro) == wanted
+        assert micro.packed.layout.tokens <= budget or len(micro.examples) == 1
+        assert micro.weight == pytest.approx(len(micro.examples) / len(given_examples))
+    assert sum(micro.weight for micro in step.micro_batches) == pytest.approx(1.0)
+
+
+@given(examples, st.integers(1, 60))
+@settings(max_examples=50)
+def test_no_two_micro_batches_are_half_empty(given_examples, budget):
+    sizes = [micro.packed.layout.tokens for micro in prepared(given_examples, budget=budget).micro_batches]
+    assert all(one + other > budget for one, other in pairwise(sorted(sizes)))
+
+
+def test_large_and_small_examples_fill_each_other_up():
+    """In the order given, a series of neighbors would need six micro-batches."""
+    sizes = [7, 5, 7, 5, 7, 5, 3, 3, 3]
+    given_examples = [example([number] * (size - 2), [50], [51]) for number, size in enumerate(sizes)]
+    step = prepared(given_examples, budget=10)
+    held = sorted(micro.packed.layout.tokens for micro in step.micro_batches)
+    assert held == [5, 10, 10, 10, 10]
+
+
+def test_prompts_that_share_a_document_are_one_tree_wherever_they_stand_in_the_step():
+    document, other = list(range(20)), list(range(30, 50))
+    given_examples = [
+        example([*start, 60 + number], [70, number], [71], name=str(number))
+        for number, start in enumerate([document, other] * 3)
+    ]
+    (micro,) = prepared(given_examples, budget=200).micro_batches
+    assert [(tree.prefix, len(tree.branches)) for tree in micro.packed.layout.trees] == [(20, 6), (20, 6)]
+    # A budget that a whole tree exceeds parts it, and the document is read once for each part.
+    parts = prepared(given_examples, budget=32).micro_batches
+    assert [[tree.prefix for tree in part.packed.layout.trees] for part in parts] == [[20]] * 2 + [[21]] * 2
+
+
+def test_trees_of_one_shape_stand_together():
+    given_examples = [example([number] * (4 + number % 2), [50], [51]) for number in range(8)]
+    (micro,) = prepared(given_examples, budget=1000).micro_batches
+    assert [number for _, number in micro.packed.layout.runs()] == [4, 4]
+
+
+def test_a_world_is_read_with_every_context_once():
+    source = GeneratedSource(World(tokens_per_step=16 * 128, responses_per_step=256), words(), "comparison")
+    micro_batches = prepared(source.batch(0, 128), budget=10_000).micro_batches
+    trees = [tree for micro in micro_batches for tree in micro.packed.layout.trees]
+    assert [len(tree.branches) for tree in trees] == [16] * 16
+    assert all(tree.prefix > 80 for tree in trees)
+    assert len(micro_batches) == 1
+
+
+def test_a_row_that_the_model_cannot_read_is_named():
+    with pytest.raises(DataError, match="'x' has 12 tokens and the model reads 11; leave it out"):
+        prepared([example([1] * 10, [2, 3], [4])], budget=100, limit=11)
+    assert prepared([example([1] * 10, [2, 3], [4])], budget=100, limit=12).length == 10
+
+
+def gradient(model, objective, step, weights=None):
+    """The gradient of a step: of the weighted sum over its micro-batches."""
+    model.zero_grad()
+    for micro, weight in zip(
+        step.micro_batches, weights or [micro.weight for micro in step.micro_batches], strict=True
+    ):
+        loss, _ = objective.loss(model, micro)
+        (loss * weight).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def off(one, other):
+    return float((one - other).norm() / other.norm())
+
+
+@pytest.mark.parametrize("kind", ["bradley_terry", "sft"])
+def test_neither_packing_nor_order_changes_the_gradient(kind):
+    world = World(responses=(2, 4), tokens_per_step=640, responses_per_step=16)
+    imitates = kind == "sft"
+    rows = GeneratedSource(world, words(), "demonstration" if imitates else "comparison").batch(0, 160)
+    assert len({len(row.tokens.responses[0]) for row in rows}) > 1, "answers of one and of several tokens"
+    objective = SFT() if imitates else BradleyTerry(RankingLoss())
+    model = (new_language_model if imitates else new_scorer)(SHAPE, words(), seed=0).model.train()
+    whole = gradient(model, objective, prepared(rows, budget=10**6, objective=objective))
+    for budget, own in ((1, rows), (400, rows), (400, rows[::-1]), (10**6, rows[::-1])):
+        step = prepared(own, budget=budget, objective=objective)
+        assert (len(step.micro_batches) > 1) == (budget < 10**6)
+        assert off(gradient(model, objective, step), whole) < 2e-5
+    # Micro-batches that count the same, whatever they hold, give another gradient.
+    unequal = prepared(rows, budget=400, objective=objective)
+    flat = [1 / len(unequal.micro_batches)] * len(unequal.micro_batches)
+    assert off(gradient(model, objective, unequal, flat), whole) > 2e-3

@@ -1,0 +1,193 @@
+"""Evaluation while training goes on: when, of what, and which model is kept."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longrm.cli.evaluating import evaluator_of
+from longrm.errors import ConfigError
+from longrm.evaluation.run import Evaluation
+from longrm.evaluation.run import run as evaluate
+from longrm.modeling.attention import NAME
+from longrm.modeling.loading import LanguageModel
+from longrm.runs.progress import silent
+from longrm.training.checkpoints import saved_steps
+from longrm.training.run import run
+from longrm.training.settings import EvaluationSettings
+
+
+class Judge:
+    """An evaluator with figures made up, which keeps what it saw."""
+
+    def __init__(self, values, *, broken_at=None):
+        self.values = values
+        self.broken_at = broken_at
+        self.steps = []
+        self.weights = {}
+
+    def __call__(self, trainee, folder):
+        step = int(folder.name)
+        self.steps.append(step)
+        torch.rand(7)
+        if self.broken_at == step:
+            raise KeyboardInterrupt
+        trainee.model.eval()
+        self.weights[step] = {name: w.detach().clone() for name, w in trainee.model.state_dict().items()}
+        return {"metrics": {"overall": {"pair_accuracy": {"value": self.values[step]}}}}
+
+
+EVALUATION = {"every": 2, "keep_best": True, "settings": {"bench": "probe"}}
+VALUES = {2: 0.5, 4: 0.9, 6: None, 7: 0.9}
+
+
+def settings_of(recipe, **changes):
+    return recipe("bradley_terry", evaluation=EVALUATION, optimizer__steps=7, **changes)
+
+
+def test_the_best_model_is_kept_and_said(tmp_path, recipe):
+    judge = Judge(VALUES)
+    summary = run(settings_of(recipe), tmp_path / "run", evaluator=judge)
+    assert judge.steps == [2, 4, 6, 7]
+    values = {"2": 0.5, "4": 0.9, "6": None, "7": 0.9}
+    assert summary["evaluations"] == {"metric": "pair_accuracy", "values": values, "best": 4}
+    assert summary["model_step"] == 4
+    kept = load_file(tmp_path / "run/model/model.safetensors")
+    assert all(torch.equal(weight, judge.weights[4][name]) for name, weight in kept.items())
+    assert not all(torch.equal(weight, judge.weights[7][name]) for name, weight in kept.items())
+
+
+def test_the_last_model_is_kept_where_the_best_is_not_asked_for(tmp_path, recipe):
+    judge = Judge(VALUES)
+    settings = recipe("bradley_terry", evaluation={**EVALUATION, "keep_best": False}, optimizer__steps=7)
+    summary = run(settings, tmp_path / "run", evaluator=judge)
+    assert (summary["evaluations"]["best"], summary["model_step"]) == (4, 7)
+    kept = load_file(tmp_path / "run/model/model.safetensors")
+    assert all(torch.equal(weight, judge.weights[7][name]) for name, weight in kept.items())
+    assert not (tmp_path / "run/best").exists()
+
+
+def test_evaluations_disturb_nothing(tmp_path, recipe, results_of):
+    """Neither the steps nor the random state, though the evaluator draws."""
+    plain = recipe("bradley_terry", optimizer__steps=7)
+    judged = recipe("bradley_terry", optimizer__steps=7, evaluation={**EVALUATION, "keep_best": False})
+    run(plain, tmp_path / "plain")
+    run(judged, tmp_path / "judged", evaluator=Judge(VALUES))
+    one, other = (
+        {name: held for name, held in results_of(tmp_path / run_).items() if "summary" not in name}
+        for run_ in ("plain", "judged")
+    )
+    other.pop("evaluations.jsonl")
+    assert one == other
+    states = [
+        torch.load(tmp_path / f / "checkpoints/7/rng_state.pth", weights_only=False)
+        for f in ("plain", "judged")
+    ]
+    assert torch.equal(states[0]["cpu"], states[1]["cpu"])
+
+
+@pytest.mark.parametrize("broken_at", [2, 4, 7])
+def test_a_run_killed_in_an_evaluation_repeats_no_other(tmp_path, recipe, results_of, broken_at):
+    settings = settings_of(recipe)
+    whole = run(settings, tmp_path / "whole", evaluator=Judge(VALUES))
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, tmp_path / "cut", evaluator=Judge(VALUES, broken_at=broken_at))
+    assert saved_steps(tmp_path / "cut") == [broken_at], "an evaluation is of what a checkpoint holds"
+    judge = Judge(VALUES)
+    assert run(settings, tmp_path / "cut", evaluator=judge) == whole
+    assert judge.steps == [step for step in VALUES if step >= broken_at]
+    assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
+
+
+def test_a_run_stopped_between_evaluations_repeats_none(tmp_path, recipe, stop, results_of):
+    settings, (stopped, at) = settings_of(recipe), stop
+    whole = run(settings, tmp_path / "whole", evaluator=Judge(VALUES))
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "cut", evaluator=Judge(VALUES), progress=at(5))
+    judge = Judge(VALUES)
+    assert run(settings, tmp_path / "cut", evaluator=judge) == whole
+    assert judge.steps == [6, 7]
+    assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
+
+
+def test_evaluations_of_weights_that_are_lost_are_made_anew(tmp_path, recipe, stop):
+    settings, (stopped, at) = settings_of(recipe, checkpoint={"every": 3, "keep": 9}), stop
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "run", evaluator=Judge(VALUES), progress=at(5))
+    for step in (3, 4):
+        (tmp_path / f"run/checkpoints/{step}").rename(tmp_path / f"lost-{step}")
+    (tmp_path / "run/evaluations/4").mkdir(parents=True)
+    judge = Judge(VALUES)
+    run(settings, tmp_path / "run", evaluator=judge)
+    assert judge.steps == [4, 6, 7]
+    assert not (tmp_path / "run/evaluations/4").exists()
+
+
+def test_a_recipe_with_evaluations_needs_an_evaluator(tmp_path, recipe):
+    with pytest.raises(ConfigError, match=r"give run\(\) an evaluator"):
+        run(settings_of(recipe), tmp_path / "run")
+
+
+def test_a_figure_that_the_evaluation_lacks_is_named(tmp_path, recipe):
+    settings = recipe("bradley_terry", evaluation={**EVALUATION, "metric": "top1"})
+    with pytest.raises(
+        ConfigError, match="evaluation.metric: the evaluation has no 'top1'; it has pair_accuracy"
+    ):
+        run(settings, tmp_path / "run", evaluator=Judge(VALUES))
+
+
+SETTINGS = {
+    "bench": "probe",
+    "probe": {"cells": [{"lengths": [64], "groups": 4, "per_group": 2}]},
+    "judging": {"resamples": 100},
+    "judge": {"max_tokens": 4, "retries": 0, "format": "pointwise"},
+}
+
+
+@pytest.mark.parametrize("objective", ["bradley_terry", "preference"])
+def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, objective, results_of):
+    evaluation = {"every": 4, "settings": SETTINGS}
+    seen = []
+    inner = evaluator_of(EvaluationSettings.model_validate(evaluation), silent)
+
+    def evaluator(trainee, folder):
+        summary = inner(trainee, folder)
+        seen.append((isinstance(trainee, LanguageModel), trainee.model.config._attn_implementation))
+        return summary
+
+    judged = recipe(objective, evaluation=evaluation)
+    run(judged, tmp_path / "run", evaluator=evaluator)
+    assert seen == [(objective == "preference", NAME)] * 2
+    in_memory = json.loads((tmp_path / "run/evaluations/8/summary.json").read_text())
+    assert in_memory["model"] == "run at step 8"
+    saved = evaluate(
+        Evaluation.model_validate(SETTINGS | {"model": str(tmp_path / "run/model")}), tmp_path / "saved"
+    )
+    saved["model"] = in_memory["model"]
+    assert saved == in_memory
+    judgments = [(tmp_path / at / "judgments.jsonl").read_bytes() for at in ("run/evaluations/8", "saved")]
+    earlier = (tmp_path / "run/evaluations/4/judgments.jsonl").read_bytes()
+    assert judgments[0] == judgments[1]
+    assert objective == "preference" or earlier != judgments[0], "the control: other weights judge otherwise"
+    run(recipe(objective), tmp_path / "plain")
+    assert results_of(tmp_path / "plain")["steps.jsonl"] == results_of(tmp_path / "run")["steps.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bench": "probe", "prob": 1}, "evaluation.settings: unknown key 'prob'; did you mean 'probe'?"),
+        ({}, "evaluation.settings: the setting 'bench' is required"),
+        (
+            {"bench": "probe", "model": "x"},
+            "evaluation.settings.model: the model that is trained is evaluated",
+        ),
+        ({"bench": "prob"}, "no benchmark 'prob'; did you mean 'probe'?"),
+        ({"bench": "probe", "judging": {"sede": 1}}, "unknown key 'judging.sede'; did you mean 'seed'?"),
+    ],
+)
+def test_settings_of_evaluations_are_checked_before_training(settings, message):
+    with pytest.raises(ConfigError) as caught:
+        evaluator_of(EvaluationSettings(settings=settings), silent)
+    assert message in str(caught.value)

@@ -1,0 +1,119 @@
+"""The reference of DPO: log-probabilities by the model at its start, computed once."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from longrm.errors import DataError
+from longrm.modeling.encoding import Encoded
+from longrm.runs.logs import Log
+from longrm.runs.progress import silent
+from longrm.runs.records import ReferenceRecord
+from longrm.training.batches import Example
+from longrm.training.reference import reference_logprobs
+from longrm.training.run import run
+from longrm.training.start import start_of
+
+
+@pytest.fixture(scope="module")
+def examples():
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(count):
+        return torch.randint(5, 60, (count,), generator=generator).tolist()
+
+    shapes = [(13, 3, 5), (21, 4, 4, 7), (9, 2), (30, 6, 1, 1)]
+    return [
+        Example(f"e{at}", Encoded(tokens(p), [tokens(r) for r in rs]), tuple(range(1, 1 + len(rs))), f"d{at}")
+        for at, (p, *rs) in enumerate(shapes)
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(recipe, base):
+    return start_of(recipe("preference", model={"path": str(base)}), "language_model").model
+
+
+def computed(model, examples, folder, budget=60, progress=silent):
+    return reference_logprobs(model, examples, folder, budget=budget, progress=progress)
+
+
+def test_it_is_what_plain_transformers_says_of_every_response_alone(tmp_path, model, base, examples):
+    plain = AutoModelForCausalLM.from_pretrained(base).eval()
+    found = computed(model, examples, tmp_path)
+    for example in examples:
+        prompt = list(example.tokens.prompt)
+        for response, value in zip(example.tokens.responses, found[example.id], strict=True):
+            ids = torch.tensor([prompt + list(response)])
+            with torch.no_grad():
+                logprobs = plain(ids).logits[0].log_softmax(-1)
+            own = range(len(prompt), ids.shape[1])
+            expected = sum(logprobs[at - 1, ids[0, at]].item() for at in own)
+            assert value == pytest.approx(expected, rel=1e-5)
+            shifted = sum(logprobs[at, ids[0, at]].item() for at in own)
+            assert value != pytest.approx(shifted, rel=1e-3), "the control: one token off is seen"
+
+
+@pytest.mark.parametrize("lines", [0, 1, 3])
+def test_what_was_interrupted_ends_in_the_same_bytes_and_computes_the_rest(tmp_path, model, examples, lines):
+    whole = computed(model, examples, tmp_path)
+    log = tmp_path / "reference.jsonl"
+    before = log.read_bytes()
+    log.write_bytes(b"".join(before.splitlines(keepends=True)[:lines]) + b'{"id": "half')
+    batches = []
+    assert computed(model, examples, tmp_path, progress=lambda *told: batches.append(told)) == whole
+    assert log.read_bytes() == before
+    assert [done for _, done, _ in batches][-1] == len(examples)
+
+
+def test_what_is_there_is_not_computed_again(tmp_path, model, examples):
+    computed(model, examples, tmp_path)
+    log = tmp_path / "reference.jsonl"
+    log.write_text(log.read_text().replace('"id":"e2","logprobs":[-', '"id":"e2","logprobs":[-1000'))
+    assert computed(model, examples, tmp_path)["e2"][0] < -10_000
+
+
+def test_rows_of_one_id_are_refused(tmp_path, model, examples):
+    with pytest.raises(DataError, match="two rows have the id 'e0'"):
+        computed(model, [*examples, examples[0]], tmp_path)
+
+
+def test_a_fresh_adapter_changes_no_reference_and_a_training_no_more(tmp_path, recipe, base, stop):
+    """The reference is that of the start, also for a run that continues after many steps."""
+    stopped, at = stop
+    changes = {"loss": {"kind": "dpo", "nll": 0.0}, "stall_steps": 0}
+    full = recipe("preference", model={"path": str(base)}, **changes)
+    lora = recipe("preference", model__lora={"rank": 2}, **changes)
+    run(full, tmp_path / "full")
+    with pytest.raises(stopped):
+        run(lora, tmp_path / "lora", progress=at(5))
+    run(lora, tmp_path / "lora")
+    one, other = (
+        {record.id: record.logprobs for record in Log(tmp_path / name / "reference.jsonl", ReferenceRecord)}
+        for name in ("full", "lora")
+    )
+    assert len(one) == 12
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        assert other[name] == pytest.approx(values, rel=1e-6)
+
+
+def test_the_first_loss_is_that_of_equal_models(tmp_path, recipe, steps_of):
+    """log 2 before the first update, for policy and reference are one; less after it."""
+    changes = {
+        "loss": {"kind": "dpo", "nll": 0.0},
+        "optimizer__warmup": 0.0,
+        "optimizer__learning_rate": 1e-2,
+    }
+    run(recipe("preference", **changes), tmp_path / "run")
+    losses = [record.loss for record in steps_of(tmp_path / "run")]
+    assert losses[0] == pytest.approx(0.693147, abs=1e-5)
+    assert min(losses[1:]) < 0.68
+
+
+def test_data_without_an_end_is_refused_before_any_work(recipe):
+    world = {"world": {"name": "records"}}
+    changes = {"data": world, "curriculum": {"lengths": [64]}}
+    assert recipe("preference", **changes).loss.kind == "logo"
+    with pytest.raises(ValueError, match=r'loss.kind = "dpo" asks .* generated data has no end'):
+        recipe("preference", loss={"kind": "dpo"}, **changes)

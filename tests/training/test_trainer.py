@@ -1,0 +1,252 @@
+"""The loop: what a stopped run continues to, when it is saved, and how it fails."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.integrations import integration_utils
+
+from longrm.errors import ConfigError, RunError, TrainingError
+from longrm.runs.logs import Log
+from longrm.runs.records import TimingRecord
+from longrm.training import run as running
+from longrm.training.bradley_terry import BradleyTerry
+from longrm.training.checkpoints import saved_steps
+from longrm.training.run import run
+
+LORA = {"rank": 2, "alpha": 4.0}
+WAYS = {
+    "accumulated": ("bradley_terry", {"memory__tokens_per_forward": 1}),
+    "bfloat16": ("sft", {"model__precision": "bfloat16"}),
+    "lora": ("bradley_terry", {"model__lora": LORA}),
+    "lora, bfloat16, accumulated": (
+        "preference",
+        {"model__lora": LORA, "model__precision": "bfloat16", "memory__tokens_per_forward": 1},
+    ),
+    "dpo, checkpointing": ("preference", {"loss__kind": "dpo", "memory__checkpointing": True}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stopped_run_continues_to_the_same_bytes(tmp_path, recipe, stop, results_of, way):
+    objective, changes = WAYS[way]
+    settings, (stopped, at) = recipe(objective, **changes), stop
+    whole = run(settings, tmp_path / "whole")
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "cut", progress=at(5))
+    assert saved_steps(tmp_path / "cut") == [3]
+    assert run(settings, tmp_path / "cut") == whole
+    assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
+    assert len(results_of(tmp_path / "cut")) >= 4
+
+
+def test_a_checkpoint_that_lost_a_bit_ends_in_other_bytes(tmp_path, recipe, stop, results_of):
+    """The control: the comparison above sees what one weight of a checkpoint does."""
+    settings, (stopped, at) = recipe("bradley_terry"), stop
+    run(settings, tmp_path / "whole")
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "cut", progress=at(5))
+    path = tmp_path / "cut/checkpoints/3/trained.safetensors"
+    weights = load_file(path)
+    weights["score.weight"][0, 0] *= 1 + 2**-20
+    save_file(weights, path)
+    run(settings, tmp_path / "cut")
+    assert results_of(tmp_path / "cut") != results_of(tmp_path / "whole")
+
+
+def test_a_checkpoint_holds_what_is_trained_and_no_pickled_settings(tmp_path, recipe):
+    run(recipe("bradley_terry", model__lora=LORA), tmp_path / "run")
+    stored = load_file(tmp_path / "run/checkpoints/8/trained.safetensors")
+    assert any("lora" in name for name in stored)
+    assert any("score" in name for name in stored)
+    assert not any("embed_tokens" in name for name in stored)
+    assert not (tmp_path / "run/checkpoints/8/training_args.bin").exists()
+
+
+def test_checkpoints_of_another_model_are_refused(tmp_path, recipe, stop):
+    settings, (stopped, at) = recipe("bradley_terry"), stop
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "run", progress=at(5))
+    path = tmp_path / "run/checkpoints/3/trained.safetensors"
+    save_file({"other": torch.zeros(1)}, path)
+    with pytest.raises(RunError, match="holds the weights of another model"):
+        run(settings, tmp_path / "run")
+    path.write_bytes(b"damaged")
+    with pytest.raises(RunError, match=r"trained.safetensors cannot be read .*; remove "):
+        run(settings, tmp_path / "run")
+
+
+def ticking(seconds):
+    return itertools.count(0.0, seconds).__next__
+
+
+def test_checkpoints_by_the_clock_change_nothing_but_what_is_kept(tmp_path, recipe, stop, results_of):
+    stopped, at = stop
+    rare = recipe("bradley_terry", checkpoint={"every": 100, "keep": 9})
+    often = recipe("bradley_terry", checkpoint={"every": 100, "keep": 9, "minutes": 1.0})
+    whole = run(rare, tmp_path / "whole", clock=ticking(10.0))
+    assert saved_steps(tmp_path / "whole") == [8], "the last step alone"
+    with pytest.raises(stopped):
+        run(often, tmp_path / "cut", progress=at(6), clock=ticking(10.0))
+    saved = saved_steps(tmp_path / "cut")
+    assert saved
+    assert all(0 < step < 6 for step in saved)
+    assert len(saved) < 5, "not after every step"
+    assert run(often, tmp_path / "cut", clock=ticking(0.0)) == whole
+    assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [8]), (2, [6, 8]), (9, [3, 6, 8])])
+def test_the_latest_checkpoints_are_kept(tmp_path, recipe, keep, kept):
+    run(recipe("bradley_terry", checkpoint__keep=keep), tmp_path / "run")
+    assert saved_steps(tmp_path / "run") == kept
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path, recipe, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    settings = recipe("bradley_terry")
+    with monkeypatch.context() as patched:
+        patched.setattr("longrm.training.trainer.write_weights", full)
+        with pytest.raises(
+            RunError, match=r"cannot write a checkpoint to .*No space left on device; make room"
+        ):
+            run(settings, tmp_path / "run")
+    assert run(settings, tmp_path / "run")["steps"] == 8, "what was half written is in nobody's way"
+
+
+def test_memory_and_cadence_may_change_while_a_run_continues(tmp_path, recipe, stop):
+    stopped, at = stop
+    with pytest.raises(stopped):
+        run(recipe("bradley_terry"), tmp_path / "run", progress=at(5))
+    other = {"memory__tokens_per_forward": 100, "checkpoint__every": 2}
+    with pytest.raises(RunError, match=r"optimizer\.learning_rate: 0\.003 -> 0\.1"):
+        run(recipe("bradley_terry", optimizer__learning_rate=0.1, **other), tmp_path / "run")
+    assert run(recipe("bradley_terry", **other), tmp_path / "run")["steps"] == 8
+    assert saved_steps(tmp_path / "run") == [8]
+
+
+def test_token_counts_go_on_where_a_stopped_run_was(tmp_path, recipe, stop, steps_of):
+    """A trap of the field: counts that restart on resume."""
+    settings, (stopped, at) = recipe("bradley_terry"), stop
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "run", progress=at(5))
+    summary = run(settings, tmp_path / "run")
+    steps = steps_of(tmp_path / "run")
+    assert summary["tokens"] == sum(record.tokens for record in steps) > 4 * steps[0].tokens
+    timing = list(Log(tmp_path / "run/timing.jsonl", TimingRecord))
+    assert [record.tokens for record in timing] == [record.tokens for record in steps]
+
+
+def test_a_stall_is_seen_across_a_stop(tmp_path, recipe, stop):
+    settings = recipe("bradley_terry", stall_steps=7, optimizer__learning_rate=1e-12)
+    stopped, at = stop
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "run", progress=at(5))
+    with pytest.raises(
+        TrainingError, match=r"stalled at 0\.\d+ over 7 steps \(a model that knows nothing has 0\.693"
+    ):
+        run(settings, tmp_path / "run")
+
+
+def test_an_objective_without_a_chance_loss_never_stalls(tmp_path, recipe):
+    assert run(recipe("sft", stall_steps=2, optimizer__learning_rate=1e-12), tmp_path / "run")["steps"] == 8
+
+
+def test_a_cosine_ends_at_its_floor(tmp_path, recipe, steps_of):
+    run(recipe("bradley_terry", optimizer__floor=0.1, optimizer__warmup=0.25), tmp_path / "run")
+    rates = [record.learning_rate for record in steps_of(tmp_path / "run")]
+    cosine = [0.5 * (1 + math.cos(math.pi * done / 6)) for done in range(6)]
+    assert rates == pytest.approx([0.0, 1.5e-3, *(3e-3 * (0.1 + 0.9 * share) for share in cosine)])
+
+
+def test_what_is_no_number_is_named_with_its_examples(tmp_path, recipe, monkeypatch):
+    loss = BradleyTerry.loss
+
+    def broken(self, model, micro):
+        value, figures = loss(self, model, micro)
+        return value * math.nan, figures
+
+    monkeypatch.setattr(BradleyTerry, "loss", broken)
+    with pytest.raises(
+        TrainingError, match=r"the loss of step 1 is nan, from 'records-64-[^']+'.* and 1 more; try"
+    ):
+        run(recipe("bradley_terry"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried"
+        ),
+    ],
+)
+def test_memory_that_ran_out_names_the_longest_example_and_what_to_change(
+    tmp_path, recipe, monkeypatch, error
+):
+    def greedy(self, model, micro):
+        raise error
+
+    monkeypatch.setattr(BradleyTerry, "loss", greedy)
+    message = (
+        r"memory ran out in step 1, whose longest example is 'records-.*' \(\d+ tokens with 3 responses\)"
+    )
+    with pytest.raises(
+        TrainingError, match=message + r".*memory\.tokens_per_forward.*model\.lora.*longrm plan"
+    ):
+        run(recipe("bradley_terry"), tmp_path / "run")
+
+
+def test_another_error_of_torch_is_not_taken_for_one_of_memory(tmp_path, recipe, monkeypatch):
+    def broken(self, model, micro):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(BradleyTerry, "loss", broken)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        run(recipe("bradley_terry"), tmp_path / "run")
+
+
+class Tracker(transformers.TrainerCallback):
+    told: list = []  # noqa: RUF012 (transformers makes the object; the test reads the class)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.told.append((state.global_step, dict(logs)))
+
+
+def test_trackers_are_told_every_step(tmp_path, recipe, steps_of, monkeypatch, capsys):
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "stub", Tracker)
+    monkeypatch.setattr(running, "get_available_reporting_integrations", lambda: ["stub"])
+    Tracker.told.clear()
+    run(recipe("bradley_terry", report_to=["stub"]), tmp_path / "run", clock=ticking(0.5))
+    assert [step for step, _ in Tracker.told] == list(range(1, 9))
+    for record, (_, figures) in zip(steps_of(tmp_path / "run"), Tracker.told, strict=True):
+        assert (
+            figures.items()
+            >= {
+                "loss": record.loss,
+                "accuracy": record.accuracy,
+                "learning_rate": record.learning_rate,
+                "grad_norm": record.grad_norm,
+                "tokens": record.tokens,
+                "tokens_per_second": 2 * record.tokens,
+            }.items()
+        )
+    assert capsys.readouterr().out == "", "nothing is printed beside"
+
+
+def test_trackers_that_are_not_there_are_named_before_any_work(tmp_path, recipe, monkeypatch):
+    with pytest.raises(ConfigError, match="there is no tracker 'wandbb'; did you mean 'wandb'?"):
+        run(recipe("sft", report_to=["wandbb"]), tmp_path / "run")
+    monkeypatch.setattr(running, "get_available_reporting_integrations", list)
+    with pytest.raises(
+        ConfigError, match=r"the package of 'tensorboard' is missing; install it \(pip install"
+    ):
+        run(recipe("sft", report_to=["tensorboard"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

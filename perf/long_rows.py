@@ -1,7 +1,9 @@
-"""A load test on real rows: one epoch of Bradley-Terry training with the shared prefix, on a tiny model.
+"""A load test on real rows: one epoch of a training on a tiny model, and both layouts on the shortest rows.
 
 A byte-level BPE tokenizer is trained on the rows themselves. The arm with separate sequences takes the shortest
-rows only. It makes no claim of quality: the model is random and small.
+rows only, one response at a time, with transformers' SDPA and heads at response positions only. Of
+demonstrations, which have one completion each, both arms compute the same. It makes no claim of quality: the model is
+random and small. Nothing of the rows is kept.
 """
 
 import argparse
@@ -12,24 +14,40 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
-from measuring import peak_growth, timed
+import transformers
+from measuring import peak_growth, peak_growth_in_fresh_process, timed
 from tokenizers import decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.nn import functional
 
-from longrm.config import to_toml
-from longrm.data import read
+from longrm.data import read, read_demonstrations
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.encoding import Encoded, encode, plant
-from longrm.modeling.heads import scores
-from longrm.modeling.loading import ModelShape, Scorer, new_scorer
-from longrm.modeling.shared_prefix import pack
-from longrm.training.bradley_terry import BradleyTerryTraining, run
-from longrm.training.losses import bradley_terry
+from longrm.modeling.encoding import Encoded
+from longrm.training import losses
+from longrm.training.batches import Batches, Example, Objective
+from longrm.training.bradley_terry import BradleyTerry, RankingLoss
+from longrm.training.data import open_source
+from longrm.training.preference import Preference, PreferenceLoss
+from longrm.training.run import RECIPES, Recipe, run
+from longrm.training.sft import SFT
+from longrm.training.start import start_of
 from longrm.types import text_of
+
+LOGO = PreferenceLoss(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll=0.05)
+OBJECTIVES: dict[str, tuple[str, dict[str, Any], Objective]] = {
+    "bradley_terry": ("bradley_terry", {}, BradleyTerry(RankingLoss())),
+    "sft": ("sft", {}, SFT()),
+    "logo": ("preference", {"loss": LOGO.to_dict()}, Preference(LOGO)),
+}
+"""What `--objective` takes -> the recipe's objective, its own settings, and the objective."""
 
 TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
@@ -38,7 +56,17 @@ TEMPLATE = (
 SHAPE = {"layers": 2, "hidden": 64, "heads": 4, "head_dim": 32}
 
 
-def train_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
+def texts(path: Path, objective: str) -> Iterator[str]:
+    if objective == "sft":
+        for own in read_demonstrations(path):
+            yield text_of([*own.demonstration.prompt, *own.demonstration.completion])
+    else:
+        for row in read(path):
+            for response in row.comparison.responses:
+                yield text_of([*row.comparison.prompt, *response])
+
+
+def train_tokenizer(rows: Iterator[str], vocabulary: int) -> Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -48,104 +76,171 @@ def train_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = (
-        text_of([*row.comparison.prompt, *response])
-        for row in read(path)
-        for response in row.comparison.responses
-    )
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator(rows, trainer)
     return Tokenizer.from_backend(backend, chat_template=TEMPLATE, eos="<|end|>", pad="<|pad|>")
 
 
-def shared_step(scorer: Scorer, item: Encoded, ranks: tuple[int, ...]) -> torch.Tensor:
-    loss, _ = bradley_terry(scores(scorer.model, pack(plant([item]))), [ranks])
-    return _backward(scorer, loss)
+class _Row:
+    """A source of one example."""
+
+    def __init__(self, example: Example) -> None:
+        self._example = example
+
+    def batch(self, step: int, length: int | None) -> list[Example]:
+        return [self._example]
 
 
-def separate_step(scorer: Scorer, item: Encoded, ranks: tuple[int, ...]) -> torch.Tensor:
+def shared_step(model: Any, objective: Objective, example: Example) -> Tensor:
+    limit = example.tokens.longest
+    step = Batches(_Row(example), objective, budget=1, limit=limit, curriculum=None).prepare(0)
+    (micro,) = step.micro_batches
+    return _backward(model, objective.loss(model, micro)[0])
+
+
+def separate_step(model: Any, objective: Objective, example: Example) -> Tensor:
     """Every response in a sequence of its own, through transformers' SDPA."""
-    model = scorer.model
-    sequences = [torch.tensor([[*item.prompt, *response]]) for response in item.responses]
-    ends = [model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0, -1] for ids in sequences]
-    loss, _ = bradley_terry(model.score(torch.stack(ends))[:, 0], [ranks])
-    return _backward(scorer, loss)
+    prompt, responses = example.tokens.prompt, example.tokens.responses
+    values: list[Tensor] = []
+    for response in responses:
+        ids = torch.tensor([[*prompt, *response]])
+        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        if isinstance(objective, BradleyTerry):
+            values.append(model.score(states[-1])[0])
+        else:
+            logits = model.lm_head(states[len(prompt) - 1 : -1])
+            values.append(-functional.cross_entropy(logits, torch.tensor(response), reduction="none"))
+    return _backward(model, _loss(objective, values, example))
 
 
-def _backward(scorer: Scorer, loss: torch.Tensor) -> torch.Tensor:
+def _loss(objective: Objective, values: list[Tensor], example: Example) -> Tensor:
+    if isinstance(objective, BradleyTerry):
+        return losses.bradley_terry(torch.stack(values), [example.ranks])[0]
+    if isinstance(objective, SFT):
+        return losses.sft(torch.cat(values))[0]
+    assert LOGO.beta is not None
+    assert LOGO.gamma is not None
+    return losses.logo(values, [len(values)], beta=LOGO.beta, gamma=LOGO.gamma, nll=LOGO.nll)[0]
+
+
+def _backward(model: Any, loss: Tensor) -> Tensor:
     torch.autograd.backward(loss)
-    scorer.model.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)
     return loss.detach()
 
 
-def compare_on_the_shortest(path: Path, tokenizer: Tokenizer, count: int) -> dict[str, Any]:
-    """Seconds and peak memory growth of both arms on the shortest rows, and the difference of their losses."""
-    rows = [row.comparison for row in read(path)]
-    items = [(encode(tokenizer, row.prompt, row.responses), row.ranks or ()) for row in rows]
-    items = sorted(items, key=lambda pair: pair[0].longest)[:count]
-    shape = ModelShape(init_std=0.1, **SHAPE)
-    ours, stock = (new_scorer(shape, tokenizer, seed=0) for _ in range(2))
-    stock.model.set_attn_implementation("sdpa")
-    seconds = {"shared": 0.0, "separate": 0.0}
-    memory = {"shared": 0, "separate": 0}
-    gap = 0.0
-    small = (Encoded(items[0][0].prompt[:64], [r[:8] for r in items[0][0].responses]), items[0][1])
-    for name, step, scorer in (("shared", shared_step, ours), ("separate", separate_step, stock)):
-        for item in items:
-            seconds[name] += timed(lambda item=item, step=step, scorer=scorer: step(scorer, *item))
-            grown = peak_growth(
-                lambda step=step, scorer=scorer: step(scorer, *small),
-                lambda item=item, step=step, scorer=scorer: step(scorer, *item),
-            )
-            memory[name] = max(memory[name], grown)
-    for item in items[:1]:
-        gap = abs(float(shared_step(ours, *item) - separate_step(stock, *item)))
+ARMS: dict[str, Callable[[Any, Objective, Example], Tensor]] = {
+    "shared": shared_step,
+    "separate": separate_step,
+}
+
+
+def make_arm(recipe: Recipe, objective: Objective, name: str) -> Callable[[Example], Tensor]:
+    kind: Any = "scorer" if isinstance(objective, BradleyTerry) else "language_model"
+    model = start_of(recipe, kind).model
+    if name == "separate":
+        model.set_attn_implementation("sdpa")
+    return partial(ARMS[name], model, objective)
+
+
+def shortest(recipe: Recipe, objective: Objective, count: int) -> list[Example]:
+    assert recipe.model.new is not None, "made by `main`"
+    source = open_source(
+        recipe.data,
+        Tokenizer.load(recipe.model.new.tokenizer),
+        recipe.seed,
+        kind="demonstration" if isinstance(objective, SFT) else "comparison",
+        limit=recipe.model.new.shape().max_positions,
+    )
+    selected = map(objective.select, source.examples())
+    return sorted(selected, key=lambda example: example.tokens.longest)[:count]
+
+
+def memory_of(arm: Callable[[Example], Tensor], example: Example) -> int:
+    tokens = Encoded(example.tokens.prompt[:64], [one[:8] for one in example.tokens.responses])
+    return peak_growth(partial(arm, replace(example, tokens=tokens)), partial(arm, example))
+
+
+def compare_on_the_shortest(recipe: Recipe, objective: Objective, count: int, *again: str) -> dict[str, Any]:
+    """Seconds of both arms on the shortest rows, peak growth on the longest of them, and how far losses differ."""
+    examples = shortest(recipe, objective, count)
+    arms = {name: make_arm(recipe, objective, name) for name in ARMS}
+    seconds = {name: sum(timed(partial(arm, one)) for one in examples) for name, arm in arms.items()}
+    memory = {name: peak_growth_in_fresh_process(name, *again) for name in ARMS}
     return {
-        "rows": count,
-        "tokens": [item.longest for item, _ in items],
+        "rows": len(examples),
+        "tokens": [one.tokens.longest for one in examples],
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
         "speedup": round(seconds["separate"] / seconds["shared"], 2),
         "memory_bytes": memory,
         "memory_ratio": round(memory["shared"] / memory["separate"], 3),
-        "loss_difference": gap,
+        "loss_difference": abs(float(arms["shared"](examples[0]) - arms["separate"](examples[0]))),
     }
 
 
+def train(recipe: Recipe, out: Path) -> dict[str, Any]:
+    began = time.perf_counter()
+    summary = run(recipe, out)
+    seconds = time.perf_counter() - began
+    steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    return {
+        "steps": summary["steps"],
+        "data": summary["data"],
+        "longest_prompts": sorted(step["length"] for step in steps),
+        "tokens": summary["tokens"],
+        "seconds": round(seconds, 1),
+        "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def make_recipe(options: argparse.Namespace, scratch: Path) -> Recipe:
+    named, own, _ = OBJECTIVES[options.objective]
+    model = {**SHAPE, "tokenizer": str(scratch / "tokenizer"), "init_std": 0.1}
+    data = {
+        "path": str(options.data),
+        "max_tokens": options.max_tokens,
+        "too_long": "skip",
+        "per_step": options.per_step,
+        "cache": str(scratch / "cache"),
+    }
+    optimizer = {"epochs": 1, "learning_rate": 1e-4}
+    settings = {"model": {"new": model}, "data": data, "optimizer": optimizer, **own}
+    return RECIPES[named].model_validate(settings)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--data", type=Path, required=True, help="preference data in any format that longrm reads"
+        "--data", type=Path, required=True, help="rows of the objective, in any format that longrm reads"
     )
+    parser.add_argument("--objective", choices=list(OBJECTIVES), default="bradley_terry")
     parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument(
+        "--max-tokens", type=int, default=65_536, help="longer rows are left out, and counted"
+    )
+    parser.add_argument("--per-step", type=int, default=1)
     parser.add_argument("--shortest", type=int, default=4, help="rows of the arm with separate sequences")
+    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", choices=list(ARMS), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    objective = OBJECTIVES[options.objective][2]
+    if options.memory_of:
+        recipe = make_recipe(options, options.scratch)
+        example = shortest(recipe, objective, options.shortest)[-1]
+        print(memory_of(make_arm(recipe, objective, options.memory_of), example))
+        return
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizer = train_tokenizer(options.data, options.vocabulary)
+        tokenizer = train_tokenizer(texts(options.data, options.objective), options.vocabulary)
         tokenizer.save(Path(scratch) / "tokenizer")
-        settings = BradleyTerryTraining.model_validate(
-            {
-                "model": {"new": {**SHAPE, "tokenizer": f"{scratch}/tokenizer"}},
-                "data": {"path": str(options.data), "per_step": 1},
-                "optimizer": {"epochs": 1, "learning_rate": 1e-4},
-            }
-        )
-        began = time.perf_counter()
-        summary = run(settings, Path(scratch) / "run")
-        seconds = time.perf_counter() - began
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        steps = [json.loads(line) for line in (Path(scratch) / "run/steps.jsonl").read_text().splitlines()]
+        recipe = make_recipe(options, Path(scratch))
         result = {
-            "epoch": {
-                "rows": summary["steps"],
-                "prompt_tokens": sorted(step["length"] for step in steps),
-                "tokens": summary["tokens"],
-                "seconds": round(seconds, 1),
-                "peak_resident_bytes": peak,
-                "settings": to_toml(settings.to_dict()),
-            },
-            "shortest": compare_on_the_shortest(options.data, tokenizer, options.shortest),
+            "objective": options.objective,
+            "max_tokens": options.max_tokens,
+            "per_step": options.per_step,
+            "epoch": train(recipe, Path(scratch) / "run"),
+            "shortest": compare_on_the_shortest(recipe, objective, options.shortest, "--scratch", scratch),
             "machine": f"{os.cpu_count()}-core {platform.machine()} CPU",
             "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         }
     json.dump(result, sys.stdout)
     print()

@@ -1,4 +1,4 @@
-"""What both performance scripts share: the model, the sequences, fair timing and fresh-process memory."""
+"""What the performance scripts share: the model, the sequences, fair timing and fresh-process memory."""
 
 import argparse
 import copy
@@ -13,17 +13,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from longrm.modeling.attention import NAME
 from longrm.modeling.shared_prefix import TokenTree
+
+PAD, END = 0, 1
+"""Token ids: END closes every response, as a chat template would; PAD is in no sequence."""
 
 Arm = Callable[[], torch.Tensor]
 
@@ -38,8 +41,8 @@ class Workload:
 
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompt", type=int, required=True, help="tokens of the prompt")
-    parser.add_argument("--response", type=int, required=True, help="tokens of every response")
+    parser.add_argument("--prompt", type=int, default=8192, help="tokens of the prompt")
+    parser.add_argument("--response", type=int, default=128, help="tokens of every response")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--heads", type=int, default=8)
@@ -51,7 +54,10 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of a readable one")
 
 
-def make_workload(options: argparse.Namespace, responses: int, prompt: int, response: int) -> Workload:
+def make_workload(
+    options: argparse.Namespace, prompt: int, responses: Sequence[int], *, writes: bool = False
+) -> Workload:
+    """Random weights and random tokens; the model is a language model if it writes, else it has a scalar head."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -61,20 +67,21 @@ def make_workload(options: argparse.Namespace, responses: int, prompt: int, resp
         num_hidden_layers=options.layers,
         num_attention_heads=options.heads,
         num_key_value_heads=options.kv_heads,
-        max_position_embeddings=max(131_072, prompt + response),
-        pad_token_id=0,
+        max_position_embeddings=max(131_072, prompt + max(responses)),
+        pad_token_id=PAD,
+        initializer_range=0.1,  # attention is near uniform at the default, which would hide a wrong mask
     )
     config.num_labels = 1
-    classifier: Any = LlamaForSequenceClassification
-    stock = classifier(copy.deepcopy(config))
+    kind: Any = LlamaForCausalLM if writes else LlamaForSequenceClassification
+    stock = kind(copy.deepcopy(config))
     stock.set_attn_implementation("sdpa")
-    ours = classifier(copy.deepcopy(config))
+    ours = kind(copy.deepcopy(config))
     ours.set_attn_implementation(NAME)
     ours.load_state_dict(stock.state_dict())
     draw = random.Random(0)
-    lengths = [prompt] + [response] * responses
-    prefix, *branches = [[draw.randrange(1, options.vocabulary) for _ in range(n)] for n in lengths]
-    return Workload(TokenTree(prefix, branches), stock, ours)
+    words = lambda n: [draw.randrange(END + 1, options.vocabulary) for _ in range(n)]  # noqa: E731 (a line's worth)
+    tree = TokenTree(words(prompt), [[*words(n - 1), END] for n in responses])
+    return Workload(tree, stock, ours)
 
 
 def linear_flops_per_token(options: argparse.Namespace) -> int:
@@ -129,9 +136,9 @@ def _resident(field: str) -> int:
     return int(found[1]) * 1024
 
 
-def peak_growth_in_fresh_process(arm: str) -> int:
-    """Runs this same script in a new process that measures the memory of one arm."""
-    command = [sys.executable, *sys.argv, "--memory-of", arm]
+def peak_growth_in_fresh_process(arm: str, *more: str) -> int:
+    """Runs this same script, with more arguments, in a new process that measures the memory of one arm."""
+    command = [sys.executable, *sys.argv, *more, "--memory-of", arm]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

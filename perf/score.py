@@ -61,7 +61,7 @@ ARMS: dict[str, Callable[[Workload], Tensor]] = {
 
 @torch.inference_mode()
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    work = make_workload(options, options.candidates, options.prompt, options.response)
+    work = make_workload(options, options.prompt, [options.response] * options.candidates)
     work.stock.eval()
     work.ours.eval()
     values = {name: arm(work) for name, arm in ARMS.items()}  # warms up, and shows that all agree

@@ -23,7 +23,8 @@ def test_the_shortest_real_rows_train_and_score(tmp_path, monkeypatch):
 
     rows = sorted(read(SAMPLE / "eval"), key=lambda row: len(str(row.source)))[:1]
     write_rows(tmp_path / "rows.jsonl", (row.source for row in rows))
-    train_tokenizer(tmp_path / "rows.jsonl", 2000).save(tmp_path / "tokenizer")
+    texts = iter((tmp_path / "rows.jsonl").read_text().splitlines())
+    train_tokenizer(texts, 2000).save(tmp_path / "tokenizer")
     settings = BradleyTerryTraining.model_validate(
         {
             "model": {"new": {**SHAPE, "tokenizer": str(tmp_path / "tokenizer")}},

@@ -6,7 +6,9 @@ are K pairs.
 """
 
 import argparse
+import os
 import tempfile
+import warnings
 from typing import Any
 
 import datasets
@@ -18,7 +20,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 from trl import RewardConfig, RewardTrainer
+
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
 from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+# Its own settings still use the older name.
+warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
 
 
 def make_peer(options: argparse.Namespace, work: Workload, per_batch: int, beta: float, gamma: float) -> Arm:

@@ -254,8 +254,7 @@ NATIVE = {
     "responses": [[{"role": "assistant", "content": name}] for name in ("Ann", "Bob")],
 }
 FAULTS = [
-    (NATIVE | {"ranks": [2, 2]}, "line 2: 'x' has no gold order to train on: ranks are unknown or tied"),
-    (NATIVE, "line 2: 'x' has no gold order"),
+    (NATIVE, "line 2: 'x' has no gold order to train on: its ranks are unknown"),
     (PAIR | {"chosen": "Zoe", "rejected": "Tom"}, "line 2: two responses of 'x' have the same tokens but"),
     (PAIR | {"rejected": TOOL}, "line 2: response 2 of 'x' has no token but the end"),
     (PAIR | {"prompt": TOOL}, "line 2: 'x' has a prompt without a token"),

@@ -160,10 +160,33 @@ def test_an_epoch_over_a_file_reads_every_row_once(tmp_path, pairs):
 
 def test_a_row_without_gold_order_is_named(tmp_path, pairs):
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
-    rows[2]["ranks"] = [1, 1]
+    del rows[2]["ranks"]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError, match=rf"pairs.jsonl, line 3: '{rows[2]['id']}' has no gold order"):
         run(from_file(pairs, optimizer__epochs=1), tmp_path / "run")
+
+
+def test_rows_that_are_all_ties_are_refused_or_left_out_or_learned_from(tmp_path, pairs):
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    rows[2]["ranks"] = [1, 1]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    once = {"optimizer__epochs": 1, "stall_steps": 0}
+    with pytest.raises(DataError, match=rf"'{rows[2]['id']}' .* all its ranks are tied; loss.ties = true"):
+        run(from_file(pairs, **once), tmp_path / "run")
+    left = run(from_file(pairs, data__on_bad_row="skip", **once), tmp_path / "left")
+    read = run(from_file(pairs, loss={"ties": True}, **once), tmp_path / "read")
+    assert [(found["data"]["used"], found["data"]["tied"]) for found in (left, read)] == [(4, 1), (5, 0)]
+
+
+def test_margins_make_no_stall(tmp_path, pairs):
+    """With a margin, equal scores cost more than a coin's loss: no sign that nothing is learned."""
+    rows = [json.loads(line) | {"metadata": {"margin": 5.0}} for line in pairs.read_text().splitlines()]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run(
+        from_file(pairs, optimizer__epochs=1, stall_steps=2, optimizer__learning_rate=1e-9), tmp_path / "run"
+    )
+    assert done["data"]["margin"] == 5
+    assert done["loss"] > 1.0
 
 
 def test_a_row_that_is_longer_than_the_model_reads_is_named_and_not_cut(tmp_path, pairs):

@@ -150,6 +150,7 @@ def test_examples_hold_what_the_rows_say(pairs, opened):
         "read": 7,
         "used": 7,
         "bad": 0,
+        "tied": 0,
         "too_long": 0,
         "without_contrast": 0,
         "margin": 0,

@@ -79,3 +79,4 @@ def test_a_coin_is_known_only_where_equal_scores_cost_log_two():
     assert BradleyTerry(RankingLoss()).chance == pytest.approx(math.log(2.0))
     for told in ({"kind": "plackett_luce"}, {"centering": 0.1}, {"label_smoothing": 0.1}, {"ties": True}):
         assert BradleyTerry(RankingLoss(**told)).chance is None
+    assert BradleyTerry(RankingLoss(), graded=True).chance is None

@@ -42,6 +42,11 @@ class TrainingRow:
     margin: float | None = None
     probability: float | None = None
 
+    @property
+    def tied(self) -> bool:
+        """Whether several responses all have the same rank."""
+        return len(self.ranks) > 1 and len(set(self.ranks)) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
@@ -83,8 +88,8 @@ def context_digest(row: Comparison | Demonstration) -> str:
 
 def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> Tokenized:
     ranks = comparison.ranks
-    if ranks is None or len(set(ranks)) < 2:
-        raise DataError(f"'{comparison.id}' has no gold order to train on: ranks are unknown or tied")
+    if ranks is None:
+        raise DataError(f"'{comparison.id}' has no gold order to train on: its ranks are unknown")
     contrasts = _contrasts(comparison)
     order = sorted(range(len(ranks)), key=lambda at: contrasts is not None and not contrasts[at])
     known = TrainingRow(

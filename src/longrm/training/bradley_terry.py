@@ -59,12 +59,17 @@ class BradleyTerryTraining(Training):
 
 
 class BradleyTerry:
-    """Scores over shared prefixes, ordered by gold ranks; a mean over comparisons."""
+    """Scores over shared prefixes, ordered by gold ranks; a mean over comparisons.
 
-    def __init__(self, settings: RankingLoss) -> None:
-        plain = RankingLoss(kind=settings.kind)
+    Args:
+        settings: How scores and gold ranks become a loss.
+        graded: Whether examples have margins or probabilities.
+    """
+
+    def __init__(self, settings: RankingLoss, *, graded: bool = False) -> None:
+        plain = settings == RankingLoss(kind=settings.kind) and not graded
         # Only so is the loss of equal scores that of a coin, and a model that learns soon below it.
-        self.chance = math.log(2.0) if settings == plain and settings.kind != "plackett_luce" else None
+        self.chance = math.log(2.0) if plain and settings.kind != "plackett_luce" else None
         self._settings = settings
 
     def select(self, example: Example) -> Example:

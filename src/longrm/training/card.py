@@ -29,6 +29,7 @@ _COUNTS = {
     "read": "rows read",
     "used": "rows trained on",
     "bad": "left out: could not be read, or had no gold order",
+    "tied": "left out: all responses tied",
     "too_long": "left out: longer than is read",
     "without_contrast": "chosen and rejected judgments give the same score",
     "margin": "with a margin between the scores",

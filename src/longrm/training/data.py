@@ -80,7 +80,7 @@ class Data(Config):
         format: The rows' format; recognized from the columns when not given.
         sources: Several files in place of `path`, mixed by their weights.
         world: Generate the data instead.
-        on_bad_row: What a row does that cannot be read, or has no gold order.
+        on_bad_row: What a row does that cannot be read, has no gold order, or ties that the loss does not read.
         too_long: What a row does whose prompt and longest response exceed `max_tokens`; nothing is ever cut.
         max_tokens: The longest row that is read; what the model reads by default.
         without_contrast: What a row of judgments does whose chosen and rejected ones all give the same score, so
@@ -202,7 +202,7 @@ class FileSource:
     """The rows of one file or several, in an order drawn anew for every epoch; see `sampling.Mixture`.
 
     Attributes:
-        counts: Rows `read`, `used`, left out as `bad` or `too_long`; rows `without_contrast`, which are used or left
+        counts: Rows `read`, `used`, left out as `bad`, `tied` or `too_long`; rows `without_contrast`, which are used or left
             out as the settings say; rows with a `margin` or a `probability`.
     """
 
@@ -248,6 +248,7 @@ def open_source(
     *,
     kind: Kind,
     limit: int,
+    ties: bool = False,
     progress: Progress = silent,
 ) -> GeneratedSource | FileSource:
     """Opens the data that the settings name; says what is left out, and why.
@@ -258,6 +259,7 @@ def open_source(
         seed: Of the order of the rows.
         kind: Whether rows are comparisons or demonstrations. A world's best responses are its demonstrations.
         limit: Tokens that the model reads.
+        ties: Whether the loss learns from comparisons whose responses are all tied.
         progress: Called while rows are tokenized.
 
     Raises:
@@ -281,13 +283,20 @@ def open_source(
             cache=data.cache,
             progress=progress,
         )
-        parts.append(_part(file, rows, data, limit))
+        parts.append(_part(file, rows, data, limit, ties=ties))
     return FileSource(parts, per_step=data.per_step, seed=seed)
 
 
-def _part(file: SourceFile, tokenized: TokenizedRows, data: Data, limit: int) -> _Part:
+def _part(file: SourceFile, tokenized: TokenizedRows, data: Data, limit: int, *, ties: bool) -> _Part:
     """Leaves out what the settings say, and tells it."""
     rows = tokenized.rows
+    tied = [] if ties else [index for index, row in enumerate(rows) if row.tied]
+    if tied and data.on_bad_row == "stop":
+        raise DataError(
+            f"{file.path}: '{rows[tied[0]].id}' has no gold order to train on: all its ranks are tied; "
+            f'loss.ties = true of objective = "bradley_terry" learns from ties, data.on_bad_row = "skip" leaves out '
+            f"such rows, of which there are {len(tied)}"
+        )
     most = min(limit, data.max_tokens or limit)
     too_long = [index for index in range(len(rows)) if tokenized.longest[index] > most]
     same = [index for index, row in enumerate(rows) if row.contrast is False]
@@ -297,12 +306,13 @@ def _part(file: SourceFile, tokenized: TokenizedRows, data: Data, limit: int) ->
             f"{file.path}: '{rows[too_long[0]].id}' has {tokenized.longest[too_long[0]]} tokens and {asked}; "
             f'data.too_long = "skip" leaves out such rows, of which there are {len(too_long)}'
         )
-    out = {*too_long, *(same if data.without_contrast == "skip" else ())}
+    out = {*tied, *too_long, *(same if data.without_contrast == "skip" else ())}
     kept = [index for index in range(len(rows)) if index not in out]
     counts = {
         "read": len(rows) + tokenized.skipped.count,
         "used": len(kept),
         "bad": tokenized.skipped.count,
+        "tied": len(tied),
         "too_long": len(too_long),
         "without_contrast": len(same),
         "margin": sum(rows[index].margin is not None for index in kept),
@@ -310,6 +320,7 @@ def _part(file: SourceFile, tokenized: TokenizedRows, data: Data, limit: int) ->
     }
     tokenized.skipped.tell()
     _logger.info("%s: %d rows read, %d used", file.label, counts["read"], counts["used"])
+    _tell("left out: all responses tied", [rows[index].id for index in tied])
     _tell(f"left out: longer than {most} tokens", [rows[index].id for index in too_long])
     how = "left out" if data.without_contrast == "skip" else "used all the same"
     _tell(f"{how}: chosen and rejected judgments of one score", [rows[index].id for index in same])

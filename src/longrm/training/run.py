@@ -111,6 +111,7 @@ def _train(
         recipe.seed,
         kind="demonstration" if isinstance(recipe, SFTTraining) else "comparison",
         limit=limit,
+        ties=isinstance(recipe, BradleyTerryTraining) and recipe.loss.ties,
         progress=progress,
     )
     steps = recipe.optimizer.steps or (recipe.optimizer.epochs or 1) * (source.epoch_steps() or 0)
@@ -144,7 +145,8 @@ def _objective(
     recipe: Recipe, trainee: Scorer | LanguageModel, source: Any, out: Path, progress: Progress
 ) -> Objective:
     if isinstance(recipe, BradleyTerryTraining):
-        return BradleyTerry(recipe.loss)
+        graded = any(source.counts.get(name) for name in ("margin", "probability"))
+        return BradleyTerry(recipe.loss, graded=graded)
     if isinstance(recipe, SFTTraining):
         return SFT()
     if recipe.loss.kind != "dpo":

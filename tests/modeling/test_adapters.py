@@ -60,6 +60,14 @@ def trained(trainee: Any, base: Path, targets: tuple[str, ...] | None = None) ->
     return trainee
 
 
+def test_a_new_head_is_told_in_one_line(base, caplog):
+    with caplog.at_level("INFO", logger="longrm"):
+        load_scorer(base, head_seed=3)
+    assert caplog.messages == [f"{base} has no scalar head: a new one is drawn from the seed"]
+    AutoModelForSequenceClassification.from_pretrained(base)
+    assert len(caplog.messages) > 1, "transformers says more, and would be heard"
+
+
 def reward_model(base: Path) -> Scorer:
     return trained(load_scorer(base, head_seed=3), base)
 

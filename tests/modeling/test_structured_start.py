@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
-from longrm.modeling.loading import ModelShape, new_scorer
+from longrm.modeling.loading import ModelShape, new_language_model, new_scorer
 from longrm.modeling.structured_start import structure
 from longrm.worlds import words
 
@@ -38,6 +40,35 @@ def test_the_same_seed_gives_the_same_weights():
         states.append(scorer.model.base_model.layers[1].self_attn.v_proj.weight.clone())
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
+
+
+def test_a_fourth_layer_matches_equal_content_as_the_second_does():
+    scorer = new_scorer(replace(SHAPE, layers=4), words(), seed=0)
+    structure(scorer.model, seed=0)
+    plain = new_scorer(replace(SHAPE, layers=4), words(), seed=0)
+    for layer in (1, 3):
+        shared = []
+        for model in (scorer.model, plain.model):
+            attention = model.base_model.layers[layer].self_attn
+            query, key = attention.q_proj.weight.flatten(), attention.k_proj.weight.flatten()
+            shared.append(torch.corrcoef(torch.stack([query, key]))[0, 1])
+        assert shared[0] > 0.5 > 0.1 > abs(shared[1])
+
+
+def test_what_heads_of_a_writing_model_copy_comes_out_where_it_came_in():
+    """Output times value map is a projection, so copied embeddings meet the tied output embeddings."""
+    writer, scorer = new_language_model(SHAPE, words(), seed=0), new_scorer(SHAPE, words(), seed=0)
+    for model in (writer.model, scorer.model):
+        structure(model, seed=0)
+    kept = []
+    for model in (writer.model, scorer.model):
+        attention = model.base_model.layers[1].self_attn
+        through = attention.o_proj.weight[:, :32] @ attention.v_proj.weight[:32]
+        kept.append((through - through.T).norm() / through.norm())
+    assert kept[0] < 1e-5
+    assert kept[1] > 0.5
+    assert writer.model.base_model.norm.weight.unique().item() == 3.0
+    assert scorer.model.base_model.norm.weight.unique().item() == 1.0
 
 
 def test_a_model_that_cannot_be_structured_is_refused():

@@ -1,6 +1,8 @@
 """Reads the parts of a model: its config, its scalar head, its weights; refuses what is damaged."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from transformers.utils.logging import disable_progress_bar
 from longrm.errors import ModelError
 from longrm.modeling.folders import HEAD, first_line
 from longrm.modeling.heads import Model
+
+_REPORTING = ("modeling_utils", "distributed.tensor_parallel")
 
 # Loading and saving take milliseconds to seconds, and progress of long work is ours to show.
 disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
@@ -64,14 +68,15 @@ def read_model(
         with torch.device("meta"):
             skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
         check(skeleton, where)
-        model, report = auto.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-        )
+        with _without_report():
+            model, report = auto.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+            )
     except ModelError:
         raise
     except (ValueError, RuntimeError, OSError, SafetensorError) as error:
@@ -80,6 +85,24 @@ def read_model(
     if missing:
         raise ModelError(f"{where}: {len(missing)} weights are missing, among them {min(missing)}")
     return model
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Without what transformers prints while it loads.
+
+    A table of missing weights, which `read_model` looks at itself, and that a plan for several devices, which nobody
+    asked for, leaves some layers whole.
+    """
+    loggers = [logging.getLogger(f"transformers.{name}") for name in _REPORTING]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _tensors(shard: Path, name: str) -> Iterator[torch.Tensor]:

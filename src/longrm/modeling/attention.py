@@ -73,7 +73,7 @@ def choose_path(shape: TreeShape, device: str) -> Path:
     `causal_lower_right`, and none for a mask with grouped heads.
     """
     longest = max(shape.branches)
-    wasteful = shape.branch_tokens > 2 * (shape.prefix + longest)
+    wasteful = 2 * shape.branch_tokens > shape.prefix + longest
     too_large = shape.branch_tokens * shape.tokens > JOINT_MASK_LIMIT
     return "joint" if device == "cpu" and not wasteful and not too_large else "per_branch"
 

@@ -15,6 +15,7 @@ from longrm.errors import LongRMError
 COMMANDS = {
     "demo": "longrm.cli.demo",
     "world": "longrm.cli.world",
+    "plan": "longrm.cli.plan",
     "train": "longrm.cli.train",
     "merge": "longrm.cli.merge",
     "evaluate": "longrm.cli.evaluate",

@@ -34,7 +34,8 @@ def out_of_memory(number: int, step: Step) -> TrainingError:
     return TrainingError(
         f"memory ran out in step {number}, whose longest example is '{longest.id}' ({_tokens(longest):,} tokens with "
         f"{len(longest.tokens.responses)} responses); in this order: a smaller memory.tokens_per_forward, "
-        'memory.checkpointing, memory.offload, model.lora, model.precision = "bfloat16"'
+        'memory.checkpointing, memory.offload, model.lora, model.precision = "bfloat16"; what each saves is told by '
+        "longrm plan"
     )
 
 

@@ -11,7 +11,7 @@ from longrm.training.curriculum import CurriculumSettings
 from longrm.training.data import Data
 
 # Groups that a run which is continued may change.
-_FREE = ("memory", "checkpoint", "report_to")
+_FREE = ("memory", "checkpoint", "report_to", "plan")
 
 
 class NewModel(Config):
@@ -49,6 +49,8 @@ class NewModel(Config):
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.structured and self.layers < 2:
             raise ValueError("a structured start needs at least 2 layers")
+        if self.structured and self.kv_heads not in (None, self.heads):
+            raise ValueError("a structured start needs as many kv_heads as heads")
         return self
 
     def shape(self) -> ModelShape:
@@ -148,7 +150,7 @@ class OptimizerSettings(Config):
 
 
 class MemorySettings(Config):
-    """What is given for memory.
+    """What is given for memory. `longrm plan` tells what a recipe needs.
 
     Attributes:
         tokens_per_forward: A step is cut into parts of at most this many tokens; a longer row stands alone.
@@ -199,6 +201,60 @@ class EvaluationSettings(Config):
     settings: dict[str, Any]
 
 
+class PlannedModel(Config):
+    """The sizes of a decoder, for `longrm plan` where its config is not at hand.
+
+    Attributes:
+        layers: Decoder layers.
+        hidden: Hidden size.
+        heads: Attention heads.
+        kv_heads: Key-value heads.
+        head_dim: Size of a head.
+        intermediate: Size of the feed-forward layer.
+        vocabulary: Rows of the embedding.
+        tied: Whether the head of a language model is its embedding.
+        qk_norm: Whether queries and keys are normed.
+    """
+
+    layers: int = Field(ge=1)
+    hidden: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    intermediate: int = Field(ge=1)
+    vocabulary: int = Field(ge=1)
+    tied: bool = False
+    qk_norm: bool = False
+
+
+class PlannedRows(Config):
+    """Rows of one shape, for `longrm plan` where the data is not at hand.
+
+    Attributes:
+        rows: How many there are.
+        prompt: Tokens of the prompt.
+        responses: Responses of a row.
+        response: Tokens of a response.
+    """
+
+    rows: int = Field(ge=1)
+    prompt: int = Field(ge=1)
+    responses: int = Field(1, ge=1)
+    response: int = Field(ge=1)
+
+
+class PlanSettings(Config):
+    """What `longrm plan` assumes where model or data are not at hand; training reads none of it.
+
+    Attributes:
+        model: The sizes of the model.
+        rows: The rows, of one shape or several.
+    """
+
+    model: PlannedModel | None = None
+    rows: tuple[PlannedRows, ...] = ()
+
+
 class Training(Config):
     """What all objectives share.
 
@@ -213,6 +269,7 @@ class Training(Config):
         evaluation: Evaluation while training goes on.
         stall_steps: Stop when the loss stays at a coin's over so many steps; 0 never stops.
         report_to: Trackers that transformers knows, such as "tensorboard" or "wandb".
+        plan: What `longrm plan` assumes where model or data are not at hand.
     """
 
     seed: int = 0
@@ -225,10 +282,11 @@ class Training(Config):
     evaluation: EvaluationSettings | None = None
     stall_steps: int = Field(200, ge=0)
     report_to: tuple[str, ...] = ()
+    plan: PlanSettings | None = None
 
     @classmethod
     def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All but what changes no result beyond rounding: memory, checkpoints, trackers, the cache."""
+        """All but what changes no result beyond rounding: memory, checkpoints, trackers, the cache, the plan."""
         kept = {key: value for key, value in settings.items() if key not in _FREE}
         data = {key: value for key, value in settings.get("data", {}).items() if key != "cache"}
         return {**kept, "data": data}

@@ -1,0 +1,178 @@
+"""The peak that `longrm plan` predicts against the one measured: how far a CPU's resident set grows over training.
+
+Each configuration is trained by `longrm.training.run.run` for two steps in a fresh process, on a generated file, after
+a tiny training has settled that process; so the optimizer has its state when the second step peaks. The script fails
+where a prediction of the test set is off by more than 15%. The fitting set is what the counts were compared with while
+they were written.
+"""
+
+import argparse
+import gc
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from measuring import circumstances, peak_growth
+from tokenizers import models, pre_tokenizers
+
+from longrm.config import parse_assignments
+from longrm.data.tokenizing import Tokenizer
+from longrm.modeling.loading import ModelShape, new_language_model, new_scorer, save
+from longrm.training.planning.plan import plan
+from longrm.training.run import RECIPES, Recipe, run
+
+TOLERANCE = 0.15
+
+# Sizes of the model, rows of a step, tokens of a prompt and of a response, K rejected responses, and settings.
+_COLUMNS = (
+    "objective layers hidden heads kv_heads intermediate vocabulary rows prompt response rejected settings"
+)
+_FITTING: tuple[tuple[Any, ...], ...] = (
+    ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, ""),
+    ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, "memory.checkpointing=true"),
+    ("preference", 4, 512, 8, 2, 1024, 32000, 1, 4096, 64, 3, ""),
+    ("bradley_terry", 8, 1024, 16, 16, 3072, 1000, 1, 700, 32, 1, ""),
+)
+_TEST: tuple[tuple[Any, ...], ...] = (
+    ("bradley_terry", 6, 384, 6, 6, 1024, 2000, 1, 6000, 100, 3, ""),
+    ("preference", 3, 640, 10, 2, 1792, 16000, 2, 2500, 200, 2, ""),
+    ("bradley_terry", 6, 1024, 16, 4, 2816, 8000, 1, 2000, 50, 1, "memory.checkpointing=true"),
+    ("bradley_terry", 5, 512, 8, 8, 2048, 4000, 3, 1500, 64, 1, "model.lora.rank=16"),
+    ("sft", 2, 896, 14, 14, 2304, 24000, 1, 3000, 900, 0, "memory.tokens_per_forward=2048"),
+    (
+        "preference",
+        6,
+        768,
+        12,
+        4,
+        2048,
+        48000,
+        2,
+        1200,
+        150,
+        7,
+        "model.lora.rank=8 memory.checkpointing=true",
+    ),
+)
+SETS = {"fitting": _FITTING, "test": _TEST}
+
+
+def make(case: dict[str, Any], folder: Path) -> Path:
+    """Writes model, data and recipe of a configuration; returns the recipe's file."""
+    words = ["<unk>", "<end>", "<pad>", *(f"w{index}" for index in range(3, case["vocabulary"]))]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = Tokenizer.from_backend(backend, eos="<end>", pad="<pad>")
+    shape = ModelShape(
+        **{name: case[name] for name in ("layers", "hidden", "heads", "kv_heads", "intermediate")},
+        head_dim=case["hidden"] // case["heads"],
+    )
+    make_model = new_scorer if case["objective"] == "bradley_terry" else new_language_model
+    save(make_model(shape, tokenizer, seed=0), folder / "model")
+    draw = random.Random(0)
+
+    def text(tokens: int) -> str:
+        return " ".join(draw.choices(words[3:], k=tokens))
+
+    with (folder / "data.jsonl").open("w") as stream:
+        for index in range(2 * case["rows"]):
+            row: dict[str, Any] = {"id": str(index), "prompt": text(case["prompt"])}
+            if case["rejected"]:
+                row |= {
+                    "chosen": text(case["response"]),
+                    "rejected": [text(case["response"]) for _ in range(case["rejected"])],
+                }
+            else:
+                row["completion"] = text(case["response"])
+            stream.write(json.dumps(row) + "\n")
+    settings = {
+        "objective": case["objective"],
+        "model": {"path": str(folder / "model")},
+        "data": {
+            "path": str(folder / "data.jsonl"),
+            "per_step": case["rows"],
+            "cache": str(folder / "cache"),
+        },
+        "optimizer": {"steps": 2},
+        "stall_steps": 0,
+    }
+    file = folder / "recipe.json"
+    file.write_text(json.dumps(settings))
+    return file
+
+
+def recipe_of(file: Path, assignments: list[str]) -> Recipe:
+    settings = json.loads(file.read_text())
+    for key, value in parse_assignments(assignments).items():
+        *groups, last = key.split(".")
+        place = settings
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return RECIPES[settings["objective"]].model_validate(settings)
+
+
+def measure(folder: Path, assignments: list[str]) -> int:
+    """Bytes by which the resident set grows while a recipe is trained, after a tiny one."""
+    torch.set_num_threads(1)
+    tiny, real = (recipe_of(folder / name / "recipe.json", assignments) for name in ("tiny", "real"))
+    growth = peak_growth(
+        lambda: run(tiny, folder / "tiny" / "run"), lambda: run(real, folder / "real" / "run")
+    )
+    gc.collect()
+    return growth
+
+
+def compare(case: dict[str, Any]) -> dict[str, Any]:
+    """One configuration: predicted and measured."""
+    assignments = case["settings"].split()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for size in ("tiny", "real"):
+            (folder / size).mkdir()
+        tiny = {"layers": 1, "hidden": 64, "heads": 4, "kv_heads": 2, "intermediate": 128, "vocabulary": 500}
+        make(case | tiny | {"prompt": 64, "response": 8}, folder / "tiny")
+        predicted = plan(recipe_of(make(case, folder / "real"), assignments), "cpu").memory
+        arguments = [sys.executable, __file__, "--measure", name, *assignments]
+        done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
+    measured = int(done.stdout.split()[-1])
+    return case | {
+        "predicted_bytes": round(predicted.total),
+        "measured_bytes": measured,
+        "predicted_over_measured": round(predicted.total / measured, 3),
+        "peak": predicted.when,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--set", choices=list(SETS), default="test", dest="which")
+    parser.add_argument("--only", type=int, help="one configuration, counted from 0")
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        folder, *assignments = options.measure
+        print(measure(Path(folder), assignments))
+        return 0
+    options.threads = 1
+    off = False
+    cases = [dict(zip(_COLUMNS.split(), case, strict=True)) for case in SETS[options.which]]
+    for case in cases if options.only is None else [cases[options.only]]:
+        result = compare(case)
+        off |= abs(result["predicted_over_measured"] - 1) > TOLERANCE
+        print(json.dumps({"set": options.which, **result, **circumstances(options)}), flush=True)
+    if off and options.which == "test":
+        print(f"a prediction is off by more than {TOLERANCE:.0%}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a training will need, before it is begun: tokens, steps, FLOPs, memory."""

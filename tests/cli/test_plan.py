@@ -1,0 +1,87 @@
+"""`longrm plan` as a user types it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from longrm.cli.main import cli
+from longrm.errors import LongRMError
+
+RECIPE = """
+objective = "preference"
+[model]
+path = "models/nowhere"
+[data]
+path = "data/nowhere.jsonl"
+per_step = 4
+[plan.model]
+layers = 32
+hidden = 4096
+heads = 32
+kv_heads = 8
+head_dim = 128
+intermediate = 14336
+vocabulary = 128_256
+[plan]
+rows = [{rows = 100, prompt = 100_000, responses = 3, response = 500}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """A folder with the recipe, which leads to no model and no data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "mine.toml").write_text(RECIPE)
+
+
+def longrm(*arguments):
+    return CliRunner().invoke(cli, ["plan", *arguments])
+
+
+def test_what_does_not_fit_says_what_to_switch_on():
+    done = longrm("mine.toml", "--device", "h100-80gb")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Does not fit: it needs ")
+    assert lines[1] == "It fits with:"
+    assert "--set memory.checkpointing=true" in lines[2]
+    assert "not yet measured" in done.stdout
+    assert "[plan.model]; the model itself is not here" in done.stdout
+    assert "[plan.rows]; the data or its tokenizer is not here" in done.stdout
+
+
+def test_what_it_advises_fits():
+    first = json.loads(longrm("mine.toml", "--device", "h100-80gb", "--json").stdout)
+    assert not first["fits"]
+    asked = [part for switch in first["switches"] for part in ("--set", switch["setting"])]
+    then = json.loads(longrm("mine.toml", "--device", "h100-80gb", "--json", *asked).stdout)
+    assert then["fits"]
+    assert then["switches"] == []
+    assert then["memory_bytes"]["total"] == pytest.approx(first["switches"][-1]["total"])
+    assert then["steps"] == first["steps"] == 25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothere.toml",), "nothere.toml: No such file"),
+        (
+            ("mine.toml", "--set", "plan.rows=[]"),
+            "data/nowhere.jsonl is not there; make it, or state its rows",
+        ),
+        (("mine.toml", "--set", 'objective="judge"'), "needs an objective; it is one of sft"),
+    ],
+)
+def test_wrong_input_is_told(arguments, message):
+    error = longrm(*arguments).exception
+    assert isinstance(error, LongRMError)
+    assert message in str(error)
+
+
+def test_an_unknown_device_is_told():
+    done = longrm("mine.toml", "--device", "h10")
+    assert done.exit_code == 2
+    assert "'h10' is not one of 'cpu'" in done.output

@@ -1,0 +1,144 @@
+"""The counts against what autograd saves, tensor by tensor."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from longrm.modeling import attention
+from longrm.modeling.heads import response_logprobs, scores
+from longrm.modeling.shared_prefix import Layout, TokenTree, TreeShape, pack
+from longrm.training.planning import memory
+from longrm.training.planning.memory import memory_of, moments_of
+from longrm.training.planning.rows import Reading
+from longrm.training.planning.sizes import sizes_of
+from longrm.training.start import start_of
+
+SHAPE = TreeShape(601, (17, 19, 30))
+READING = Reading(1, 1, {SHAPE: 1}, Layout((SHAPE,)), False, "")
+
+
+def saved_bytes(settings, kind, path):
+    """Bytes of all storages that autograd keeps of one forward, weights aside."""
+    model = start_of(settings, kind).model.train()
+    branches = [[5 + index % 11 for index in range(length)] for length in SHAPE.branches]
+    packed = pack([TokenTree([5 + index % 7 for index in range(SHAPE.prefix)], branches)])
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        kept.setdefault(
+            storage.data_ptr(), (storage.nbytes(), tensor)
+        )  # held, so that no address comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), attention.forced_path(path):
+        result = scores(model, packed) if kind == "scorer" else torch.cat(response_logprobs(model, packed))
+        assert result.requires_grad
+    return sum(size for place, (size, _) in kept.items() if place not in weights)
+
+
+@pytest.mark.parametrize("path", ["joint", "per_branch"])
+@pytest.mark.parametrize("lora", [None, {"rank": 8}, {"rank": 4, "targets": ["q_proj", "v_proj"]}])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_what_autograd_keeps(bases, recipe, monkeypatch, architecture, precision, lora, path):
+    settings = recipe(model__path=str(bases[architecture]), model__precision=precision)
+    if lora:
+        settings = recipe(model__path=str(bases[architecture]), model__precision=precision, model__lora=lora)
+    monkeypatch.setattr(memory, "choose_path", lambda shape, device: path)
+    head = moments_of(settings, sizes_of(settings, "scorer"), READING, "cpu")[0]
+    assert head.activations == pytest.approx(saved_bytes(settings, "scorer", path), rel=0.02)
+
+
+def test_what_autograd_keeps_of_log_probabilities(bases, recipe, monkeypatch):
+    settings = recipe("sft", model__path=str(bases["llama"]))
+    monkeypatch.setattr(memory, "choose_path", lambda shape, device: "joint")
+    sizes = sizes_of(settings, "language_model")
+    head = moments_of(settings, sizes, READING, "cpu")[0]
+    logits = 4 * SHAPE.branch_tokens * sizes.vocabulary
+    kept = saved_bytes(settings, "language_model", "joint")
+    assert head.activations + logits == pytest.approx(kept, rel=0.01)
+    assert head.logits >= 3 * logits
+
+
+def test_a_wrong_count_would_be_seen(bases, recipe, monkeypatch):
+    settings = recipe(model__path=str(bases["llama"]))
+    monkeypatch.setattr(memory, "choose_path", lambda shape, device: "joint")
+    without = replace(sizes_of(settings, "scorer"), intermediate=0)
+    wrong = moments_of(settings, without, READING, "cpu")[0].activations
+    assert abs(wrong / saved_bytes(settings, "scorer", "joint") - 1) > 0.3
+
+
+def test_weights_gradients_and_moments(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]))
+    sizes = sizes_of(settings, "scorer")
+    (step,) = (
+        moment
+        for moment in moments_of(settings, sizes, READING, "cpu")
+        if moment.when == "the optimizer's step"
+    )
+    assert (step.weights, step.gradients, step.optimizer) == (
+        4 * sizes.parameters,
+        4 * sizes.parameters,
+        8 * sizes.parameters,
+    )
+
+
+def test_every_switch_takes_less(bases, recipe):
+    long = replace(READING, largest=Layout((TreeShape(40_000, (100, 100)),)))
+    totals = []
+    for more in (
+        {},
+        {"memory__checkpointing": True},
+        {"model__precision": "bfloat16"},
+        {"memory__offload": True},
+        {"model__lora": {"rank": 4}},
+    ):
+        totals.append(
+            {**(totals[-1] if totals else {}), **more},
+        )
+    peaks = [
+        memory_of(
+            recipe(model__path=str(bases["llama"]), **settings),
+            sizes_of(recipe(model__path=str(bases["llama"])), "scorer"),
+            long,
+            "cuda",
+        ).total
+        for settings in totals
+    ]
+    assert all(less < more for more, less in pairwise(peaks))
+
+
+def test_parts_are_the_sum_and_offloaded_bytes_are_elsewhere(bases, recipe):
+    kept = recipe(model__path=str(bases["llama"]), memory__checkpointing=True)
+    moved = recipe(model__path=str(bases["llama"]), memory__checkpointing=True, memory__offload=True)
+    sizes = sizes_of(kept, "scorer")
+    inputs = 4 * 96 * SHAPE.tokens
+    for before, after in zip(
+        moments_of(kept, sizes, READING, "cuda"), moments_of(moved, sizes, READING, "cuda"), strict=True
+    ):
+        assert (before.offloaded, after.offloaded) == (0, 3 * inputs)
+        parts = (
+            after.weights,
+            after.gradients,
+            after.optimizer,
+            after.activations,
+            after.logits,
+            after.working,
+        )
+        assert after.total == sum(parts)
+        # Of three inputs two are on the device at once: the one in use and the one on its way.
+        held = 3 if before.when in ("the head's backward", "the last layer's backward") else 0
+        assert before.total - after.total == inputs * max(0, held - 2)
+    assert memory_of(moved, sizes, READING, "cpu") == memory_of(kept, sizes, READING, "cpu")
+
+
+def test_gradients_of_an_earlier_micro_batch_are_there_from_the_start(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]))
+    sizes = sizes_of(settings, "scorer")
+    first = moments_of(settings, sizes, READING, "cpu")[1]
+    later = moments_of(settings, sizes, replace(READING, several=True), "cpu")[1]
+    assert later.gradients == 4 * sizes.parameters > first.gradients

@@ -1,4 +1,4 @@
-"""Draws `docs/training_speed.svg` from `results/train_step.jsonl`: a training step beside separate sequences."""
+"""Draws `docs/training_speed.svg` from `results/train_step_grid.jsonl`: a training step beside separate sequences."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,13 @@ import altair as alt
 import vl_convert
 
 HERE = Path(__file__).parent
-RESULTS, FIGURE = HERE / "results/train_step.jsonl", HERE.parent / "docs/training_speed.svg"
+RESULTS, FIGURE = HERE / "results/train_step_grid.jsonl", HERE.parent / "docs/training_speed.svg"
 PANEL = (180, 200)  # width and height in pixels
 MEASURED, IDEAL = "measured", "saved work alone"
 
 
 def rows_of(lines: list[str]) -> list[dict[str, Any]]:
     """Two rows, the measured speedup and the ideal one, of every result against separate sequences."""
-    results = [result for line in lines if "speedup" in (result := json.loads(line))]
     return [
         {
             "prompt": result["prompt"],
@@ -24,7 +23,7 @@ def rows_of(lines: list[str]) -> list[dict[str, Any]]:
             "speedup": result[name],
             "kind": kind,
         }
-        for result in results
+        for result in map(json.loads, lines)
         for name, kind in (("speedup", MEASURED), ("ideal", IDEAL))
     ]
 

@@ -68,7 +68,8 @@ def test_what_cannot_be_merged_is_refused_in_one_line(trained, tmp_path):
     for arguments, line in [
         ((trained.parent / "base", "--out", tmp_path / "merged"), "there is no adapter to merge"),
         ((tmp_path / "gone", "--out", tmp_path / "merged"), "no such model folder"),
-        ((trained, "--out", tmp_path / "precious"), "not a model folder"),
+        ((trained, "--out", tmp_path / "precious"), "is not empty"),
+        ((trained, "--out", trained.parent / "base"), "is not empty"),
     ]:
         done = merge(*arguments)
         assert isinstance(done.exception, LongRMError)

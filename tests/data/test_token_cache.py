@@ -326,6 +326,11 @@ def test_demonstrations(put, opened, made):
         (DEMONSTRATION | {"golden": ""}, "line 2, field 'golden': empty"),
         (DEMONSTRATION | {"chat_template": 3}, "line 2, field 'chat_template': needs a text"),
         (DEMONSTRATION | {"golden": TOOL}, "line 2: response 1 of 'row-2' has no token but the end"),
+        (
+            DEMONSTRATION
+            | {"golden": [{"role": role, "content": "Ann"} for role in ("assistant", "user", "assistant")]},
+            "line 2: the completion of 'row-2' holds a message of the user, which would be learned",
+        ),
         (DEMONSTRATION | {"id": "row-1"}, "line 2, field 'id': 'row-1' is also at"),
         ([], "line 2: not a JSON object"),
     ],

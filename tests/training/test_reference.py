@@ -81,7 +81,7 @@ def test_rows_of_one_id_are_refused(tmp_path, model, examples):
 def test_a_fresh_adapter_changes_no_reference_and_a_training_no_more(tmp_path, recipe, base, stop):
     """The reference is that of the start, also for a run that continues after many steps."""
     stopped, at = stop
-    changes = {"loss": {"kind": "dpo", "nll": 0.0}, "stall_steps": 0}
+    changes = {"loss": {"kind": "dpo"}, "stall_steps": 0}
     full = recipe("preference", model={"path": str(base)}, **changes)
     lora = recipe("preference", model__lora={"rank": 2}, **changes)
     run(full, tmp_path / "full")
@@ -101,7 +101,7 @@ def test_a_fresh_adapter_changes_no_reference_and_a_training_no_more(tmp_path, r
 def test_the_first_loss_is_that_of_equal_models(tmp_path, recipe, steps_of):
     """log 2 before the first update, for policy and reference are one; less after it."""
     changes = {
-        "loss": {"kind": "dpo", "nll": 0.0},
+        "loss": {"kind": "dpo"},
         "optimizer__warmup": 0.0,
         "optimizer__learning_rate": 1e-2,
     }

@@ -151,6 +151,25 @@ def test_a_stall_is_seen_across_a_stop(tmp_path, recipe, stop):
         TrainingError, match=r"stalled at 0\.\d+ over 7 steps \(a model that knows nothing has 0\.693"
     ):
         run(settings, tmp_path / "run")
+    assert run(settings.model_copy(update={"stall_steps": 0}), tmp_path / "run")["steps"] == 8, (
+        "as it advises"
+    )
+
+
+def test_a_run_goes_on_with_the_data_that_it_began_with_only(tmp_path, recipe, stop, comparisons):
+    stopped, at = stop
+    path = tmp_path / "rows.jsonl"
+    text = comparisons.read_text()
+    path.write_text(text)
+    settings = recipe("bradley_terry", data__path=str(path))
+    with pytest.raises(stopped):
+        run(settings, tmp_path / "run", progress=at(5))
+    (tmp_path / "run/checkpoints/.DS_Store").write_text("")
+    path.write_text("".join(text.splitlines(keepends=True)[::-1]))
+    with pytest.raises(RunError, match="was begun with other data"):
+        run(settings, tmp_path / "run")
+    path.write_text(text)
+    assert run(settings, tmp_path / "run")["steps"] == 8
 
 
 def test_an_objective_without_a_chance_loss_never_stalls(tmp_path, recipe):

@@ -69,7 +69,7 @@ def preference() -> None:
 
     \b
     longrm train preference --config logo.toml --out runs/logo
-    longrm train preference --config logo.toml --out runs/dpo --set loss.kind=dpo --set loss.nll=0
+    longrm train preference --config logo.toml --out runs/dpo --set loss.kind=dpo --set optimizer.learning_rate=1e-6
     """
 
 

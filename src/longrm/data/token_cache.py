@@ -48,10 +48,12 @@ class TokenizedRows:
         rows: What is known of every row, in file order.
         longest: Tokens of the prompt and the longest response of every row.
         skipped: Rows that were left out because they cannot be read or trained on.
+        digest: Of the files and of all else that the tokens depend on.
     """
 
     def __init__(self, entry: Path, skipped: Skipped) -> None:
         self.skipped = skipped
+        self.digest = entry.name
         with (entry / ROWS).open(encoding="utf-8") as lines:
             self.rows = [_row(json.loads(line)) for line in lines]
         self._tokens = np.memmap(entry / TOKENS, _IDS, mode="r")

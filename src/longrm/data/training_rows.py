@@ -69,6 +69,7 @@ def tokenize(row: Row | DemonstrationRow, tokenizer: Tokenizer) -> Tokenized:
     try:
         if isinstance(row, DemonstrationRow):
             demonstration = row.demonstration
+            _check_own(demonstration)
             known = TrainingRow(demonstration.id, (1,), context_digest(demonstration))
             return _with_tokens(known, demonstration.prompt, [demonstration.completion], tokenizer)
         return _tokenized_comparison(row.comparison, tokenizer)
@@ -84,6 +85,16 @@ def context_digest(row: Comparison | Demonstration) -> str:
     texts = [message_text(row.prompt[span.message])[span.start : span.end] for span in spans]
     text = "\x00".join(texts) if spans else text_of(row.prompt)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_own(demonstration: Demonstration) -> None:
+    """All tokens of a completion are learned, so all must be what a model writes."""
+    for message in demonstration.completion:
+        if message["role"] != "assistant":
+            raise DataError(
+                f"the completion of '{demonstration.id}' holds a message of the {message['role']}, which would be "
+                "learned like the answer: put earlier turns into the prompt"
+            )
 
 
 def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> Tokenized:

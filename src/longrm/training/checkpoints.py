@@ -17,7 +17,8 @@ _WEIGHTS = "trained.safetensors"
 def saved_steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in a run folder, rising."""
     place = folder / CHECKPOINTS
-    return sorted(int(entry.name) for entry in place.iterdir()) if place.is_dir() else []
+    names = [entry.name for entry in place.iterdir()] if place.is_dir() else []
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def latest(folder: Path) -> Path | None:

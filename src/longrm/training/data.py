@@ -124,7 +124,10 @@ class GeneratedSource:
 
     Attributes:
         counts: Nothing; the data has no end.
+        digest: Nothing; the settings tell all of the data.
     """
+
+    digest = ""
 
     def __init__(self, world: World, tokenizer: Tokenizer, kind: Kind) -> None:
         self.counts: dict[str, int] = {}
@@ -202,12 +205,14 @@ class FileSource:
     """The rows of one file or several, in an order drawn anew for every epoch; see `sampling.Mixture`.
 
     Attributes:
-        counts: Rows `read`, `used`, left out as `bad`, `tied` or `too_long`; rows `without_contrast`, which are used or left
-            out as the settings say; rows with a `margin` or a `probability`.
+        counts: Rows `read`, `used`, left out as `bad`, `tied` or `too_long`; rows `without_contrast`, which are
+            used or left out as the settings say; rows with a `margin` or a `probability`.
+        digest: Of all files.
     """
 
     def __init__(self, parts: Sequence[_Part], *, per_step: int, seed: int) -> None:
         self.counts = {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
+        self.digest = "-".join(part.tokenized.digest for part in parts)
         self._parts = parts
         self._per_step = per_step
         self._mixture = Mixture([part.stock() for part in parts], seed)

@@ -57,7 +57,7 @@ class Evaluations:
         write_file(self._log.path, b"".join(map(to_line, self.records)))
         place = self._folder / EVALUATIONS
         for entry in place.iterdir() if place.is_dir() else ():
-            if int(entry.name) > step:
+            if entry.name.isdigit() and int(entry.name) > step:
                 shutil.rmtree(entry)
 
     def due(self, step: int) -> bool:

@@ -26,7 +26,7 @@ class PreferenceLoss(Config):
         rejected: V, the most rejected responses of a comparison that are read, the first of them; all by default.
         beta: Scale of the log-probabilities; 2.5, and 0.1 for "dpo".
         gamma: The margin that is asked for; 0.5, and none for "dpo".
-        nll: Weight of the negative log-likelihood of the chosen response, per token.
+        nll: Weight of the negative log-likelihood of the chosen response, per token; 0.05, and none for "dpo".
         label_smoothing: The share of preferences that are taken to be wrong.
     """
 
@@ -34,7 +34,7 @@ class PreferenceLoss(Config):
     rejected: int | None = Field(None, ge=1)
     beta: float | None = Field(None, gt=0.0)
     gamma: float | None = Field(None, ge=0.0)
-    nll: float = Field(0.05, ge=0.0)
+    nll: float | None = Field(None, ge=0.0)
     label_smoothing: float = Field(0.0, ge=0.0, lt=0.5)
 
     @model_validator(mode="after")
@@ -42,6 +42,13 @@ class PreferenceLoss(Config):
         if self.kind == "dpo" and self.gamma is not None:
             raise ValueError('gamma is of "logo" and "simpo"; "dpo" has no margin')
         return self
+
+    @property
+    def nll_weight(self) -> float:
+        """The weight of the negative log-likelihood, defaults filled in."""
+        if self.nll is None:
+            return 0.0 if self.kind == "dpo" else 0.05
+        return self.nll
 
 
 class PreferenceTraining(Training):
@@ -76,7 +83,7 @@ class Preference:
     def __init__(
         self, settings: PreferenceLoss, reference: Mapping[str, Sequence[float]] | None = None
     ) -> None:
-        self.chance = math.log(2.0) if settings.kind == "dpo" and not settings.nll else None
+        self.chance = math.log(2.0) if settings.kind == "dpo" and not settings.nll_weight else None
         self._settings = settings
         self._reference = reference
 
@@ -105,7 +112,7 @@ class Preference:
                 counts,
                 reference,
                 beta=own.beta or 0.1,
-                nll=own.nll,
+                nll=own.nll_weight,
                 label_smoothing=own.label_smoothing,
             )
         loss = losses.logo if own.kind == "logo" else losses.simpo
@@ -114,6 +121,6 @@ class Preference:
             counts,
             beta=own.beta or 2.5,
             gamma=0.5 if own.gamma is None else own.gamma,
-            nll=own.nll,
+            nll=own.nll_weight,
             label_smoothing=own.label_smoothing,
         )

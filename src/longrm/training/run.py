@@ -16,7 +16,7 @@ from longrm.errors import ConfigError, RunError
 from longrm.modeling.allocator import return_freed_memory
 from longrm.modeling.folders import first_line
 from longrm.modeling.loading import LanguageModel, Scorer, save
-from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, RunFolder, read_summary
+from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, RunFolder, read_json, read_summary, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
 from longrm.runs.records import StepRecord
@@ -44,6 +44,7 @@ RECIPES: dict[str, type[Recipe]] = {
 """The settings of every objective by its name, as a recipe's `objective` gives it."""
 
 MODEL = "model"
+DATA = "data.json"
 _WINDOW = 20
 
 
@@ -114,6 +115,7 @@ def _train(
         ties=isinstance(recipe, BradleyTerryTraining) and recipe.loss.ties,
         progress=progress,
     )
+    _check_same(out, source.digest)
     steps = recipe.optimizer.steps or (recipe.optimizer.epochs or 1) * (source.epoch_steps() or 0)
     curriculum = (
         Curriculum(recipe.curriculum, steps=steps, seed=recipe.seed)
@@ -139,6 +141,23 @@ def _train(
         clock=clock,
     )
     return source.counts, evaluations
+
+
+def _check_same(out: Path, digest: str) -> None:
+    """Refuses to continue a run on other data than it began with.
+
+    Raises:
+        RunError: The files, or what makes tokens of them, have changed.
+    """
+    if not digest:
+        return
+    if not (out / DATA).exists():
+        write_json(out / DATA, {"digest": digest})
+    elif read_json(out / DATA)["digest"] != digest:
+        raise RunError(
+            f"{out} was begun with other data: a file, the tokenizer or the version of tokenizers has changed; "
+            "take another --out, or put back what was there"
+        )
 
 
 def _objective(

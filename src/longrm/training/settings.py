@@ -11,14 +11,14 @@ from longrm.training.curriculum import CurriculumSettings
 from longrm.training.data import Data
 
 # Groups that a run which is continued may change.
-_FREE = ("memory", "checkpoint", "report_to", "plan")
+_FREE = ("memory", "checkpoint", "stall_steps", "report_to", "plan")
 
 
 class NewModel(Config):
     """A small Llama with random weights, for when there is nothing to start from.
 
     Attributes:
-        tokenizer: "words", or a tokenizer's file, folder or Hub id.
+        tokenizer: "words", "judge_words" for models that write about worlds, or a tokenizer's file, folder or Hub id.
         layers: Decoder layers.
         hidden: Hidden size.
         heads: Attention heads.

@@ -94,7 +94,13 @@ def reading_of(recipe: Recipe, limit: int | None, progress: Progress) -> Reading
     if tokenizer is None:
         return _stated(recipe, planned)
     source = open_source(
-        recipe.data, tokenizer, recipe.seed, kind=_kind(recipe), limit=limit or _ENDLESS, progress=progress
+        recipe.data,
+        tokenizer,
+        recipe.seed,
+        kind=_kind(recipe),
+        limit=limit or _ENDLESS,
+        ties=isinstance(recipe, BradleyTerryTraining) and recipe.loss.ties,
+        progress=progress,
     )
     assert isinstance(source, FileSource), "a world has been dealt with"
     return _of_file(recipe, source)
@@ -127,7 +133,7 @@ def _stated(recipe: Recipe, planned: Iterable[PlannedRows]) -> Reading:
     for rows in planned:
         responses = min(rows.responses, most)
         trees[TreeShape(rows.prompt, (rows.response,) * responses)] += rows.rows
-    return _of_rows(recipe, trees, "[plan.rows]; the data or its tokenizer is not here", {})
+    return _of_rows(recipe, trees, trees, "[plan.rows]; the data or its tokenizer is not here", {})
 
 
 def _most_responses(recipe: Recipe) -> int:
@@ -140,21 +146,28 @@ def _most_responses(recipe: Recipe) -> int:
 
 def _of_file(recipe: Recipe, source: FileSource) -> Reading:
     select = objective_of(recipe).select
+    weights = {file.label: file.weight for file in recipe.data.files()}
     trees: Counter[TreeShape] = Counter()
+    weighted: dict[TreeShape, float] = {}
     for example in source.examples():
         tokens = select(example).tokens
-        trees[TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))] += 1
-    return _of_rows(recipe, trees, "the data, every row by itself", source.counts, source.epoch_steps())
+        shape = TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))
+        trees[shape] += 1
+        weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
+    return _of_rows(
+        recipe, trees, weighted, "the data, every row by itself", source.counts, source.epoch_steps()
+    )
 
 
 def _of_rows(
     recipe: Recipe,
     trees: Counter[TreeShape],
+    weighted: Mapping[TreeShape, float],
     origin: str,
     counts: Mapping[str, int],
     epoch_steps: int | None = None,
 ) -> Reading:
-    """Rows as they would be read if none shared a prompt with another."""
+    """Rows as they would be read if none shared a prompt with another; an epoch reads as many as `weighted` says."""
     per_step, budget = recipe.data.per_step, recipe.memory.tokens_per_forward
     epoch_steps = epoch_steps or -(-trees.total() // per_step)
     steps = recipe.optimizer.steps or (recipe.optimizer.epochs or 1) * epoch_steps
@@ -162,8 +175,8 @@ def _of_rows(
     longest = sorted(trees, key=lambda shape: -shape.tokens)
     return Reading(
         steps=steps,
-        rows=passes * trees.total(),
-        trees={shape: passes * count for shape, count in trees.items()},
+        rows=passes * sum(weighted.values()),
+        trees={shape: passes * count for shape, count in weighted.items()},
         largest=_fullest(longest, trees, per_step, budget),
         several=_several(longest, trees, per_step, budget),
         origin=origin,

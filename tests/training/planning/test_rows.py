@@ -1,0 +1,48 @@
+"""What a recipe reads: tokens and rows beside those of the training itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from longrm.data import write
+from longrm.runs.progress import silent
+from longrm.training.planning.rows import reading_of
+from longrm.training.run import RECIPES, run
+from longrm.worlds import Plan, generate, words
+
+TINY = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 2, "head_dim": 8}
+
+
+@pytest.mark.parametrize("weights", [(0.5, 2.0), (1.0, 1.0)])
+def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
+    files = []
+    for number, (length, weight) in enumerate(zip((400, 64), weights, strict=True)):
+        path = tmp_path / f"{length}.jsonl"
+        write(path, generate(Plan("records", length, seed=number), 8, words()))
+        files.append({"path": str(path), "weight": weight})
+    recipe = RECIPES["bradley_terry"].model_validate(
+        {
+            "model": {"new": TINY},
+            "data": {"sources": files, "per_step": 2, "cache": str(tmp_path / "cache")},
+            "optimizer": {"epochs": 1},
+        }
+    )
+    planned = reading_of(recipe, 4096, silent)
+    done = run(recipe, tmp_path / "run")
+    assert planned.steps == done["steps"]
+    assert planned.rows == pytest.approx(8 * sum(weights))
+    read = sum(count * shape.tokens for shape, count in planned.trees.items())
+    assert read == pytest.approx(done["tokens"], rel=0.02)
+
+
+def test_ties_that_the_loss_reads_are_planned(tmp_path):
+    rows = generate(Plan("records", 64), 4, words())
+    path = tmp_path / "tied.jsonl"
+    write(path, [replace(row, ranks=(1, 1)) for row in rows])
+    tree = {
+        "model": {"new": TINY},
+        "data": {"path": str(path), "cache": str(tmp_path / "cache")},
+        "optimizer": {"epochs": 1},
+        "loss": {"ties": True},
+    }
+    assert reading_of(RECIPES["bradley_terry"].model_validate(tree), 4096, silent).rows == 4

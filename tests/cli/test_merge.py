@@ -64,10 +64,13 @@ def test_a_model_folder_is_merged_too(trained, tmp_path):
 
 def test_what_cannot_be_merged_is_refused_in_one_line(trained, tmp_path):
     (tmp_path / "precious").mkdir()
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/manifest.json").write_text("{}")
     (tmp_path / "precious" / "file").write_text("")
     for arguments, line in [
         ((trained.parent / "base", "--out", tmp_path / "merged"), "there is no adapter to merge"),
         ((tmp_path / "gone", "--out", tmp_path / "merged"), "no such model folder"),
+        ((tmp_path / "begun", "--out", tmp_path / "merged"), "has no model yet"),
         ((trained, "--out", tmp_path / "precious"), "is not empty"),
         ((trained, "--out", trained.parent / "base"), "is not empty"),
     ]:
@@ -75,4 +78,4 @@ def test_what_cannot_be_merged_is_refused_in_one_line(trained, tmp_path):
         assert isinstance(done.exception, LongRMError)
         assert line in str(done.exception)
         assert "\n" not in str(done.exception)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["precious"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["begun", "precious"]

@@ -44,6 +44,26 @@ def test_a_part_waits_for_those_before_it(tmp_path):
             workers.run([Part("a", note, (), ("b",)), Part("b", note, (), ("a",))])
 
 
+def after(path, before, *, progress):
+    assert before is None or before.exists()
+    path.write_text("")
+
+
+def test_a_free_worker_takes_the_first_part_that_can_be_done(tmp_path):
+    """The way that is listed first goes on before what has waited longer."""
+    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
+    parts = [
+        Part("first", after, (first, None)),
+        Part("second", after, (second, first), ("first",)),
+        Part("other", after, (other, second)),  # which fails where it is done before
+    ]
+    with Processes(1, lambda *_: None) as workers:
+        assert list(workers.run(parts)) == ["first", "second", "other"]
+        first.unlink(), second.unlink()
+        with pytest.raises(AssertionError):
+            workers.run([parts[0], parts[2], parts[1]])
+
+
 def test_what_a_part_raises_is_raised_here():
     with Processes(1, lambda *_: None) as workers, pytest.raises(TrainingError, match="step 3 is nan"):
         workers.run([Part("fails", fail, ())])

@@ -3,115 +3,206 @@ from importlib import resources
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
 from longrm.benchmarks import Cell, Probe
-from longrm.demo import DemoSettings, street
+from longrm.cli.main import cli
+from longrm.demo import DemoSettings, arms, exams, street
+from longrm.errors import RunError
 from longrm.report import build
+from longrm.report.material import STAGES
 from longrm.runs.folder import RunFolder
 from longrm.runs.progress import silent
+from longrm.training.run import RECIPES
+
+ALL = DemoSettings(generative=True, controls=True)
+
+
+def shrunk(text):
+    """A recipe of three steps on short contexts."""
+    small = {
+        "steps =": "steps = 3",
+        "responses_per_step =": "responses_per_step = 8",
+        "lengths =": "lengths = [140]",
+    }
+    for line in text.splitlines():
+        for start, changed in small.items():
+            if line.startswith(start):
+                text = text.replace(line, changed)
+    return text
 
 
 @pytest.fixture(scope="module")
 def small_demo(tmp_path_factory):
-    """The demo's own parts, with a few steps and short exams, in this process."""
+    """The demo's own parts, both roads and all controls, with a few steps and short exams, in this process."""
     out = tmp_path_factory.mktemp("demo") / "out"
     recipes = tmp_path_factory.mktemp("recipes")
-    for name in ("short", "long", "control_short"):
-        text = (street.RECIPES / f"{name}.toml").read_text()
-        for line in text.splitlines():
-            if line.startswith("steps ="):
-                text = text.replace(line, "steps = 3")
-            if line.startswith("responses_per_step ="):
-                text = text.replace(line, "responses_per_step = 8")
-            if line.startswith("lengths ="):
-                text = text.replace(line, "lengths = [140]")
-        (recipes / f"{name}.toml").write_text(text)
+    for recipe in arms.FOLDER.glob("*.toml"):
+        (recipes / recipe.name).write_text(shrunk(recipe.read_text()))
     cell = Cell(lengths=(160, 200), groups=4, per_group=2)
-    probes = {"pairs": Probe(seed=1, cells=(cell,)), "best_of_4": Probe(seed=1, responses=4, cells=(cell,))}
+    pairs, listed = Probe(seed=1, cells=(cell,)), Probe(seed=1, responses=4, cells=(cell,))
+    judged = Probe(seed=1, cells=(Cell(lengths=(160, 200), groups=2, per_group=1),))
+    probes = {
+        (False, "pairs"): pairs,
+        (False, "best_of_4"): listed,
+        (True, "pairs"): judged,
+        (True, "pointwise"): judged,
+    }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(street, "RECIPES", recipes)
-        patch.setattr(street, "_probes", lambda seed: probes)
-        settings = DemoSettings(controls=True)
-        with RunFolder(out, "demo", settings) as folder:
-            for arm in (*street.ARMS, *street.CONTROL_ARMS):
-                street.train_arm(arm, settings, out, progress=silent)
-            stages = (*street.STAGES, *street.CONTROL_STAGES)
-            for stage in stages:
-                for exam in probes:
-                    street.take_exam(stage, exam, settings, out, progress=silent)
-            street.evaluate_unrelated(settings, out, progress=silent)
-            street.assert_unseen(settings, out, progress=silent)
-            summary = street._summary(settings, out, stages, {"train short": 1.0})
+        patch.setattr(arms, "FOLDER", recipes)
+        patch.setattr(exams, "probes", lambda settings: probes)
+        patch.setattr(
+            exams, "Cell", lambda lengths, groups, per_group: Cell(lengths=(160,), groups=2, per_group=2)
+        )
+        with RunFolder(out, "demo", ALL) as folder:
+            for part in street.parts(ALL, out):
+                part.function(*part.arguments, progress=silent)
+            summary = street.summed_up(ALL, out, {"train short": 1.0})
             folder.write_summary(summary)
-        yield settings, out, summary
-    street._drawn.cache_clear()
+        yield out, summary
+    exams._drawn.cache_clear()
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_the_summary_fits_its_schema(small_demo):
     schema = json.loads(resources.files("longrm.runs").joinpath("summary.schema.json").read_text())
-    _, out, summary = small_demo
-    jsonschema.Draft202012Validator(schema).validate(summary)
+    out, summary = small_demo
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(summary)
     for training in (out / "training").iterdir():
-        jsonschema.Draft202012Validator(schema).validate(json.loads((training / "summary.json").read_text()))
-    assert set(summary["stages"]) == {*street.STAGES, *street.CONTROL_STAGES}
+        validator.validate(json.loads((training / "summary.json").read_text()))
+    assert list(summary["stages"]) == [name for name in STAGES if name != "generative_base"]
     assert list(summary["contrasts"]["long_vs_control_short"]["by_length"]) == ["160", "200"]
+    assert list(summary["controls"]) == ["unrelated_context", "judge_unrelated_context"]
 
 
-def test_all_stages_answer_the_same_questions(small_demo):
-    _, out, _ = small_demo
-    ids = {
-        tuple(
-            json.loads(line)["id"]
-            for line in (out / "stages" / stage / "pairs/judgments.jsonl").read_text().splitlines()
+def test_all_stages_of_a_road_answer_the_same_questions(small_demo):
+    out, summary = small_demo
+    asked = {
+        (
+            arms.writes(stage),
+            tuple(line["id"] for line in lines(out / f"stages/{stage}/pairs/judgments.jsonl")),
         )
-        for stage in (*street.STAGES, *street.CONTROL_STAGES)
+        for stage in summary["stages"]
     }
-    assert len(ids) == 1
+    assert len(asked) == 2
 
 
-def test_the_arms_start_from_one_checkpoint_and_differ_from_it(small_demo):
-    _, out, _ = small_demo
-    for arm in ("long", "control_short"):
+def test_judges_are_asked_in_both_orders_and_for_scores(small_demo):
+    out, summary = small_demo
+    for record in lines(out / "stages/generative_logo/pairs/judgments.jsonl"):
+        assert [trial["order"] for trial in record["trials"]] in ([[0, 1], [1, 0]], [[1, 0], [0, 1]])
+    scored = {stage for stage, found in summary["stages"].items() if "pointwise" in found}
+    assert scored == {"generative_short", "generative_long", "generative_logo"}
+    assert all(("best_of_4" in found) != arms.writes(stage) for stage, found in summary["stages"].items())
+
+
+STARTS = {
+    "long": "short",
+    "control_short": "short",
+    "generative_short": "generative_base",
+    "generative_long": "generative_short",
+    "generative_long_alone": "generative_short",
+    "generative_logo": "generative_long",
+}
+
+
+def test_every_arm_starts_from_its_stage_and_differs_from_it(small_demo):
+    out, _ = small_demo
+    for arm, start in STARTS.items():
         config = (out / "training" / arm / "config.toml").read_text()
-        assert f'path = "{(out / "training/short/model").resolve()}"' in config
+        assert f'path = "{(out / "training" / start / "model").resolve()}"' in config
     weights = {
         (out / "training" / arm / "model/model.safetensors").read_bytes()
-        for arm in ("short", "long", "control_short")
+        for arm in {*STARTS, *STARTS.values()}
     }
-    assert len(weights) == 3
+    assert len(weights) == len({*STARTS, *STARTS.values()})
 
 
-def test_every_part_waits_for_what_it_needs(small_demo):
-    settings, out, summary = small_demo
-    arms = (*street.ARMS, *street.CONTROL_ARMS)
-    parts = street._parts(arms, tuple(summary["stages"]), settings, out)
+def test_a_rescaled_stage_differs_in_its_rotary_base_alone(small_demo):
+    out, _ = small_demo
+    for stage, start in (("rescale_only", "short"), ("generative_rescale_only", "generative_short")):
+        made, before = out / "models" / stage, out / "training" / start / "model"
+        assert (made / "model.safetensors").read_bytes() == (before / "model.safetensors").read_bytes()
+        one, other = (json.loads((folder / "config.json").read_text()) for folder in (made, before))
+        bases = [config.pop("rope_parameters")["rope_theta"] for config in (one, other)]
+        assert bases == [100_000.0, 1000.0]
+        assert one == other
+
+
+def test_the_recipes_differ_in_what_they_are_compared_for():
+    def resolved(name):
+        return RECIPES["sft"].resolve(arms.FOLDER / f"{name}.toml", {"model.path": "short"})
+
+    recipe, alone = resolved("generative_long"), resolved("generative_long_alone")
+    assert alone.curriculum.lengths == recipe.curriculum.lengths[-1:]
+    assert alone.curriculum.short_share == 0
+    steps = recipe.optimizer.model_copy(update={"steps": alone.optimizer.steps})
+    assert recipe.model_copy(update={"curriculum": alone.curriculum, "optimizer": steps}) == alone
+
+
+def test_every_part_waits_for_what_it_needs(tmp_path):
+    parts = street.parts(ALL, tmp_path)
     names = [part.name for part in parts]
     assert len(names) == len(set(names))
     needs = {part.name: part.after for part in parts}
     assert needs["train long"] == ("train short",)
-    assert needs["evaluate rescale_only pairs"] == ("train short",)
+    assert needs["evaluate rescale_only pairs"] == ("rescale rescale_only",)
+    assert needs["rescale rescale_only"] == ("train short",)
     assert needs["evaluate long best_of_4"] == ("train long",)
+    assert needs["evaluate generative_logo pointwise"] == ("train generative_logo",)
     assert all(set(after) <= set(names) for after in needs.values())
 
 
+@pytest.mark.parametrize("generative", [False, True])
+@pytest.mark.parametrize("controls", [False, True])
+def test_the_report_knows_every_stage_and_what_is_left_out(generative, controls):
+    settings = DemoSettings(generative=generative, controls=controls)
+    stages = street.stages_of(settings)
+    assert {*stages, *(arm.stage for arm in street.arms_of(settings))} <= set(STAGES)
+    assert any(map(arms.writes, stages)) == generative
+    assert ("rescale_only" in stages) == controls
+    assert ("unstructured" in stages) == (controls or not generative)
+
+
 def test_a_context_that_was_trained_on_is_found(small_demo, monkeypatch):
-    settings, out, _ = small_demo
-    monkeypatch.setattr(street, "context_digest", lambda comparison: next(iter(seen(out))))
+    out, _ = small_demo
+    trained = lines(out / "training/generative_logo/contexts.jsonl")[0]["digests"][0]
+    monkeypatch.setattr(exams, "context_digest", lambda comparison: trained)
     with pytest.raises(AssertionError, match="was trained on"):
-        street.assert_unseen(settings, out, progress=silent)
+        exams.assert_unseen(ALL, out, progress=silent)
 
 
-def seen(out):
-    for line in (out / "training/short/contexts.jsonl").read_text().splitlines():
-        yield from json.loads(line)["digests"]
-
-
-def test_the_report_is_built_from_it(small_demo, tmp_path):
-    _, out, _ = small_demo
+def test_the_report_tells_the_two_roads_apart(small_demo, tmp_path):
+    out, _ = small_demo
     build([out], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "positional extrapolation" in page
-    assert "heads that look back" in page
+    for said in (
+        "positional extrapolation",
+        "heads that look back",
+        "The road that scores",
+        "The road that writes",
+        "simulated judges",
+        "judge: base",
+        "--generative --controls",
+    ):
+        assert said in page, said
+
+
+def test_options_that_do_not_exist_are_refused(tmp_path):
+    result = CliRunner().invoke(cli, ["demo", "--out", str(tmp_path / "x"), "--generativ"])
+    assert result.exit_code == 2
+    assert "--generative" in result.output
+    assert not (tmp_path / "x").exists()
+
+
+def test_another_demo_is_not_continued(small_demo):
+    out, _ = small_demo
+    with pytest.raises(RunError, match="other settings .controls: True -> False"):
+        street.run(DemoSettings(generative=True), out)
 
 
 @pytest.mark.full

@@ -25,6 +25,13 @@ CURVES = {
     "control_short": (0.995, 0.95, 0.80, 0.66, 0.56, 0.52),
     "long": (0.995, 0.995, 0.99, 0.99, 0.98, 0.96),
 }
+JUDGES = {
+    "generative_short": (0.96, 0.72, 0.64, 0.52, 0.50, 0.50),
+    "generative_rescale_only": (0.80, 0.70, 0.60, 0.55, 0.50, 0.50),
+    "generative_long_alone": (0.90, 0.90, 0.90, 0.90, 0.90, 0.90),
+    "generative_long": (0.99, 0.99, 0.98, 0.98, 0.97, 0.90),
+    "generative_logo": (0.99, 0.99, 0.99, 0.98, 0.97, 0.91),
+}
 PEOPLE = ("Marlow", "Ibsen", "Quill", "Tamsin", "Okoro", "Fenwick", "Ludo", "Anselm")
 HOSTILE = "</script><script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>\u2028'\"&"
 
@@ -198,7 +205,11 @@ def write_training(
 
 
 def write_demo(folder: Path, curves: dict[str, tuple[float, ...]] = CURVES) -> dict[str, Any]:
-    """A demo with four stages, best of 4, three training runs, the contrast and the control."""
+    """A demo with four stages, best of 4, three training runs, the contrast and the control.
+
+    Stages of the generative road have scores for single responses in place of best of 4, and no training runs but
+    the one that they start from.
+    """
     with RunFolder(folder, "demo", Settings()) as run:
         summary = _demo_summary(folder, curves)
         run.write_summary(summary)
@@ -212,12 +223,13 @@ def _demo_summary(folder: Path, curves: dict[str, tuple[float, ...]]) -> dict[st
         stages[name] = write_evaluation(
             folder / "stages" / name / "pairs", kept[name], model=name, scale="logit"
         )
-        listed = judgments(accuracies, 10 + number, responses=4, groups=20)
-        stages[name]["best_of_4"] = write_evaluation(
-            folder / "stages" / name / "best_of_4", listed, model=name, kept=1
-        )
+        exam = "pointwise" if name.startswith("generative_") else "best_of_4"
+        listed = judgments(accuracies, 10 + number, responses=2 if exam == "pointwise" else 4, groups=20)
+        stages[name][exam] = write_evaluation(folder / "stages" / name / exam, listed, model=name, kept=1)
     for name, end in (("short", 128), ("control_short", 128), ("long", 4096)):
         write_training(folder / "training" / name, end=end)
+    if "generative_short" in curves:
+        write_training(folder / "training" / "generative_base")
     by_length = {
         str(length): asdict(
             paired_difference(
@@ -261,6 +273,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A demo's folder; read only."""
     folder = tmp_path_factory.mktemp("runs") / "demo"
     write_demo(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def two_roads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a demo that took the generative road too; read only."""
+    folder = tmp_path_factory.mktemp("roads") / "demo"
+    write_demo(folder, CURVES | JUDGES)
     return folder
 
 

@@ -86,6 +86,13 @@ def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def roads_page(two_roads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("roads") / "report.html"
+    build([two_roads], out)
+    return out
+
+
 def test_nothing_is_loaded_and_the_check_sees_what_would_be(page: Path) -> None:
     text = page.read_text()
     assert loads(text) == []
@@ -134,8 +141,29 @@ def test_every_section_of_a_demo_is_there(page: Path) -> None:
     assert all(after <= before + 1 for before, after in pairwise(structure.headings))
 
 
-def test_markup_is_well_formed_and_accessible(page: Path) -> None:
-    structure = Structure(page.read_text())
+def test_two_roads_have_a_figure_and_tables_each(roads_page: Path, page: Path) -> None:
+    words = Structure(roads_page.read_text()).words()
+    for said in (
+        "The road that scores. Pair accuracy against context length",
+        "The road that writes. Pair accuracy against context length",
+        "The road that writes. Context boundary, in tokens",
+        "One response at a time",
+        "judge: LOGO, single scores",
+        "Trained on judgments of short contexts, the judge",
+        "after LOGO it",
+    ):
+        assert said in words, said
+    assert "The road that" not in Structure(page.read_text()).words(), "one road needs no name"
+    names = {path.stem for path in roads_page.with_name("report-figures").glob("*.svg")}
+    assert {"accuracy", "accuracy-2", "accuracy-2-narrow", "loss", "loss-2"} <= names
+    drawn = roads_page.with_name("report-figures") / "accuracy-2.svg"
+    assert "judge: LOGO" in drawn.read_text()
+    assert "control" not in drawn.read_text()
+
+
+@pytest.mark.parametrize("made", ["page", "roads_page"])
+def test_markup_is_well_formed_and_accessible(made: str, request: pytest.FixtureRequest) -> None:
+    structure = Structure(request.getfixturevalue(made).read_text())
     assert structure.unclosed == []
     ids = Counter(value for _, name, value in structure.attributes if name == "id")
     assert not [name for name, count in ids.items() if count > 1]

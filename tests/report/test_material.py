@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from longrm.report.material import metric_at, read, short_name
+from longrm.report.material import SCORES, WRITES, metric_at, read, short_name
 
 
 def test_material_of_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
@@ -18,6 +18,23 @@ def test_material_of_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
     stored = json.loads((demo / "summary.json").read_text())
     held = stored["stages"]["short"]["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
     assert material.stages[1].by_length("pair_accuracy")[512].value == held
+
+
+def test_the_roads_of_a_demo_are_told_apart(two_roads: Path, demo: Path) -> None:
+    material = read([two_roads])
+    labels: dict[str, list[str]] = {}
+    for stage in material.stages:
+        labels.setdefault(stage.road, []).append(stage.label)
+    judges = ["judge: short", "judge: rescale only", "judge: long alone", "judge: long", "judge: LOGO"]
+    assert labels == {SCORES: ["untrained", "short", "control", "long"], WRITES: judges}
+    assert [run.label for run in material.trained if run.road == WRITES] == ["judge: base"]
+    assert [stage.label for stage in material.pointwise] == judges
+    assert {stage.road for stage in material.best_of} == {SCORES}
+    for road in labels:
+        looks = [stage.style for stage in material.stages if stage.road == road]
+        assert len({(style.color, style.dash) for style in looks}) == len({style.color for style in looks})
+        assert len({style.color for style in looks}) == len(looks)
+    assert {stage.road for stage in read([demo]).stages} == {SCORES}
 
 
 @pytest.mark.parametrize(

@@ -118,12 +118,15 @@ def test_a_finished_run_is_not_trained_again(finished):
 def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, finished):
     """Eight parts of one comparison or one part of eight: the same gradient."""
     run(settings(memory__tokens_per_forward=1), tmp_path / "run")
-    whole, parts = (
-        load_file(folder / "model/model.safetensors") for folder in (finished[0], tmp_path / "run")
+    run(settings(data__world__seed=1), tmp_path / "other")
+    whole, parts, other = (
+        torch.cat([weight.flatten() for weight in load_file(folder / "model/model.safetensors").values()])
+        for folder in (finished[0], tmp_path / "run", tmp_path / "other")
     )
-    for name, weight in whole.items():
-        # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it.
-        torch.testing.assert_close(parts[name], weight, rtol=1e-3, atol=2e-4)
+    # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it: single weights may
+    # differ by as much, all of them together hardly.
+    assert (parts - whole).abs().max() < 3e-3
+    assert (parts - whole).norm() < 0.01 * (other - whole).norm(), "other contexts do a hundred times as much"
     cut, uncut = (list(Log(f / "steps.jsonl", StepRecord)) for f in (tmp_path / "run", finished[0]))
     for one, other in zip(cut, uncut, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-4)

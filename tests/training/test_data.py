@@ -315,6 +315,7 @@ def test_shuffled_labels_keep_the_responses(opened):
         ({}, "either data.path or data.world"),
         ({"path": "x", "world": {}}, "either data.path or data.world"),
         ({"path": "x", "sources": [{"path": "y"}]}, "give one of them"),
+        ({"world": {}, "per_step": 8}, r"data\.per_step is of rows in files"),
         ({"sources": [{"path": "y"}], "format": "trl"}, "every one of data.sources has its own"),
         ({"sources": [{"path": "y"}, {"path": "y"}]}, "need different names"),
         ({"sources": [{"path": "y", "weight": 0.0}]}, "greater than 0"),

@@ -11,10 +11,11 @@ from transformers.integrations import integration_utils
 
 from longrm.errors import ConfigError, RunError, TrainingError
 from longrm.runs.logs import Log
-from longrm.runs.records import TimingRecord
+from longrm.runs.records import StepRecord, TimingRecord
 from longrm.training import run as running
 from longrm.training.bradley_terry import BradleyTerry
 from longrm.training.checkpoints import saved_steps
+from longrm.training.failures import StallWatch
 from longrm.training.run import run
 
 LORA = {"rank": 2, "alpha": 4.0}
@@ -269,3 +270,24 @@ def test_trackers_that_are_not_there_are_named_before_any_work(tmp_path, recipe,
     ):
         run(recipe("sft", report_to=["tensorboard"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def steps_with(losses):
+    return [
+        StepRecord(step=at, length=64, loss=loss, accuracy=None, grad_norm=1.0, learning_rate=0.1, tokens=1)
+        for at, loss in enumerate(losses, start=1)
+    ]
+
+
+@pytest.mark.parametrize("start", [0.7, 13.0])
+def test_a_loss_that_falls_from_above_a_coins_is_no_stall(start):
+    """A reward model with wide scores begins far above a coin's loss."""
+    watch = StallWatch(10, math.log(2.0))
+    for record in steps_with(start * 0.95**at for at in range(100)):
+        watch.watch(record)
+    *same, last = steps_with([start] * 10)
+    watch = StallWatch(10, math.log(2.0))
+    for record in same:
+        watch.watch(record)
+    with pytest.raises(TrainingError, match="stalled"):
+        watch.watch(last)

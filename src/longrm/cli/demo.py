@@ -14,31 +14,34 @@ from longrm.cli.tables import percent, print_stages
     "--out", required=True, type=click.Path(path_type=Path), help="Folder; the same command continues it."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--generative", is_flag=True, help="Also train a judge that writes: SFT, then LOGO.")
 @click.option("--controls", is_flag=True, help="Also run the arms that tell what the gain is due to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def command(out: Path, seed: int, controls: bool, as_json: bool) -> None:
+def command(out: Path, seed: int, generative: bool, controls: bool, as_json: bool) -> None:
     """Trains a tiny reward model on short contexts, then continues it on short or on growing ones.
 
     Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens; the report shows the
-    boundary before and after. A few minutes on two CPU cores, nothing is downloaded.
+    boundary before and after. A few minutes on two CPU cores, or ten with --generative; nothing is downloaded.
     """
     from longrm.demo import DemoSettings, run
 
     with progress() as report:
-        summary = run(DemoSettings(seed=seed, controls=controls), out, progress=report)
+        summary = run(DemoSettings(seed=seed, generative=generative, controls=controls), out, progress=report)
     if as_json:
         print_json(summary)
         return
     stages = summary["stages"]
     print_stages(stages, "Pair accuracy by context length in tokens, % (chance 50)")
     print_stages(
-        {name: stage["best_of_4"] for name, stage in stages.items()},
+        {name: stage["best_of_4"] for name, stage in stages.items() if "best_of_4" in stage},
         "Best of 4, top-1 accuracy by context length, % (chance 25)",
     )
+    alone = {name: stage["pointwise"] for name, stage in stages.items() if "pointwise" in stage}
+    if alone:
+        print_stages(alone, "Pair accuracy of scores for single responses, % (chance 50)")
     contrast = summary["contrasts"]["long_vs_control_short"]["by_length"]
     length = max(contrast, key=int)
     click.echo(f"long - control_short at {length} tokens: {percent(contrast[length])} points")
-    click.echo(
-        f"Control, unrelated context: {percent(summary['controls']['unrelated_context'])}% (chance 50)"
-    )
+    for name, control in summary["controls"].items():
+        click.echo(f"Control, {name.replace('_', ' ')}: {percent(control)}% (chance 50)")
     click.echo(f"{summary['seconds']['total']:.0f} s in all. The report: {out / 'report.html'}")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from longrm.errors import RunError
+
 
 @click.command("merge", short_help="Make one model of an adapter and its base.")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
@@ -20,6 +22,8 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     from longrm.modeling.merging import merge
 
     trained = (run / "model").is_dir()
+    if not trained and (run / "manifest.json").is_file():
+        raise RunError(f"{run} has no model yet: let its training end first, with the same longrm train")
     merge(run / "model" if trained else run, out, trust_remote_code=trust_remote_code)
     if trained:
         _tell_whence(run, out)

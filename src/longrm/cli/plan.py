@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 @click.argument("recipe_file", metavar="RECIPE.toml", type=click.Path(path_type=Path))
 @click.option(
     "--device",
+    metavar="NAME",
     type=click.Choice(list(DEVICES)),
     default="cpu",
     show_default=True,
-    help="What to train on; cpu is this machine.",
+    help=f"What to train on: {', '.join(DEVICES)}; cpu is this machine.",
 )
 @click.option(
     "--set",

@@ -108,7 +108,7 @@ def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> Token
         tuple(ranks[at] for at in order),
         context_digest(comparison),
         contrast=None if contrasts is None else any(contrasts[1:]),
-        margin=_number(comparison.metadata, "margin"),
+        margin=_margin(comparison.metadata),
         probability=_number(comparison.metadata, "probability"),
     )
     if known.probability is not None and not 0.5 <= known.probability <= 1.0:
@@ -150,6 +150,13 @@ def _contrasts(comparison: Comparison) -> list[bool] | None:
     if len(given) != len(comparison.responses) or None in given:
         return None
     return [True, *(score == _UNPARSED or score != given[0] for score in given[1:])]
+
+
+def _margin(metadata: Mapping[str, Any]) -> float | None:
+    margin = _number(metadata, "margin")
+    if margin is not None and margin < 0.0:
+        raise FieldError("margin", f"by how much the better response is better, 0 or more, got {margin}")
+    return margin
 
 
 def _number(metadata: Mapping[str, Any], name: str) -> float | None:

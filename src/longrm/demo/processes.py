@@ -43,6 +43,7 @@ class Processes:
 
     def __init__(self, count: int, progress: Progress) -> None:
         context = multiprocessing.get_context("spawn")
+        self._count = count
         self._messages = context.SimpleQueue()
         self._progress = progress
         self._pool = ProcessPoolExecutor(
@@ -58,7 +59,9 @@ class Processes:
         self._pool.shutdown(cancel_futures=True)
 
     def run(self, parts: Sequence[Part]) -> dict[str, float]:
-        """Runs the parts, each as soon as those before it are finished, and returns the seconds each took.
+        """Runs the parts and returns the seconds each took.
+
+        A worker that is free takes the first part in the list whose parts before it are finished.
 
         Raises:
             Exception: What a part raised; parts that have not begun are then not begun.
@@ -66,7 +69,8 @@ class Processes:
         waiting, running = list(parts), dict[Future[float], str]()
         seconds: dict[str, float] = {}
         while waiting or running:
-            for part in [part for part in waiting if seconds.keys() >= set(part.after)]:
+            ready = [part for part in waiting if seconds.keys() >= set(part.after)]
+            for part in ready[: self._count - len(running)]:
                 waiting.remove(part)
                 running[self._pool.submit(_work, part)] = part.name
             assert running, f"parts wait for each other: {[part.name for part in waiting]}"

@@ -1,7 +1,6 @@
 """Loads, makes, rescales and saves language models and scorers: decoders with a scalar head."""
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -30,8 +29,6 @@ from longrm.modeling.checkpoints import read_config, read_head, read_model
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, HEAD, locate_parts, weight_files
 from longrm.modeling.heads import Model
 from longrm.modeling.memory import precision_of
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +103,6 @@ def load_scorer(
         head = head if trained is None else trained
     if head is None and head_seed is None:
         raise ModelError(f"{where}: no scalar head ({HEAD}): train one, or give head_seed to start one")
-    if head is None:
-        _logger.info("%s has no scalar head: a new one is drawn from the seed", where)
     tokenizer = Tokenizer.load(parts.tokenizer)
     config.num_labels = 1
     _settle_padding(config, tokenizer)

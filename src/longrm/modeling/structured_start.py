@@ -3,8 +3,11 @@
 A transformer this small finds the circuit for looking up a fact (heads that copy a neighbor, then heads that match
 what was copied: Olsson et al. 2022, "In-context Learning and Induction Heads") only after many thousand steps. Here
 the first layer's heads begin as heads that look back one token, two tokens and so on, and the second layer's
-queries and keys begin correlated, so that equal content attracts itself. What is a fact, and that it should match,
-is left to training.
+queries and keys begin correlated, so that equal content attracts itself; a third and a fourth layer begin likewise.
+What is a fact, and that it should match, is left to training.
+
+In a model that writes, what a head copies must also be legible to the output embeddings: there the output maps
+begin as the transposes of the value maps, and the last norm is raised so that a copied token stands out.
 """
 
 import math
@@ -22,10 +25,11 @@ _FAST_PAIRS = 6  # rotary pairs that tell neighbors apart
 _SLOW_FREQUENCY = 0.02  # radians a token, below which content matches wherever it stands
 _MATCH_STD = 0.3
 _MAP_SCALE = 0.7
+_WRITING_NORM = 3.0
 
 
 def structure(model: Model, *, seed: int) -> None:
-    """Overwrites the attention of the first two layers of a Llama with the structured start, in place.
+    """Overwrites the attention of the first layers of a Llama, four at most, with the structured start, in place.
 
     Args:
         model: A Llama with attention biases and at least two layers.
@@ -44,8 +48,13 @@ def structure(model: Model, *, seed: int) -> None:
         _match_content(layers[1].self_attn, frequencies, generator)
         if len(layers) > 2:
             _look_back(layers[2].self_attn, frequencies, (2, 6, 10, 14))
-        for layer in layers[:3]:
-            _copy_faithfully(layer.self_attn, generator)
+        if len(layers) > 3:
+            _match_content(layers[3].self_attn, frequencies, generator)
+        writes = model.get_output_embeddings() is not None
+        for layer in layers[:4]:
+            _copy_faithfully(layer.self_attn, generator, back=writes)
+        if writes:
+            model.base_model.norm.weight.fill_(_WRITING_NORM)
 
 
 def _look_back(attention: Model, frequencies: Float[Tensor, " pairs"], distances: tuple[int, ...]) -> None:
@@ -72,8 +81,11 @@ def _match_content(
         key.add_(rows)
 
 
-def _copy_faithfully(attention: Model, generator: torch.Generator) -> None:
-    """Value and output maps are scaled orthonormal, so that what a head copies stays legible."""
+def _copy_faithfully(attention: Model, generator: torch.Generator, *, back: bool) -> None:
+    """Value and output maps are scaled orthonormal, so that what a head copies stays legible.
+
+    With `back` it comes out where it came in, else in a place of its own.
+    """
     size = attention.head_dim
     hidden = attention.o_proj.weight.shape[0]
     for start in range(0, attention.v_proj.weight.shape[0], size):
@@ -81,7 +93,7 @@ def _copy_faithfully(attention: Model, generator: torch.Generator) -> None:
             torch.linalg.qr(torch.randn(hidden, size, generator=generator)).Q * _MAP_SCALE for _ in range(2)
         )
         attention.v_proj.weight[start : start + size] = into.T
-        attention.o_proj.weight[:, start : start + size] = out
+        attention.o_proj.weight[:, start : start + size] = into if back else out
 
 
 def _heads(attention: Model, size: int, name: str) -> Iterator[tuple[Tensor, Tensor]]:

@@ -5,6 +5,7 @@ import hashlib
 import shlex
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,24 +45,23 @@ def build(runs: Sequence[Path], out: Path) -> None:
 
     material = read(runs)
     metric = _metric(material)
-    curves = [figures.accuracy(material.stages, metric, width) for width in (figures.WIDE, figures.NARROW)]
+    roads = [_road(material, name, number, metric) for number, name in enumerate(_roads(material))]
     heat = [figures.heat_map(stage, metric, number) for number, stage in enumerate(material.stages)]
-    training = figures.training(material.trained) if material.trained else []
     found = list(tables.differences(material.demo)) if material.demo is not None else []
     forest = figures.forest(found) if found else None
     themes = sections(material.stages)
     page = _page(material, metric) | {
         "sections": themes,
-        "accuracy": [figure for figure in curves if figure],
+        "roads": roads,
         "heat": [figure for figure in heat if figure],
-        "training": training,
         "forest": forest,
         "points": max((figures.bin_size(len(run.steps)) for run in material.trained), default=1),
         "differences": tables.difference_table(found) if found else None,
     }
     folder = out.with_name(f"{out.stem}-figures")
     themed = [section.figure for section in themes]
-    drawn = [figure for figure in [*curves, *heat, *training, forest, *themed] if figure]
+    of_roads = [figure for road in roads for figure in (*road["accuracy"], *road["training"])]
+    drawn = [figure for figure in [*of_roads, *heat, forest, *themed] if figure]
     html = _environment().get_template("template.html.j2").render(page, figures=folder.name)
     _write_figures(drawn, folder)
     write_file(out, html)
@@ -88,29 +88,22 @@ def _page(material: Material, metric: str) -> dict[str, Any]:
     return {
         "title": _title(material),
         "finding": findings.finding(material),
-        "told": findings.told(material),
-        "incomplete": findings.incomplete([*stages, *best_of]),
+        "incomplete": findings.incomplete([*stages, *best_of, *material.pointwise]),
         "data": _about_data(stages),
         "demo": material.demo,
         "start": (material.demo or {}).get("notes", {}).get("start", ""),
-        "stages": stages,
-        "meanings": _meanings(material),
         "metric": wording.METRIC_NAMES[metric],
-        "boundary": tables.boundary_table(stages),
         "tau": _taus(stages),
         "few_pairs": any((stage.summary["boundary"] or {}).get("headline") == "slope" for stage in stages),
-        "by_length": tables.length_table(
-            f"{wording.METRIC_NAMES[metric].capitalize()} by length", stages, metric
-        ),
-        "overall": tables.overall_table(
-            "Every metric, with 95% intervals, and what chance would earn", stages
-        ),
         "recommended": _recommended(stages),
         "depths": tables.depth_tables(stages, metric),
         "best_of": tables.length_table("Best of 4: top-1 by length", best_of, "top1", chance=True),
         "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
-        "trained": material.trained,
-        "training_table": tables.training_table(material.trained) if material.trained else None,
+        "pointwise": tables.length_table(
+            "Pairs told apart by scores for single responses: pair accuracy by length",
+            material.pointwise,
+            "pair_accuracy",
+        ),
         "browser": browser([*stages, *best_of]),
         "outcomes": tables.outcome_table(material),
         "runs": material.runs,
@@ -134,9 +127,43 @@ def _title(material: Material) -> str:
     return "How good the judgment is" if material.stages else "Training"
 
 
-def _meanings(material: Material) -> list[tuple[Evaluated, str]]:
-    known = dict(STAGES.values())
-    return [(stage, known.get(stage.label, "")) for stage in material.stages] if material.demo else []
+def _roads(material: Material) -> list[str]:
+    """The roads of a demo, in reading order; one without a name for all other runs."""
+    named = [stage.road for stage in material.stages] + [run.road for run in material.trained]
+    return list(dict.fromkeys(named))
+
+
+def _road(material: Material, road: str, number: int, metric: str) -> dict[str, Any]:
+    """What the template prints of a road: its figures, what its stages mean, and its tables."""
+    from longrm.report import figures
+
+    stages = [stage for stage in material.stages if stage.road == road]
+    trained = [run for run in material.trained if run.road == road]
+    suffix = f"-{number + 1}" if number else ""
+    title = f"{road}. " if len(_roads(material)) > 1 else ""
+    curves = [figures.accuracy(stages, metric, width, suffix) for width in (figures.WIDE, figures.NARROW)]
+    known = dict(STAGES.values()) if material.demo is not None else {}
+    measured = wording.METRIC_NAMES[metric].capitalize()
+    return {
+        "title": f"{title}{measured} against context length",
+        "told": findings.told(replace(material, stages=tuple(stages))),
+        "finding": findings.judges(stages),
+        "stages": stages,
+        "accuracy": [figure for figure in curves if figure],
+        "meanings": [(stage, known.get(stage.label, "")) for stage in stages] if known else [],
+        "by_length": tables.length_table(f"{measured} by length", stages, metric),
+        "boundary": tables.boundary_table(f"{title}Context boundary, in tokens, with 95% intervals", stages),
+        "overall": tables.overall_table(
+            f"{title}Every metric, with 95% intervals, and what chance would earn", stages
+        ),
+        "trained": trained,
+        "training": figures.training(trained, suffix) if trained else [],
+        "training_table": tables.training_table(
+            f"{title}Training; loss and accuracy are means over the last 20 steps", trained
+        )
+        if trained
+        else None,
+    }
 
 
 def _taus(stages: Sequence[Evaluated]) -> str:
@@ -167,8 +194,8 @@ def _command(run: Run) -> str:
     if run.manifest["kind"] != "demo":
         return run.command("NEW_FOLDER")
     settings = tomllib.loads(run.settings)
-    controls = " --controls" if settings.get("controls") else ""
-    return f"longrm demo --out NEW_FOLDER --seed {shlex.quote(str(settings['seed']))}{controls}"
+    taken = "".join(f" --{name}" for name in ("generative", "controls") if settings.get(name))
+    return f"longrm demo --out NEW_FOLDER --seed {shlex.quote(str(settings['seed']))}{taken}"
 
 
 def _environment() -> Environment:

@@ -31,8 +31,15 @@ _POINTS = 120  # points that a training curve is drawn with at most
 _CURVES_WITH_LABELS = 8
 
 
-def accuracy(stages: Sequence[Evaluated], metric: str, width: int) -> Figure | None:
-    """Accuracy against length with interval bands, the chance line and tau, one curve a stage."""
+def accuracy(stages: Sequence[Evaluated], metric: str, width: int, suffix: str = "") -> Figure | None:
+    """Accuracy against length with interval bands, the chance line and tau, one curve a stage.
+
+    Args:
+        stages: Whose curves.
+        metric: Which accuracy.
+        width: Of the plot, in pixels.
+        suffix: Of the figure's name.
+    """
     curves = [(stage, found) for stage in stages if (found := stage.by_length(metric))]
     if not curves:
         return None
@@ -50,7 +57,7 @@ def accuracy(stages: Sequence[Evaluated], metric: str, width: int) -> Figure | N
         layers.append(_end_labels(curves, (1 - bottom) * _LABEL_GAP / height, width, scale))
     told = "; ".join(_told(stage.label, found) for stage, found in curves)
     return Figure(
-        "accuracy" if width == WIDE else "accuracy-narrow",
+        f"accuracy{suffix}" if width == WIDE else f"accuracy{suffix}-narrow",
         "Accuracy against context length",
         f"Line chart of {wording.METRIC_NAMES[metric]} against length. {told}.",
         svg_of(alt.layer(*layers), width, height),
@@ -100,8 +107,8 @@ def heat_map(stage: Evaluated, metric: str, number: int) -> Figure | None:
     )
 
 
-def training(trained: Sequence[Trained]) -> list[Figure]:
-    """Loss, accuracy, longest prompt and throughput against the step, one curve a run."""
+def training(trained: Sequence[Trained], suffix: str = "") -> list[Figure]:
+    """Loss, accuracy, longest prompt and throughput against the step, one curve a run; `suffix` ends their names."""
     from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
     drawn = [
         ("loss", "Loss", "~g", from_zero, [_binned(run, "loss") for run in trained]),
@@ -118,7 +125,7 @@ def training(trained: Sequence[Trained]) -> list[Figure]:
     styles = [run.style for run in trained]
     return [
         Figure(
-            name,
+            f"{name}{suffix}",
             title,
             f"Line chart of {title[0].lower()}{title[1:]} against the training step.",
             svg_of(

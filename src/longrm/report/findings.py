@@ -66,6 +66,18 @@ def finding(material: Material) -> str:
     return f"{wording.plural(untold, 'more model')} in the tables below." if untold > 0 else ""
 
 
+def judges(stages: Sequence[Evaluated]) -> str:
+    """How far the judges of a demo's road that writes reach; empty where there are none."""
+    reach = {stage.label: found for stage in stages if (found := stage.summary["boundary"])}
+    if not {"judge: short", "judge: long", "judge: LOGO"} <= reach.keys():
+        return ""
+    short, long, logo = (_reach(reach[f"judge: {name}"]) for name in ("short", "long", "LOGO"))
+    return (
+        f"Trained on judgments of short contexts, the judge {short}; trained on those of long ones too, it {long}; "
+        f"after LOGO it {logo}."
+    )
+
+
 def accuracy(summary: Mapping[str, Any]) -> str:
     """The main accuracy with its interval, against chance."""
     name = main_metric(summary)

@@ -32,8 +32,23 @@ STAGES: dict[str, tuple[str, str]] = {
     "rescale_only": ("rescale only", "short, with the RoPE theta of long and no further training"),
     "long_without_rescale": ("long, no rescale", "as long, with the RoPE theta of short"),
     "shuffled_labels": ("shuffled labels", "as short, trained on labels drawn at random"),
+    "generative_base": ("judge: base", "SFT on records to write down, before any judgment was seen"),
+    "generative_short": ("judge: short", "judge: base, then SFT on judgments of short contexts"),
+    "generative_rescale_only": (
+        "judge: rescale only",
+        "judge: short, with the RoPE theta of judge: long and no further training",
+    ),
+    "generative_long_alone": (
+        "judge: long alone",
+        "judge: short, then SFT on long contexts alone, with the RoPE theta of judge: long, for about its time",
+    ),
+    "generative_long": ("judge: long", "judge: short, then SFT on judgments of short-to-long contexts"),
+    "generative_logo": ("judge: LOGO", "judge: long, then LOGO on judgments of consensus"),
 }
 """A demo's stages in their fixed order: name -> (label, meaning)."""
+
+SCORES, WRITES = "The road that scores", "The road that writes"
+"""A demo's two roads."""
 
 RULES = {
     "judgebench_rule": "JudgeBench's own rule",
@@ -66,12 +81,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """One evaluated model: its summary, and the folder that holds its judgments, if it is there."""
+    """One evaluated model.
+
+    Attributes:
+        label: What the report calls it.
+        style: How it is drawn.
+        summary: Of its evaluation.
+        folder: Holds its judgments, if it is there.
+        road: The road of a demo that it is a stage of.
+    """
 
     label: str
     style: Style
     summary: Mapping[str, Any]
     folder: Path | None
+    road: str = ""
 
     def by_length(self, metric: str) -> dict[int, Metric]:
         """The metric at each length, shortest first; a length where it is undefined is left out."""
@@ -88,12 +112,13 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One training run: its steps, and how long each took."""
+    """One training run: its steps, and how long each took; of a demo, the road that it is a part of."""
 
     label: str
     style: Style
     steps: tuple[StepRecord, ...]
     timing: tuple[TimingRecord, ...]
+    road: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +131,7 @@ class Material:
         best_of: The demo's evaluations on best-of-N.
         trained: Training runs.
         demo: The demo's summary, if it is one.
+        pointwise: The demo's evaluations on pairs by scores for single responses.
     """
 
     runs: tuple[Run, ...]
@@ -113,6 +139,7 @@ class Material:
     best_of: tuple[Evaluated, ...]
     trained: tuple[Trained, ...]
     demo: Mapping[str, Any] | None = None
+    pointwise: tuple[Evaluated, ...] = ()
 
 
 def metric_of(value: Mapping[str, Any]) -> Metric:
@@ -166,24 +193,27 @@ def stage_label(name: str) -> str:
 def _read_demo(run: Run) -> Material:
     summary = _finished(run)
     runs, trained = [run], list[Trained]()
-    stages, best_of = list[Evaluated](), list[Evaluated]()
-    for place, name in enumerate(sorted(summary["stages"], key=_stage_place)):
-        label = stage_label(name)
+    exams: dict[str, list[Evaluated]] = {"pairs": [], "best_of_4": [], "pointwise": []}
+    names = {*summary["stages"], *(path.parent.name for path in run.folder.glob(f"training/*/{MANIFEST}"))}
+    for place, name in enumerate(sorted(names, key=_stage_place)):
+        label, road = stage_label(name), WRITES if name.startswith("generative_") else SCORES
         style = Style(_stage_place(name)[0] if name in STAGES else place)
-        for kind, collected in (("pairs", stages), ("best_of_4", best_of)):
-            held = summary["stages"][name] if kind == "pairs" else summary["stages"][name].get(kind)
+        for kind, collected in exams.items():
+            stage = summary["stages"].get(name)  # none of a training that only others begin with
+            held = stage if kind == "pairs" or stage is None else stage.get(kind)
             if held is None:
                 continue
             folder = run.folder / "stages" / name / kind
             if folder.is_dir():
                 runs.append(_read_run(folder))
-            collected.append(Evaluated(label, style, held, folder if folder.is_dir() else None))
+            collected.append(Evaluated(label, style, held, folder if folder.is_dir() else None, road))
         folder = run.folder / "training" / name
         if folder.is_dir():
             runs.append(_read_run(folder))
-            trained.append(_read_training(runs[-1], label, style))
+            trained.append(_read_training(runs[-1], label, style, road))
     runs += [_read_run(path.parent) for path in sorted((run.folder / "controls").glob(f"*/{MANIFEST}"))]
-    return Material(tuple(runs), tuple(stages), tuple(best_of), tuple(trained), summary)
+    pairs, best_of, pointwise = map(tuple, exams.values())
+    return Material(tuple(runs), pairs, best_of, tuple(trained), summary, pointwise)
 
 
 def _folder_names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -231,10 +261,10 @@ def _finished(run: Run) -> dict[str, Any]:
     return read_summary(run.folder)
 
 
-def _read_training(run: Run, label: str, style: Style) -> Trained:
+def _read_training(run: Run, label: str, style: Style, road: str = "") -> Trained:
     _finished(run)
     steps = tuple(Log(run.folder / "steps.jsonl", StepRecord))
-    return Trained(label, style, steps, tuple(Log(run.folder / "timing.jsonl", TimingRecord)))
+    return Trained(label, style, steps, tuple(Log(run.folder / "timing.jsonl", TimingRecord)), road)
 
 
 def _defined(rows: Mapping[Any, Mapping[str, Any]], metric: str) -> dict[Any, Metric]:

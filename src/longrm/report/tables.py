@@ -90,7 +90,7 @@ def metric_table(caption: str, stages: Sequence[Evaluated], columns: Sequence[Co
     return Table(caption, ("model", *(columns[place].name for place in kept)), tuple(rows)) if rows else None
 
 
-def boundary_table(stages: Sequence[Evaluated]) -> Table | None:
+def boundary_table(caption: str, stages: Sequence[Evaluated]) -> Table | None:
     """The context boundary with all that is reported together."""
     rows = [
         Row(stage.label, _boundary_cells(stage.summary["boundary"]), stage.style)
@@ -108,7 +108,7 @@ def boundary_table(stages: Sequence[Evaluated]) -> Table | None:
         "pairs needed",
         "above chance to",
     )
-    return Table("Context boundary, in tokens, with 95% intervals", columns, tuple(rows)) if rows else None
+    return Table(caption, columns, tuple(rows)) if rows else None
 
 
 def _boundary_cells(boundary: Mapping[str, Any]) -> tuple[Cell, ...]:
@@ -246,7 +246,7 @@ def difference_table(found: Sequence[Difference]) -> Table:
     return Table("Differences in percentage points, with 95% intervals", columns, tuple(rows))
 
 
-def training_table(trained: Sequence[Trained]) -> Table:
+def training_table(caption: str, trained: Sequence[Trained]) -> Table:
     """What each training run did, and how fast."""
     rows = []
     for run in trained:
@@ -265,12 +265,15 @@ def training_table(trained: Sequence[Trained]) -> Table:
         )
         rows.append(Row(run.label, tuple(map(Cell, cells)), run.style))
     columns = ("run", "steps", "tokens", "longest", "loss", "accuracy", "time", "tokens/s")
-    return Table("Training; loss and accuracy are means over the last 20 steps", columns, tuple(rows))
+    return Table(caption, columns, tuple(rows))
 
 
 def outcome_table(material: Material) -> Table | None:
     """What became of every comparison: nothing is dropped in silence."""
-    rows, kinds = [], ((material.stages, ""), (material.best_of, ", best of 4"))
+    rows, kinds = (
+        [],
+        ((material.stages, ""), (material.best_of, ", best of 4"), (material.pointwise, ", single scores")),
+    )
     for stages, suffix in kinds:
         for stage in stages:
             counts = stage.summary["counts"]

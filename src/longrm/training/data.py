@@ -20,6 +20,7 @@ from longrm.modeling.encoding import Encoded, encode
 from longrm.runs.progress import Progress, silent
 from longrm.training.batches import Example
 from longrm.training.sampling import Mixture, Stock
+from longrm.training.written import Form, Writing
 from longrm.types import Comparison
 from longrm.worlds import Plan, group
 from longrm.worlds.draws import Draws
@@ -40,6 +41,11 @@ class World(Config):
         responses_per_step: Responses in one optimizer step, shared out among its contexts.
         seed: Of the generated contexts; take one that no evaluation uses.
         shuffle_labels: Control: the gold order is drawn at random, so that nothing can be learned.
+        writes: Train a model that writes: the fact that answers the question, or a judgment of two responses; of
+            several, one is drawn for every question. Preference training reads judgments, the chosen one found by
+            consensus, and leaves questions out on which all judges agree; see `training.written`.
+        judges: How many simulated judges vote.
+        judge_error: How often one of them errs.
     """
 
     name: str = "records"
@@ -49,6 +55,17 @@ class World(Config):
     responses_per_step: int = Field(128, ge=2)
     seed: int = 0
     shuffle_labels: bool = False
+    writes: tuple[Form, ...] = ()
+    judges: int = Field(7, ge=2)
+    judge_error: float = Field(0.15, gt=0.0, lt=0.5)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "World":
+        if self.writes and (self.name != "records" or set(self.responses) != {2}):
+            raise ValueError(
+                'data.world.writes is about two responses (data.world.responses = [2]) of the world "records"'
+            )
+        return self
 
 
 class SourceFile(Config):
@@ -107,6 +124,10 @@ class Data(Config):
                 "training data comes from either data.path or data.world, or from several data.sources: "
                 "give one of them"
             )
+        rows = ("on_bad_row", "too_long", "max_tokens", "without_contrast", "per_step")
+        changed = [name for name in rows if getattr(self, name) != type(self).model_fields[name].default]
+        if self.world is not None and changed:
+            raise ValueError(f"data.{changed[0]} is of rows in files, and data.world has none: leave it out")
         if self.format is not None and self.path is None:
             raise ValueError("data.format is of data.path; every one of data.sources has its own")
         labels = [source.label for source in self.sources]
@@ -134,6 +155,15 @@ class GeneratedSource:
         self._world = world
         self._tokenizer = tokenizer
         self._kind = kind
+        self._writing = (
+            Writing(tokenizer, world.writes, judges=world.judges, error=world.judge_error)
+            if world.writes
+            else None
+        )
+        if kind == "comparison" and "fact" in world.writes:
+            raise ConfigError(
+                'data.world.writes: preferences are of judgments, so leave "fact" out; it is for longrm train sft'
+            )
 
     def batch(self, step: int, length: int | None) -> list[Example]:
         """As many contexts as the token budget holds, with the step's responses shared out among them."""
@@ -152,7 +182,23 @@ class GeneratedSource:
                 seed=world.seed,
             )
             rows += group(plan, step * world.responses_per_step + index, self._tokenizer)
-        return [self._example(_shuffled(row) if world.shuffle_labels else row) for row in rows]
+        shown = [_shuffled(row) if world.shuffle_labels else row for row in rows]
+        if self._writing is not None:
+            written = list(self._written(shown, self._writing))
+            if not written:
+                raise ConfigError(
+                    f"step {step + 1}: the judges agree on all {len(shown)} questions, so nothing is preferred; raise "
+                    "data.world.responses_per_step or data.world.judge_error"
+                )
+            return written
+        return [self._example(row) for row in shown]
+
+    def _written(self, rows: Sequence[Comparison], writing: Writing) -> Iterator[Example]:
+        for row in rows:
+            tokens = writing.demonstration(row) if self._kind == "demonstration" else writing.preference(row)
+            if tokens is not None:
+                ranks = (1, *[2] * (len(tokens.responses) - 1))
+                yield Example(row.id, tokens, ranks, context_digest(row), source=self._world.name)
 
     def _example(self, row: Comparison) -> Example:
         assert row.ranks is not None, "worlds know the order"

@@ -1,6 +1,7 @@
 """How training fails: a number that is none, a loss that stands still, memory that ran out."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import torch
 
@@ -40,7 +41,7 @@ def out_of_memory(number: int, step: Step) -> TrainingError:
 
 
 class StallWatch:
-    """Stops a run that learns nothing: a mean loss at that of a model that knows nothing, over many steps.
+    """Stops a run that learns nothing: over many steps a loss of a model that knows nothing, or worse, and no less.
 
     Args:
         steps: Over how many; 0 never stops.
@@ -61,8 +62,13 @@ class StallWatch:
         if not self._window:
             return
         self._losses = [*self._losses, record.loss][-self._window :]
-        mean = sum(self._losses) / len(self._losses)
-        if len(self._losses) == self._window and mean > _STALLED * self._chance:
+        if len(self._losses) < self._window:
+            return
+        half = self._window // 2
+        sooner, later = fmean(self._losses[:-half] or self._losses), fmean(self._losses[-half:])
+        mean = fmean(self._losses)
+        # A scorer with wide scores begins far above a coin's loss, and learns while it falls.
+        if mean > _STALLED * self._chance and later > _STALLED * sooner:
             raise TrainingError(
                 f"the loss stalled at {mean:.3f} over {self._window} steps (a model that knows nothing has "
                 f"{self._chance:.3f}); try another learning rate, shorter contexts first, or check that the gold "

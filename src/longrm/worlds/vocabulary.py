@@ -73,3 +73,6 @@ CLAIM = "{subject} has {value}"
 
 NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 """How `QUESTION_MANY` writes m; more than seven claims a response would need more than 64 values."""
+
+VERDICTS = _split("[[ ]] A B 0 10 Score :")
+"""What judges of a world's responses are asked with and write, beside the world's own words."""

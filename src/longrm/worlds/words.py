@@ -21,12 +21,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def words() -> Tokenizer:
+def words(*, verdicts: bool = False) -> Tokenizer:
     """Makes the tokenizer that knows every word any world can write, and nothing else.
 
     Words and punctuation marks are tokens; white space is none, and decoding restores single spaces.
+
+    Args:
+        verdicts: Know what judges are asked with and write, too.
     """
-    known = {word: index for index, word in enumerate((*SPECIALS, *_words()))}
+    known = {word: index for index, word in enumerate((*SPECIALS, *_words(verdicts)))}
     backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_special_tokens(list(SPECIALS))
@@ -41,15 +44,17 @@ def words() -> Tokenizer:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The `words` tokenizer, or one from a file, folder or Hub id.
+    """The `words` tokenizer, `judge_words` with verdicts in it, or one from a file, folder or Hub id.
 
     Raises:
         ModelError: There is no such tokenizer.
     """
-    return words() if name == "words" else Tokenizer.load(name)
+    if name in ("words", "judge_words"):
+        return words(verdicts=name == "judge_words")
+    return Tokenizer.load(name)
 
 
-def _words() -> list[str]:
+def _words(verdicts: bool) -> list[str]:
     forms = [
         *vocabulary.RECORDS,
         vocabulary.LINK,
@@ -63,4 +68,8 @@ def _words() -> list[str]:
         "The the partner of each, and",  # the subjects of the chain world, and what joins claims
     ]
     found = re.findall(r"\w+|[^\w\s]", " ".join(re.sub(r"\{\w+\}", " ", form) for form in forms))
-    return [*vocabulary.ENTITIES, *vocabulary.VALUES, *sorted({*found})]
+    return [
+        *vocabulary.ENTITIES,
+        *vocabulary.VALUES,
+        *sorted({*found, *(vocabulary.VERDICTS if verdicts else ())}),
+    ]

@@ -32,7 +32,7 @@ def _away_from_the_data(tmp_path, monkeypatch):
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     shape = ModelShape(layers=2, hidden=32, heads=2, kv_heads=2, head_dim=16)
-    save(new_language_model(shape, words(), seed=0), folder)
+    save(new_language_model(shape, words(verdicts=True), seed=0), folder)
     return folder
 
 

@@ -117,6 +117,12 @@ def test_generated_data_is_named(scorer: Path):
     )
 
 
+def test_figures_of_unrounded_weights_say_so(scorer: Path):
+    half = recipe(model={"path": "x", "precision": "bfloat16"})
+    assert "before the weights were rounded" in card(scorer, half, SUMMARY, evaluation=EVALUATION)
+    assert "weights were rounded" not in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION)
+
+
 def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     text = card(scorer, recipe(), SUMMARY, evaluation=EVALUATION, figure=b"\x89PNG")
     results = sections(text)["Results by length"]

@@ -191,3 +191,10 @@ def test_settings_of_evaluations_are_checked_before_training(settings, message):
     with pytest.raises(ConfigError) as caught:
         evaluator_of(EvaluationSettings(settings=settings), silent)
     assert message in str(caught.value)
+
+
+def test_a_metric_that_the_benchmark_lacks_is_refused_before_training():
+    probe = {"cells": [{"lengths": [64], "groups": 2}]}
+    told = {"metric": "top1", "settings": {"bench": "probe", "probe": probe}}
+    with pytest.raises(ConfigError, match="'top1' is of three responses or more, and probe has pairs"):
+        evaluator_of(EvaluationSettings.model_validate(told), silent)

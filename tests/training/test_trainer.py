@@ -272,6 +272,13 @@ def test_trackers_that_are_not_there_are_named_before_any_work(tmp_path, recipe,
     assert not (tmp_path / "run").exists()
 
 
+def test_one_of_several_processes_is_refused(tmp_path, recipe, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="a launcher started 2 processes"):
+        run(recipe("sft"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def steps_with(losses):
     return [
         StepRecord(step=at, length=64, loss=loss, accuracy=None, grad_norm=1.0, learning_rate=0.1, tokens=1)

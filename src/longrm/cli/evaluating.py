@@ -9,6 +9,7 @@ from longrm import benchmarks
 from longrm.benchmarks import Benchmark
 from longrm.errors import ConfigError
 from longrm.evaluation.run import Evaluation, run
+from longrm.evaluation.table import PAIR_METRICS
 from longrm.reward_models import Judge, RewardModel
 from longrm.runs.progress import Progress
 
@@ -26,7 +27,8 @@ def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluat
         progress: Called after every batch of judgments.
 
     Raises:
-        ConfigError: Settings that no evaluation has, or that name a model; an unknown benchmark.
+        ConfigError: Settings that no evaluation has, or that name a model; an unknown benchmark; a metric that it
+            does not have.
         DataError: There is nothing to read for the benchmark.
     """
     named = [key for key in ("model", "recorded") if key in settings.settings]
@@ -41,6 +43,12 @@ def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluat
     bench = benchmarks.load(
         evaluation.bench, source=evaluation.source, probe=evaluation.probe, leval=evaluation.leval
     )
+
+    if settings.metric not in PAIR_METRICS and all(len(row.responses) == 2 for row in bench.comparisons):
+        raise ConfigError(
+            f"evaluation.metric: '{settings.metric}' is of three responses or more, and {bench.name} has pairs; it has "
+            f"{', '.join(PAIR_METRICS)}"
+        )
 
     def evaluate(trainee: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
         return _evaluate(trainee, folder, evaluation, bench, progress)

@@ -1,7 +1,6 @@
 """Loads, makes, rescales and saves language models and scorers: decoders with a scalar head."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -235,7 +234,8 @@ def save(trainee: Scorer | LanguageModel, folder: str | Path) -> None:
     known = any((target / name).is_file() for name in ("config.json", ADAPTER))
     if target.exists() and not known and not _is_empty_folder(target):
         raise RunError(f"{target} exists and is not a model folder: choose another place")
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    scratch = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
     try:
         scratch.mkdir(parents=True)
         _write(trainee, scratch)

@@ -61,7 +61,7 @@ def write_card(
         _front(settings, adapter=adapter, discriminative=discriminative),
         _opening(folder, settings, summary),
         _usage(folder, settings, adapter=adapter, discriminative=discriminative),
-        _results(evaluation, figure),
+        _results(evaluation, figure, rounded=settings["model"]["precision"] == "bfloat16" and not adapter),
         _data(settings, summary),
         _limits(folder, evaluation, discriminative=discriminative),
         _how(settings, summary),
@@ -129,7 +129,7 @@ def _usage(folder: Path, settings: Mapping[str, Any], *, adapter: bool, discrimi
     return "\n".join(parts)
 
 
-def _results(evaluation: Mapping[str, Any] | None, figure: bytes | None) -> str:
+def _results(evaluation: Mapping[str, Any] | None, figure: bytes | None, *, rounded: bool) -> str:
     lines = ["## Results by length\n"]
     if figure is not None:
         lines.append(f"![Accuracy by length]({FIGURE})\n")
@@ -137,7 +137,7 @@ def _results(evaluation: Mapping[str, Any] | None, figure: bytes | None) -> str:
         return "\n".join([*lines, "This model was not evaluated when the card was written."])
     lines += [
         f"On `{evaluation['bench']}`; {evaluation['counts']['comparisons']:,} comparisons. Pair accuracy with its 95% "
-        "interval; a coin has 0.5.\n",
+        f"interval; a coin has 0.5.{_ROUNDED if rounded else ''}\n",
         "| context tokens | pair accuracy | 95% interval | pairs | contexts |",
         "|---:|---:|:---:|---:|---:|",
     ]
@@ -247,6 +247,8 @@ def _versions() -> str:
 def _code(language: str, text: str) -> str:
     return f"```{language}\n{text}\n```\n"
 
+
+_ROUNDED = " Measured in fp32, before the weights were rounded to bfloat16 to be written."
 
 _LONGRM = """\
 import longrm

@@ -374,6 +374,12 @@ def _part(file: SourceFile, tokenized: TokenizedRows, data: Data, limit: int, *,
     _tell("left out: all responses tied", [rows[index].id for index in tied])
     _tell(f"left out: longer than {most} tokens", [rows[index].id for index in too_long])
     how = "left out" if data.without_contrast == "skip" else "used all the same"
+    unknown = sum(row.contrast is None for row in rows)
+    if unknown and data.without_contrast == "skip":
+        _logger.info("  used: %d rows that do not tell the scores of their judgments", unknown)
+    for name in ("margin", "probability"):
+        if counts[name]:
+            _logger.info("  with a %s: %d rows", name, counts[name])
     _tell(f"{how}: chosen and rejected judgments of one score", [rows[index].id for index in same])
     if not kept:
         raise DataError(

@@ -1,6 +1,7 @@
 """A training as a user asks for it: a recipe in, a run folder with the model out."""
 
 import difflib
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -69,11 +70,12 @@ def run(
         The summary; `summary.json` holds the same.
 
     Raises:
-        ConfigError: A tracker that is not there, or evaluations without an evaluator.
+        ConfigError: Several processes, a tracker that is not there, or evaluations without an evaluator.
         ModelError: The start cannot be loaded, or is of the wrong kind.
         DataError: The data cannot be read.
         TrainingError: A NaN, a stalled loss, or memory that ran out.
     """
+    _check_alone()
     _check_trackers(recipe.report_to)
     if recipe.evaluation is not None and evaluator is None:
         raise ConfigError("the recipe asks for evaluations while training goes on: give run() an evaluator")
@@ -221,6 +223,14 @@ def _copy(model: Path, target: Path) -> None:
         scratch.rename(target)
     except OSError as error:  # of many files, as shutil tells it
         raise RunError(f"cannot copy {model} to {target}: {first_line(error)}") from None
+
+
+def _check_alone() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"a launcher started {os.environ['WORLD_SIZE']} processes, and training knows one so far: start it "
+            "by itself"
+        )
 
 
 def _check_trackers(names: Sequence[str]) -> None:

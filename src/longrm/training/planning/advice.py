@@ -104,8 +104,10 @@ def _with(recipe: Recipe, group: str, **values: Any) -> Recipe:
 
 
 def _adapted(recipe: Recipe) -> Recipe:
-    """With adapters, which change a model that is there; not a new one."""
-    return recipe if recipe.model.path is None else _with(recipe, "model", lora=recipe.model.lora or Lora())
+    """With adapters, which change a model that is there as it is; not a new one, nor one with other positions."""
+    if recipe.model.path is None or recipe.model.rope_theta is not None:
+        return recipe
+    return _with(recipe, "model", lora=recipe.model.lora or Lora())
 
 
 def _difference(recipe: Recipe, changed: Recipe) -> str:

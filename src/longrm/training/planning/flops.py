@@ -80,9 +80,9 @@ def training_flops(
         reading: What is read.
         adapters: Parameters of the adapters of one layer; 0 trains all weights.
         checkpointing: Every layer is computed again on the way back.
-        reference: A reference model reads everything once.
+        reference: A reference model reads one epoch.
     """
-    again, also = int(checkpointing), int(reference)
+    again, also = int(checkpointing), int(reference) / reading.epochs
     targets = reading.targets if sizes.kind == "language_model" else 0
     chunked = int(targets * sizes.vocabulary > LOGITS_AT_ONCE)
     weights = int(adapters == 0)

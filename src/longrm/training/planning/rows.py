@@ -35,6 +35,7 @@ class Reading:
         several: Whether a step may have several micro-batches.
         origin: Where the lengths come from, in a few words.
         counts: Rows read, and left out by reason, where there is a file.
+        epochs: Passes over the data; generated data is read once.
     """
 
     steps: int
@@ -44,6 +45,7 @@ class Reading:
     several: bool
     origin: str
     counts: Mapping[str, int] = field(default_factory=dict)
+    epochs: float = 1.0
 
     @property
     def prompt_tokens(self) -> float:
@@ -181,6 +183,7 @@ def _of_rows(
         several=_several(longest, trees, per_step, budget),
         origin=origin,
         counts=counts,
+        epochs=passes,
     )
 
 

@@ -127,11 +127,12 @@ def targets_of(settings: Training, sizes: ModelSizes) -> tuple[str, ...]:
     lora = settings.model.lora
     if lora is None:
         return ()
-    for name in lora.targets or ():
+    names = tuple(target.rpartition(".")[2] for target in lora.targets or sizes.matrices)
+    for name in names:
         if name not in sizes.matrices:
             known = ", ".join(sizes.matrices)
             raise ConfigError(f"model.lora.targets: '{name}' cannot be planned; a layer has {known}")
-    return lora.targets or tuple(sizes.matrices)
+    return names
 
 
 def _of_new(new: NewModel, kind: Kind) -> ModelSizes:

@@ -344,3 +344,13 @@ def test_bad_demonstrations_stop_or_are_counted(row, problem, put, opened):
     rows = opened(path, simple(), kind="demonstration", on_bad_row="skip")
     assert (len(rows), rows.skipped.count) == (1, 1)
     assert json.loads(json.dumps(rows.skipped.messages[0])).startswith(f"{path}, {problem}")
+
+
+def test_text_that_the_tokenizer_does_not_know_is_refused(put, opened):
+    path = put("rows.jsonl", PAIR)
+    with pytest.raises(
+        DataError, match="response 1 of 'row-1' is unknown to the tokenizer, every word of it"
+    ):
+        opened(path, words())
+    with pytest.raises(DataError, match="line 1, field 'chosen': missing: it is null; give it a value"):
+        opened(put("null.jsonl", PAIR | {"chosen": None}), simple())

@@ -60,7 +60,8 @@ def _recipe(file: Path, assignments: tuple[str, ...]) -> "Recipe":
     from longrm.training.run import RECIPES
 
     if objective not in RECIPES:
-        raise ConfigError(f"{file} needs an objective; it is one of {', '.join(RECIPES)}")
+        known = " or ".join(f'objective = "{name}"' for name in RECIPES)
+        raise ConfigError(f"{file} does not say its objective: begin the file with {known}")
     return resolve(RECIPES[objective], file, assignments)
 
 
@@ -92,9 +93,11 @@ def _verdict(plan: "Plan") -> list[str]:
     lines = [f"Does not fit: {needs}"]
     switches = plan.advice.switches
     if switches and switches[-1].total <= room:
-        lines.append("It fits with:")
+        lines.append("It fits with these, each on top of those before it:")
     elif switches:
-        lines.append("No setting is enough; the least it needs is with:")
+        lines.append(
+            "No setting is enough; the least it needs is with these, each on top of those before it:"
+        )
     else:
         lines.append("No setting makes it smaller; shorter rows or a larger device would.")
     lines += [f"  --set {switch.setting}  {told(switch.total)} ({switch.price})" for switch in switches]
@@ -113,7 +116,7 @@ def _facts(plan: "Plan") -> list[tuple[str, str]]:
     copies = reading.separate_tokens > read
     facts = [
         ("model", f"{_short(sizes.parameters)} parameters, from {sizes.origin}"),
-        ("data", f"{reading.rows:,.0f} rows in {reading.steps:,} steps, from {reading.origin}"),
+        ("data", f"{reading.rows:,.0f} rows read in {reading.steps:,} steps, from {reading.origin}"),
         *_left_out(reading.counts),
         (
             "tokens",
@@ -167,7 +170,7 @@ def _time(plan: "Plan") -> str:
 def _longest(plan: "Plan") -> str:
     longest = plan.advice.longest_prompt
     if longest is None:
-        return "not even the model fits with these settings"
+        return "no prompt fits with these settings, however short"
     return f"prompts of {longest:,} tokens would fit with these settings"
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from longrm.cli.options import resolve
 from longrm.cli.progress import progress
 from longrm.errors import DataError
 
@@ -21,8 +22,21 @@ from longrm.errors import DataError
     show_default=True,
     help="What an unreadable row does.",
 )
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="A.B=VALUE",
+    help="Change one setting, such as judge.max_tokens=64 (TOML value); repeatable.",
+)
 def command(
-    model: str, data: Path, out: Path, row_format: str | None, column: str | None, on_bad_row: str
+    model: str,
+    data: Path,
+    out: Path,
+    row_format: str | None,
+    column: str | None,
+    on_bad_row: str,
+    assignments: tuple[str, ...],
 ) -> None:
     """Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
 
@@ -42,7 +56,7 @@ def command(
         "format": row_format,
         "column": column,
     }
-    settings = Scoring.resolve(overrides={key: value for key, value in given.items() if value is not None})
+    settings = resolve(Scoring, None, assignments, given)
     with progress() as report:
         result = score_file(settings, out, progress=report)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))

@@ -27,6 +27,9 @@ def required(row: Source, *names: str) -> tuple[str, Any]:
     for name in names:
         if row.get(name) is not None:
             return name, row[name]
+    for name in names:
+        if name in row:
+            raise FieldError(name, "missing: it is null; give it a value")
     others = f" (or {', '.join(names[1:])})" if names[1:] else ""
     raise FieldError(names[0], f"missing; add a column '{names[0]}'{others}")
 

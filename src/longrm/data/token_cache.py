@@ -32,7 +32,7 @@ from longrm.data.training_rows import Kind, Tokenized, TrainingRow, tokenize
 from longrm.errors import DataError
 from longrm.runs.progress import Progress, silent
 
-LAYOUT = 2
+LAYOUT = 3
 """Counted up when an entry would be read, or a row understood, in another way than before."""
 
 TOKENS, LENGTHS, ROWS, ENTRY = "tokens.bin", "lengths.npy", "rows.jsonl", "entry.json"

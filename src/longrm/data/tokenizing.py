@@ -124,6 +124,13 @@ class Tokenizer:
         return self._special_id("pad_token")
 
     @property
+    def unk_id(self) -> int | None:
+        """The id that stands for what the vocabulary lacks, if there is one."""
+        text = getattr(self.backend.model, "unk_token", None)  # which not every model of `tokenizers` has
+        identity: int | None = None if text is None else self.backend.token_to_id(text)
+        return identity
+
+    @property
     def vocab_size(self) -> int:
         """Rows that an embedding needs: one more than the highest id."""
         return 1 + max(self.backend.get_vocab(with_added_tokens=True).values())

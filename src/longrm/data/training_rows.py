@@ -123,10 +123,16 @@ def _with_tokens(
     if not opening:
         raise DataError(f"'{known.id}' has a prompt without a token: give it some content")
     answers = [tokenizer.response_ids(prompt, response) for response in responses]
+    unknown = tokenizer.unk_id
     for number, answer in enumerate(answers, start=1):
         if answer == [tokenizer.eos_id]:
             raise DataError(
                 f"response {number} of '{known.id}' has no token but the end: give it some content"
+            )
+        if unknown is not None and set(answer) <= {unknown, tokenizer.eos_id}:
+            raise DataError(
+                f"response {number} of '{known.id}' is unknown to the tokenizer, every word of it; take a tokenizer "
+                "that knows its language"
             )
     for (rank, answer), (other_rank, other) in combinations(zip(known.ranks, answers, strict=True), 2):
         if rank != other_rank and answer == other:

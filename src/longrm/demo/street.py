@@ -17,6 +17,7 @@ from longrm.demo.arms import (
     WRITES_LOGO,
     WRITES_LONG,
     WRITES_LONG_ALONE,
+    WRITES_SHORT,
     DemoSettings,
     arms_of,
     rescale,
@@ -42,7 +43,12 @@ STARTS = {
     "the others write.",
 }
 """How the models begin: what is said of it where the stage is there."""
-CONTRASTS = ((LONG, CONTROL), (WRITES_LONG, WRITES_LONG_ALONE), (WRITES_LOGO, WRITES_LONG))
+CONTRASTS = (
+    (LONG, CONTROL),
+    (WRITES_LONG, WRITES_SHORT),
+    (WRITES_LONG, WRITES_LONG_ALONE),
+    (WRITES_LOGO, WRITES_LONG),
+)
 
 
 def run(settings: DemoSettings, out: Path, *, progress: Progress = silent) -> dict[str, Any]:

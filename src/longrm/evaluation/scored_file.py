@@ -13,7 +13,7 @@ from longrm import reward_models
 from longrm.config import Config
 from longrm.data import Reading, Row, check_writable, read, write_rows
 from longrm.errors import DataError
-from longrm.reward_models import RewardModel
+from longrm.reward_models import Judge, RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
@@ -35,6 +35,7 @@ class Scoring(Config):
         on_bad_row: What a row that cannot be read does.
         column: Where the scores are written, and with `_outcome` behind its name the outcome. By default
             "scores", or "model_scores" where the rows have a column of that name already.
+        judge: How a model is asked; one that writes is slow where `judge.max_tokens` is large.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Scoring(Config):
     format: str | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     column: str | None = None
+    judge: Judge = Judge()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> 
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
     with RunFolder(partial, "scoring", settings) as folder:
-        model = reward_models.load(settings.model)
+        model = reward_models.load(settings.model, judge=settings.judge)
         with Log(folder.path / "scores.jsonl", ScoreRecord) as log:
             done = {record.number: record for record in log}
             for batch in _batches(reading):

@@ -150,7 +150,7 @@ def forest(differences: Sequence[Difference]) -> Figure:
         if (m := item.metric).value is not None and m.low is not None and m.high is not None
     ]
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=190, **NO_LINES))
+        y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=300, **NO_LINES))
     )
     zero = (
         alt.Chart(alt.InlineData(values=[{"zero": 0}]))

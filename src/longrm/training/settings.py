@@ -18,7 +18,8 @@ class NewModel(Config):
     """A small Llama with random weights, for when there is nothing to start from.
 
     Attributes:
-        tokenizer: "words", "judge_words" for models that write about worlds, or a tokenizer's file, folder or Hub id.
+        tokenizer: "words", which knows generated worlds only, "judge_words" for models that write about them, or a
+            tokenizer's file, folder or Hub id.
         layers: Decoder layers.
         hidden: Hidden size.
         heads: Attention heads.

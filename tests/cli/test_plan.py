@@ -46,7 +46,7 @@ def test_what_does_not_fit_says_what_to_switch_on():
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Does not fit: it needs ")
-    assert lines[1] == "It fits with:"
+    assert lines[1] == "It fits with these, each on top of those before it:"
     assert "--set memory.checkpointing=true" in lines[2]
     assert "not yet measured" in done.stdout
     assert "[plan.model]; the model itself is not here" in done.stdout
@@ -72,7 +72,10 @@ def test_what_it_advises_fits():
             ("mine.toml", "--set", "plan.rows=[]"),
             "data/nowhere.jsonl is not there; make it, or state its rows",
         ),
-        (("mine.toml", "--set", 'objective="judge"'), "needs an objective; it is one of sft"),
+        (
+            ("mine.toml", "--set", 'objective="judge"'),
+            "does not say its objective: begin the file with objective",
+        ),
     ],
 )
 def test_wrong_input_is_told(arguments, message):

@@ -255,7 +255,10 @@ NATIVE = {
 }
 FAULTS = [
     (NATIVE, "line 2: 'x' has no gold order to train on: its ranks are unknown"),
-    (PAIR | {"chosen": "Zoe", "rejected": "Tom"}, "line 2: two responses of 'x' have the same tokens but"),
+    (
+        PAIR | {"chosen": "Ann Zoe", "rejected": "Ann Tom"},
+        "line 2: two responses of 'x' have the same tokens but",
+    ),
     (PAIR | {"rejected": TOOL}, "line 2: response 2 of 'x' has no token but the end"),
     (PAIR | {"prompt": TOOL}, "line 2: 'x' has a prompt without a token"),
     (PAIR | {"margin": [1.0]}, "line 2, field 'margin': needs a number, got [1.0]"),

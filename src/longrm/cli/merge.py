@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from longrm.errors import RunError
+from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_summary
 
 
 @click.command("merge", short_help="Make one model of an adapter and its base.")
@@ -22,7 +23,7 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     from longrm.modeling.merging import merge
 
     trained = (run / "model").is_dir()
-    if not trained and (run / "manifest.json").is_file():
+    if not trained and (run / MANIFEST).is_file():
         raise RunError(f"{run} has no model yet: let its training end first, with the same longrm train")
     merge(run / "model" if trained else run, out, trust_remote_code=trust_remote_code)
     if trained:
@@ -32,15 +33,12 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
 
 def _tell_whence(run: Path, out: Path) -> None:
     """The model card of the merged model, from what its run folder holds."""
-    from longrm.runs.folder import CONFIG, SUMMARY, read_summary
     from longrm.training.card import write_card
-    from longrm.training.evaluations import EVALUATIONS
+    from longrm.training.evaluations import evaluation_of
     from longrm.training.run import RECIPES
 
     if not (run / SUMMARY).is_file():
         return
     summary = read_summary(run)
     recipe = RECIPES[summary["objective"]].resolve(run / CONFIG)
-    judged = run / EVALUATIONS / str(summary["model_step"])
-    evaluation = read_summary(judged) if (judged / SUMMARY).is_file() else None
-    write_card(out, recipe, summary, evaluation=evaluation)
+    write_card(out, recipe, summary, evaluation=evaluation_of(run, summary["model_step"]))

@@ -13,19 +13,19 @@ Settings = TypeVar("Settings", bound=Config)
 _Command = Callable[..., Any]
 
 
+def set_option(example: str = "") -> Callable[[_Command], _Command]:
+    """The option `--set`, with an example of what it may change."""
+    help = f"Change one setting{example and f', such as {example}'} (TOML value); repeatable."
+    return click.option("--set", "assignments", multiple=True, metavar="A.B=VALUE", help=help)
+
+
 def run_options(out_help: str) -> Callable[[_Command], _Command]:
     """Adds `--out`, `--config`, `--set` and `--json` to a command."""
 
     def add(command: _Command) -> _Command:
         for option in (
             click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
-            click.option(
-                "--set",
-                "assignments",
-                multiple=True,
-                metavar="A.B=VALUE",
-                help="Change one setting (TOML value); repeatable.",
-            ),
+            set_option(),
             click.option(
                 "--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings."
             ),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import print_json, resolve
+from longrm.cli.options import print_json, resolve, set_option
 from longrm.cli.progress import progress
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     show_default=True,
     help=f"What to train on: {', '.join(DEVICES)}; cpu is this machine.",
 )
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="A.B=VALUE",
-    help="Change one setting (TOML value); repeatable.",
-)
+@set_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(recipe_file: Path, device: str, assignments: tuple[str, ...], as_json: bool) -> None:
     """Tells what a training will need: steps, tokens, operations, hours, and memory by part.

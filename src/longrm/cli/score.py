@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import resolve
+from longrm.cli.options import resolve, set_option
 from longrm.cli.progress import progress
 from longrm.errors import DataError
 
@@ -22,13 +22,7 @@ from longrm.errors import DataError
     show_default=True,
     help="What an unreadable row does.",
 )
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="A.B=VALUE",
-    help="Change one setting, such as judge.max_tokens=64 (TOML value); repeatable.",
-)
+@set_option("judge.max_tokens=64")
 def command(
     model: str,
     data: Path,

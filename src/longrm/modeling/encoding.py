@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.shared_prefix import TokenTree
@@ -20,6 +21,11 @@ class Encoded:
     def longest(self) -> int:
         """Tokens of the prompt and its longest response: what the model must be able to read."""
         return len(self.prompt) + max(map(len, self.responses))
+
+    @property
+    def size(self) -> int:
+        """Tokens of the prompt and of all responses."""
+        return len(self.prompt) + sum(map(len, self.responses))
 
 
 def encode(
@@ -59,17 +65,24 @@ def plant(items: Sequence[Encoded], budget: float = math.inf) -> list[TokenTree]
     return [_tree(run, shared) for run, shared in runs]
 
 
-def within_budget(trees: Iterable[TokenTree], budget: int) -> Iterator[list[TokenTree]]:
-    """Cuts a series of trees into runs of at most `budget` tokens; a larger tree stands alone."""
-    run: list[TokenTree] = []
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=_Sized)
+
+
+def within_budget(items: Iterable[Item], budget: int) -> Iterator[list[Item]]:
+    """Cuts a series into runs of at most `budget` tokens, as its items tell their sizes; a larger one stands alone."""
+    run: list[Item] = []
     tokens = 0
-    for tree in trees:
-        size = len(tree.prefix) + sum(map(len, tree.branches))
-        if run and tokens + size > budget:
+    for item in items:
+        if run and tokens + item.size > budget:
             yield run
             run, tokens = [], 0
-        run.append(tree)
-        tokens += size
+        run.append(item)
+        tokens += item.size
     if run:
         yield run
 

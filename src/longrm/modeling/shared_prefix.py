@@ -27,6 +27,11 @@ class TokenTree:
     prefix: Sequence[int]
     branches: Sequence[Sequence[int]]
 
+    @property
+    def size(self) -> int:
+        """Tokens of the prefix and of all branches."""
+        return len(self.prefix) + sum(map(len, self.branches))
+
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:

@@ -34,6 +34,11 @@ class Example:
     margin: float | None = None
     probability: float | None = None
 
+    @property
+    def size(self) -> int:
+        """Tokens of the prompt and of all responses."""
+        return self.tokens.size
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:

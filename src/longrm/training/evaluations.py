@@ -9,7 +9,7 @@ import torch
 
 from longrm.errors import ConfigError
 from longrm.modeling.loading import LanguageModel, Scorer, save
-from longrm.runs.folder import write_file
+from longrm.runs.folder import SUMMARY, read_summary, write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
 from longrm.training.settings import EvaluationSettings
@@ -102,3 +102,9 @@ class Evaluations:
             )
         value = overall[metric]["value"]
         return None if value is None else float(value)
+
+
+def evaluation_of(out: Path, step: int) -> dict[str, Any] | None:
+    """The summary of the evaluation of a step of the run in `out`, where its evaluator wrote one."""
+    folder = out / EVALUATIONS / str(step)
+    return read_summary(folder) if (folder / SUMMARY).exists() else None

@@ -31,9 +31,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory(number: int, step: Step) -> TrainingError:
     """The error for a step that did not fit; names its longest example, and what would make room."""
-    longest = max((one for micro in step.micro_batches for one in micro.examples), key=_tokens)
+    longest = max(
+        (one for micro in step.micro_batches for one in micro.examples), key=lambda example: example.size
+    )
     return TrainingError(
-        f"memory ran out in step {number}, whose longest example is '{longest.id}' ({_tokens(longest):,} tokens with "
+        f"memory ran out in step {number}, whose longest example is '{longest.id}' ({longest.size:,} tokens with "
         f"{len(longest.tokens.responses)} responses); in this order: a smaller memory.tokens_per_forward, "
         'memory.checkpointing, memory.offload, model.lora, model.precision = "bfloat16"; what each saves is told by '
         "longrm plan"
@@ -80,7 +82,3 @@ def _names(examples: Sequence[Example]) -> str:
     named = ", ".join(f"'{example.id}'" for example in examples[:_NAMED])
     more = len(examples) - _NAMED
     return f"{named} and {more} more" if more > 0 else named
-
-
-def _tokens(example: Example) -> int:
-    return len(example.tokens.prompt) + sum(map(len, example.tokens.responses))

@@ -1,13 +1,13 @@
 """What the model that training starts from thinks of the responses: the reference of DPO, computed once."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from longrm.errors import DataError
-from longrm.modeling.encoding import plant
+from longrm.modeling.encoding import plant, within_budget
 from longrm.modeling.shared_prefix import pack
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
@@ -41,7 +41,7 @@ def reference_logprobs(
     needed: dict[str, Sequence[float]] = {}
     model.eval()
     with log:
-        for batch in _batches(examples, budget):
+        for batch in within_budget(examples, budget):
             if any(example.id not in found for example in batch):
                 computed = _sums(model, batch)
                 log.append(*(record for record in computed if record.id not in found))
@@ -52,21 +52,6 @@ def reference_logprobs(
                 needed[example.id] = found[example.id]
             progress("reference", len(needed), 0)
     return needed
-
-
-def _batches(examples: Iterable[Example], budget: int) -> Iterator[list[Example]]:
-    """Neighbors, as many as fit the budget even if they share no prefix."""
-    batch: list[Example] = []
-    tokens = 0
-    for example in examples:
-        size = len(example.tokens.prompt) + sum(map(len, example.tokens.responses))
-        if batch and tokens + size > budget:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(example)
-        tokens += size
-    if batch:
-        yield batch
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from transformers.integrations.integration_utils import (
     get_available_reporting_integrations,
 )
 
+from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, RunError
 from longrm.modeling.allocator import return_freed_memory
 from longrm.modeling.folders import first_line
@@ -25,8 +26,8 @@ from longrm.training.batches import Batches, Objective
 from longrm.training.bradley_terry import BradleyTerry, BradleyTerryTraining
 from longrm.training.card import write_card
 from longrm.training.curriculum import Curriculum
-from longrm.training.data import open_source
-from longrm.training.evaluations import BEST, EVALUATIONS, Evaluations, Evaluator
+from longrm.training.data import FileSource, GeneratedSource, open_source
+from longrm.training.evaluations import BEST, Evaluations, Evaluator, evaluation_of
 from longrm.training.preference import Preference, PreferenceTraining
 from longrm.training.reference import reference_logprobs
 from longrm.training.sft import SFT, SFTTraining
@@ -93,7 +94,7 @@ def run(
             _copy(out / BEST, out / MODEL)
         else:
             save(trainee, out / MODEL)
-        write_card(out / MODEL, recipe, summary, evaluation=_evaluation(out, summary["model_step"]))
+        write_card(out / MODEL, recipe, summary, evaluation=evaluation_of(out, summary["model_step"]))
         folder.write_summary(summary)
         return summary
 
@@ -108,15 +109,7 @@ def _train(
 ) -> tuple[Mapping[str, int], Evaluations | None]:
     """Trains; returns what the data counted, and the evaluations."""
     limit = int(trainee.model.config.max_position_embeddings)
-    source = open_source(
-        recipe.data,
-        trainee.tokenizer,
-        recipe.seed,
-        kind="demonstration" if isinstance(recipe, SFTTraining) else "comparison",
-        limit=limit,
-        ties=isinstance(recipe, BradleyTerryTraining) and recipe.loss.ties,
-        progress=progress,
-    )
+    source = source_of(recipe, trainee.tokenizer, limit=limit, progress=progress)
     _check_same(out, source.digest)
     steps = recipe.optimizer.steps or (recipe.optimizer.epochs or 1) * (source.epoch_steps() or 0)
     curriculum = (
@@ -143,6 +136,21 @@ def _train(
         clock=clock,
     )
     return source.counts, evaluations
+
+
+def source_of(
+    recipe: Recipe, tokenizer: Tokenizer, *, limit: int, progress: Progress
+) -> GeneratedSource | FileSource:
+    """Opens the data of a recipe as its objective reads it; see `open_source`."""
+    return open_source(
+        recipe.data,
+        tokenizer,
+        recipe.seed,
+        kind="demonstration" if isinstance(recipe, SFTTraining) else "comparison",
+        limit=limit,
+        ties=isinstance(recipe, BradleyTerryTraining) and recipe.loss.ties,
+        progress=progress,
+    )
 
 
 def _check_same(out: Path, digest: str) -> None:
@@ -205,12 +213,6 @@ def _summary(
         "evaluations": evaluations.as_dict() if evaluations is not None else None,
         "model_step": kept or len(records),
     }
-
-
-def _evaluation(out: Path, step: int) -> dict[str, Any] | None:
-    """The summary of the evaluation of a step, where its evaluator wrote one."""
-    folder = out / EVALUATIONS / str(step)
-    return read_summary(folder) if (folder / SUMMARY).exists() else None
 
 
 def _copy(model: Path, target: Path) -> None:

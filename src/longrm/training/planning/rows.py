@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.data.training_rows import Kind
 from longrm.errors import ConfigError, ModelError
 from longrm.modeling.shared_prefix import Layout, TreeShape
-from longrm.runs.progress import Progress
+from longrm.runs.progress import Progress, silent
 from longrm.training.batches import Batches, Objective
 from longrm.training.bradley_terry import BradleyTerry, BradleyTerryTraining
 from longrm.training.curriculum import Curriculum
-from longrm.training.data import FileSource, GeneratedSource, open_source
+from longrm.training.data import FileSource
 from longrm.training.preference import Preference
-from longrm.training.run import Recipe
+from longrm.training.run import Recipe, source_of
 from longrm.training.settings import PlannedRows, Training
 from longrm.training.sft import SFT, SFTTraining
 from longrm.worlds.words import load_tokenizer
@@ -95,15 +94,7 @@ def reading_of(recipe: Recipe, limit: int | None, progress: Progress) -> Reading
     tokenizer = None if missing else _tokenizer(recipe, optional=bool(planned))
     if tokenizer is None:
         return _stated(recipe, planned)
-    source = open_source(
-        recipe.data,
-        tokenizer,
-        recipe.seed,
-        kind=_kind(recipe),
-        limit=limit or _ENDLESS,
-        ties=isinstance(recipe, BradleyTerryTraining) and recipe.loss.ties,
-        progress=progress,
-    )
+    source = source_of(recipe, tokenizer, limit=limit or _ENDLESS, progress=progress)
     assert isinstance(source, FileSource), "a world has been dealt with"
     return _of_file(recipe, source)
 
@@ -113,10 +104,6 @@ def objective_of(recipe: Recipe) -> Objective:
     if isinstance(recipe, SFTTraining):
         return SFT()
     return BradleyTerry(recipe.loss) if isinstance(recipe, BradleyTerryTraining) else Preference(recipe.loss)
-
-
-def _kind(recipe: Recipe) -> Kind:
-    return "demonstration" if isinstance(recipe, SFTTraining) else "comparison"
 
 
 def _tokenizer(recipe: Training, *, optional: bool) -> Tokenizer | None:
@@ -221,7 +208,7 @@ def _generated(recipe: Recipe, limit: int) -> Reading:
     curriculum = Curriculum(recipe.curriculum, steps=steps, seed=seed)
     tokenizer = _tokenizer(recipe, optional=False)
     assert tokenizer is not None
-    source = GeneratedSource(recipe.data.world, tokenizer, _kind(recipe))
+    source = source_of(recipe, tokenizer, limit=limit, progress=silent)
     budget = recipe.memory.tokens_per_forward
     batches = Batches(source, objective_of(recipe), budget=budget, limit=limit, curriculum=curriculum)
     lengths = [curriculum.length(step) for step in range(steps)]

@@ -58,8 +58,17 @@ class Leval(Config):
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """The k-th (instruction, output) of a data file."""
+class Question:
+    """The k-th (instruction, output) of a data file.
+
+    Attributes:
+        number: k, from 1; line k of a file of predictions answers it.
+        document: The long input.
+        text: The instruction.
+        gold: The output.
+        evaluation: How L-Eval says that answers are rated.
+        repeated: Whether an earlier row held the same.
+    """
 
     number: int
     document: str
@@ -136,9 +145,9 @@ def _of_task(
     measure: Callable[[str], int],
     auditor: Auditor,
 ) -> Iterator[Comparison]:
-    predictions = {model: _rows(path) for model, path in answered.items()}
+    predictions = {model: rows_of(path) for model, path in answered.items()}
     document, tokens, asked = "", 0, 0
-    for question in _questions(task, file, auditor):
+    for question in questions_of(task, file, auditor):
         asked = question.number
         if question.repeated:
             continue
@@ -146,7 +155,7 @@ def _of_task(
             document = question.document
             tokens = measure(document)
         name = f"{task}/{question.number}"
-        answers = _scored(name, question, _texts(name, question, predictions, auditor), auditor)
+        answers = _scored(name, question, texts_of(name, question, predictions, auditor), auditor)
         length = bucket(tokens + measure(question.text))
         gap = settings.rouge_gap if question.evaluation == "rouge" else settings.gap
         found = False
@@ -161,11 +170,11 @@ def _of_task(
             auditor.note("surplus_predictions", f"{task}/{number}, {model}")
 
 
-def _questions(task: str, file: Path, auditor: Auditor) -> Iterator[_Question]:
+def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
     """Every question of a data file, those of repeated rows included: the predictions are in line with them."""
     seen: set[tuple[str, str]] = set()
     number = 0
-    for index, row in enumerate(_rows(file), start=1):
+    for index, row in enumerate(rows_of(file), start=1):
         place = f"{file}, line {index}"
         document, evaluation = _text(row, "input", place), _text(row, "evaluation", place)
         questions, golds = _list(row, "instructions", place), _list(row, "outputs", place)
@@ -178,11 +187,11 @@ def _questions(task: str, file: Path, auditor: Auditor) -> Iterator[_Question]:
         seen |= asked
         for question, gold in zip(questions, golds, strict=True):
             number += 1
-            yield _Question(number, document, question, gold, evaluation, repeated)
+            yield Question(number, document, question, gold, evaluation, repeated)
 
 
-def _texts(
-    name: str, question: _Question, predictions: Mapping[str, Sequence[Mapping[str, Any]]], auditor: Auditor
+def texts_of(
+    name: str, question: Question, predictions: Mapping[str, Sequence[Mapping[str, Any]]], auditor: Auditor
 ) -> dict[str, str]:
     """What each model answered, where it answered this question, and something of its own."""
     texts: dict[str, str] = {}
@@ -205,7 +214,7 @@ def _texts(
     return texts
 
 
-def _scored(name: str, question: _Question, texts: Mapping[str, str], auditor: Auditor) -> list[_Answer]:
+def _scored(name: str, question: Question, texts: Mapping[str, str], auditor: Auditor) -> list[_Answer]:
     """The answers with their scores, best first; none where the metric is not defined for one answer alone."""
     match question.evaluation:
         case "f1":
@@ -231,7 +240,7 @@ def _apart(answers: Sequence[_Answer], gap: float) -> bool:
 
 
 def _comparison(
-    task: str, name: str, question: _Question, answers: Sequence[_Answer], length: int
+    task: str, name: str, question: Question, answers: Sequence[_Answer], length: int
 ) -> Comparison:
     text = f"{_OPENING}{question.document}{_BETWEEN}{question.text}"
     start = len(_OPENING)
@@ -259,7 +268,12 @@ def _comparison(
     )
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """All rows of a file of documents or predictions.
+
+    Raises:
+        DataError: A row cannot be read.
+    """
     rows = []
     for raw in raw_rows([file]):
         if raw.value is None:

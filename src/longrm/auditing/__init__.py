@@ -1,0 +1,7 @@
+"""`longrm audit`: what is in a data set, and what is wrong with it, before anything is trained or measured on it."""
+
+from longrm.auditing.audit import audit
+from longrm.auditing.rendering import as_html, as_text
+from longrm.auditing.result import Audit, Auditing
+
+__all__ = ["Audit", "Auditing", "as_html", "as_text", "audit"]

@@ -1,0 +1,138 @@
+"""One pass over a data set, which may be of any size: what is kept of a row is small."""
+
+from collections import Counter
+from pathlib import Path
+
+from longrm.auditing.duplicates import Duplicates
+from longrm.auditing.entries import Entries, Entry
+from longrm.auditing.leakage import Leakage
+from longrm.auditing.measures import BiasMeasure, DepthMeasure, Findings, LengthMeasure, check
+from longrm.auditing.result import KINDS, Audit, Auditing, Finding
+from longrm.benchmarks.lengths import bucket
+from longrm.errors import DataError
+from longrm.runs.progress import Progress, silent
+
+_FREELY_LISTED = "longrm"  # the other formats list the best response first
+_STATED, _RESPONSES = "stated length in tokens", "number of responses"
+_OF_COMPARISONS = ("ties", "unknown_order")
+_OF_JUDGMENTS = ("without_contrast", "contrast_of_form_only")
+
+
+def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progress = silent) -> Audit:
+    """Audits a data set.
+
+    Args:
+        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's folder, or a
+            benchmark's name with its path, such as `long-rewardbench:PATH`.
+        settings: How closely is looked, and against which benchmarks.
+        progress: Told how many rows are done.
+
+    Raises:
+        ConfigError: An unknown benchmark, or a package that is not installed.
+        DataError: There is nothing to read, or no row that can be read.
+        ModelError: There is no such tokenizer.
+    """
+    settings = settings or Auditing()
+    entries = Entries(path, settings.format)
+    seen = _Seen(settings, entries.format)
+    for number, entry in enumerate(entries, start=1):
+        seen.see(entry)
+        progress("rows", number, 0)
+    if not seen.kinds:
+        first = f"; the first: {entries.unreadable.examples[0]}" if entries.unreadable.examples else ""
+        raise DataError(f"{path}: no row that can be read{first}")
+    return seen.result(str(path), entries)
+
+
+class _Seen:
+    """Everything that is counted in one pass."""
+
+    def __init__(self, settings: Auditing, format: str) -> None:
+        self._settings = settings
+        self._lengths = [LengthMeasure(name) for name in settings.tokenizers or (None,)]
+        self._leakage = Leakage(settings) if settings.against else None
+        self._duplicates = Duplicates(settings)
+        self._depths, self._biases = DepthMeasure(), BiasMeasure(listed=format == _FREELY_LISTED)
+        self._groups: set[str] = set()
+        self._counts: dict[str, Counter[str]] = {
+            name: Counter() for name in ("task", "source", _STATED, _RESPONSES)
+        }
+        self._labels: Counter[str] = Counter()
+        self._findings = Findings([kind for kind in KINDS if self._looked_for(kind)])
+        self._contrasts = 0  # rows that tell whether their judgments differ
+        self.kinds: Counter[str] = Counter()
+
+    def see(self, entry: Entry) -> None:
+        """Takes in a row."""
+        self.kinds[entry.kind] += 1
+        self._groups.add(entry.group)
+        measured = [lengths.see(entry) for lengths in self._lengths]
+        prompt, responses = measured[0]
+        self._count(entry)
+        self._depths.see(entry)
+        self._biases.see(entry, responses)
+        found = [*check(entry), *self._duplicates.see(entry)]
+        if self._leakage is not None:
+            found += self._leakage.see(entry)
+        stated = (entry.facts or {}).get("length")
+        if isinstance(stated, int) and not stated / 2 <= prompt + max(responses, default=0) <= 2 * stated:
+            found.append(("lengths_off", f"{entry.id}: {stated} is stated, {prompt} were measured"))
+        for kind, example in found:
+            self._findings.note(kind, example)
+
+    def result(self, path: str, entries: Entries) -> Audit:
+        """What was found."""
+        first, longer = self._biases.result(self._settings)
+        findings = {kind: one for kind, one in self._findings.result().items() if self._applies(kind, one)}
+        findings["unreadable_rows"] = Finding(entries.unreadable.count, entries.unreadable.examples)
+        findings |= entries.noted
+        return Audit(
+            path=path,
+            format=entries.format,
+            kinds=dict(self.kinds),
+            groups=len(self._groups),
+            counts={name: dict(counts.most_common()) for name, counts in self._counts.items() if counts},
+            labels=dict(sorted(self._labels.items(), key=_by_number)),
+            lengths={lengths.name: lengths.result() for lengths in self._lengths},
+            depths=self._depths.result(),
+            places=dict(sorted(self._biases.places.items())),
+            first=first,
+            longer=longer,
+            findings=findings,
+            settings=self._settings.to_dict(),
+        )
+
+    def _count(self, entry: Entry) -> None:
+        facts = entry.facts or {}
+        for fact in ("task", "source"):
+            if fact in facts:
+                self._counts[fact][str(facts[fact])] += 1
+        if isinstance(facts.get("length"), int):
+            self._counts[_STATED][f"up to {bucket(facts['length']):,}"] += 1
+        if entry.ranks:
+            self._counts[_RESPONSES][str(len(entry.responses))] += 1
+        self._contrasts += bool(entry.contrast)
+        if entry.label:
+            self._labels[entry.label] += 1
+
+    def _applies(self, kind: str, found: Finding) -> bool:
+        """Whether any row told what is needed to find this; if not, its count of 0 would say nothing."""
+        if found.count:
+            return True
+        if kind in _OF_COMPARISONS:
+            return bool(self.kinds["comparison"] + self.kinds["judgment"])
+        if kind in _OF_JUDGMENTS:
+            return bool(self._contrasts)
+        if kind == "evidence_not_found":
+            return bool(self._depths.result().known)
+        return kind != "lengths_off" or bool(self._counts[_STATED])
+
+    def _looked_for(self, kind: str) -> bool:
+        return self._leakage is not None or not kind.startswith("leaked_")
+
+
+def _by_number(item: tuple[str, int]) -> tuple[bool, float, str]:
+    """Scores by their size, and names after them."""
+    label = item[0]
+    number = label.replace(".", "", 1).isdecimal()
+    return not number, float(label) if number else 0.0, label

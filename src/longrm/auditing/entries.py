@@ -1,0 +1,315 @@
+"""What an audit reads: rows of every kind as one, and what could not be read."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+from longrm.auditing.result import KINDS, Finding
+from longrm.benchmarks import BENCHMARKS, Benchmark, Leval, Probe, Source, load
+from longrm.benchmarks.audit import Audit, Auditor
+from longrm.benchmarks.leval import LOOKS_FOR
+from longrm.data import read, read_demonstrations
+from longrm.data.fields import group_of
+from longrm.data.files import Raw, find_files, raw_rows
+from longrm.data.formats import recognize
+from longrm.data.reading import Skipped
+from longrm.errors import DataError
+from longrm.synthesis.documents import Document, document_of, read_documents
+from longrm.synthesis.recount import recount
+from longrm.synthesis.voting import Voting
+from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
+
+_SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
+_DOCUMENT = {"context", "question", "answer"}
+# Metrics of answers that are not expected to stand in the context.
+_FREE = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_similarity"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row, whatever it is.
+
+    Attributes:
+        id: The row's id.
+        kind: "comparison", "judgment", "demonstration" or "document".
+        group: The document or context that it shares with others.
+        prompt: All text of the prompt.
+        context: The context, or the prompt where it is not known.
+        rest: What distinguishes the row from others about its context: question and responses. The prompt too
+            where no context is known.
+        question: The question; empty if unknown.
+        responses: The texts to choose from, or to learn.
+        ranks: Of the responses; empty where the order is unknown or there is none.
+        depths: Of the evidence in the context, from 0 to 1.
+        missing: Whether evidence is told that the context does not hold.
+        label: What is to be learned: the score of a judgment; the metric of a document's answer.
+        contrast: Of a judgment row: "score", "format" or "none"; empty where it does not tell.
+        facts: Task, source and stated length, as far as they are told.
+    """
+
+    id: str
+    kind: str
+    group: str
+    prompt: str
+    context: str
+    rest: str
+    question: str = ""
+    responses: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    depths: tuple[float, ...] = ()
+    missing: bool = False
+    label: str = ""
+    contrast: str = ""
+    facts: Mapping[str, Any] | None = None
+
+
+class Entries:
+    """The rows of a path, read anew at every iteration.
+
+    Args:
+        path: A file or folder of rows in any format, of documents with `context`, `question` and `answer`, or
+            L-Eval's folder; or a benchmark's name with its path, such as `long-rewardbench:PATH`.
+        format: A key of `longrm.data.FORMATS`, "demonstrations", "documents" or "leval"; None tells by the columns.
+
+    Attributes:
+        format: The format.
+        unreadable: What the latest iteration could not read so far.
+        noted: What else only reading could see, once an iteration is complete, such as L-Eval's repeated documents.
+
+    Raises:
+        DataError: There is nothing to read, or it is in no known format.
+    """
+
+    def __init__(self, path: str | Path, format: str | None = None) -> None:
+        name, _, place = str(path).partition(":")
+        self._benchmark = str(path) if place and name in BENCHMARKS else ""
+        self.format = name if self._benchmark else format or _recognized(Path(path))
+        self.unreadable = Finding(0)
+        self.noted: dict[str, Finding] = {}
+        self._path = Path(path)
+
+    def __iter__(self) -> Iterator[Entry]:
+        self.unreadable = Finding(0)
+        if self._benchmark:
+            bench = benchmark(self._benchmark)
+            yield from map(of_comparison, bench.comparisons)
+            self._note(bench.audit)
+            return
+        if self.format == "leval":
+            auditor = Auditor(LOOKS_FOR)
+            yield from map(of_document, read_documents(self._path, "leval", auditor))
+            self._note(auditor.result())
+            return
+        for entry, skipped in self._rows():
+            self.unreadable = Finding(skipped.count, skipped.messages)
+            if entry is not None:
+                yield entry
+
+    def _note(self, seen: Audit | None) -> None:
+        """Takes over what a benchmark's own audit found; what an audit looks for itself is left to it."""
+        found = {} if seen is None else {**seen.findings}
+        unreadable = found.pop("unreadable_rows", None)
+        if unreadable is not None:
+            self.unreadable = Finding(unreadable.count, unreadable.examples)
+        self.noted = {
+            kind: Finding(one.count, one.examples)
+            for kind, one in found.items()
+            if one.count and kind not in (*KINDS, "duplicates")
+        }
+
+    def _rows(self) -> Iterator[tuple[Entry | None, Skipped]]:
+        if self.format == "documents":
+            skipped = Skipped()
+            for raw in raw_rows(find_files(self._path)):
+                entry, fault = _document_entry(raw)
+                skipped = skipped if entry else skipped.with_one_more(fault)
+                yield entry, skipped
+        elif self.format == "demonstrations":
+            demonstrations = read_demonstrations(self._path, on_bad_row="skip")
+            for row in demonstrations:
+                yield of_demonstration(row.demonstration), demonstrations.skipped
+            yield None, demonstrations.skipped
+        else:
+            comparisons = read(self._path, format=self.format, on_bad_row="skip")
+            for one in comparisons:
+                yield of_comparison(one.comparison), comparisons.skipped
+            yield None, comparisons.skipped
+
+
+def benchmark(name: str) -> Benchmark:
+    """A benchmark by its name and path, rows that cannot be read left out.
+
+    Raises:
+        ConfigError: An unknown name.
+        DataError: There is nothing to read.
+    """
+    return load(name, source=Source(on_bad_row="skip"), probe=Probe(), leval=Leval())
+
+
+def of_comparison(row: Comparison) -> Entry:
+    """An entry for a comparison or a row of judgments."""
+    prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
+    regions = row.context or _whole(row.prompt)
+    counted = recount(row, Voting())
+    question = _between(row.prompt, row.question)
+    depths = [_depth(span, regions) for span in row.evidence]
+    return Entry(
+        id=row.id,
+        kind="judgment" if row.role == "judgment" else "comparison",
+        group=row.group,
+        prompt=prompt,
+        context="\n".join(_between(row.prompt, span) for span in row.context) or prompt,
+        rest="\n".join([question if row.context and question else prompt, *sorted(responses)]),
+        question=question,
+        responses=responses,
+        ranks=row.ranks or (),
+        depths=tuple(depth for depth in depths if depth is not None),
+        missing=None in depths or (row.role == "judgment" and not depths and "context" in row.metadata),
+        label=_score_of(row.metadata, responses[row.best_first()[0]] if row.ranks else "")
+        if row.role == "judgment"
+        else "",
+        contrast="" if counted is None else counted.contrast,
+        facts=_facts(row.metadata),
+    )
+
+
+def of_demonstration(row: Demonstration) -> Entry:
+    """An entry for a demonstration; `evidence` spans and `depths` of our own stage-1 rows are used."""
+    prompt, completion = text_of(row.prompt), text_of(row.completion)
+    depths = row.metadata.get("depths")
+    spans = [_span_of(value) for value in row.metadata.get("evidence") or ()]
+    told = [depth for depth in depths if isinstance(depth, int | float)] if isinstance(depths, list) else []
+    found = [_depth(span, _whole(row.prompt)) for span in spans if span is not None]
+    group = row.metadata.get("group") or row.metadata.get("document") or group_of({}, row.prompt, (), None)
+    return Entry(
+        id=row.id,
+        kind="demonstration",
+        group=str(group),
+        prompt=prompt,
+        context=prompt,
+        rest=f"{prompt}\n{completion}",
+        responses=(completion,),
+        depths=tuple(told or [depth for depth in found if depth is not None]),
+        missing=not told and None in found,
+        label=_score_of(row.metadata, completion),
+        facts=_facts(row.metadata),
+    )
+
+
+def of_document(document: Document) -> Entry:
+    """An entry for a document.
+
+    Its gold answer is evidence where it stands in the text, word for word and once: one that comes up again and again
+    may mean anything. It is missed only where a metric compares words, and not choices, numbers or summaries.
+    """
+    answer = document.answer.strip()
+    found = _places(answer, document.text) if answer and document.metric not in _FREE else None
+    around = len(document.text) - len(answer)
+    return Entry(
+        id=document.id,
+        kind="document",
+        group=document.group,
+        prompt=f"{document.text}\n{document.question}",
+        context=document.text,
+        rest=f"{document.question}\n{document.answer}",
+        question=document.question,
+        responses=(document.answer,),
+        depths=(found[0] / around,) if found and len(found) == 1 and around > 0 else (),
+        missing=found == [],
+        label=document.metric or "a judge only",
+        facts=_facts({"task": document.task, **document.metadata}),
+    )
+
+
+def _places(answer: str, text: str) -> list[int]:
+    """Where an answer begins in a text, as whole words; two places at most."""
+    wanted = rf"(?<![A-Za-z0-9]){re.escape(answer)}(?![A-Za-z0-9])"
+    return [match.start() for match in islice(re.finditer(wanted, text, re.IGNORECASE), 2)]
+
+
+def _recognized(path: Path) -> str:
+    if (path / "data").is_dir() and (path / "predictions").is_dir():
+        return "leval"
+    first = next((raw for raw in raw_rows(find_files(path)) if raw.value is not None), None)
+    if first is None or first.value is None:
+        raise DataError(f"{path}: no row that can be read")
+    columns = {name for name, value in first.value.items() if value is not None}
+    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
+        return "demonstrations"
+    name = recognize(columns)
+    if name is None and columns >= _DOCUMENT:
+        return "documents"
+    if name is None:
+        raise DataError(f"{first.place}: the columns ({', '.join(sorted(columns))}) are of no known format")
+    return name
+
+
+def _document_entry(raw: Raw) -> tuple[Entry | None, str]:
+    if raw.value is None:
+        return None, f"{raw.place}: {raw.fault}"
+    try:
+        return of_document(document_of(raw.value, raw.number, raw.place)), ""
+    except DataError as error:
+        return None, str(error)
+
+
+def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Task, source and stated length in tokens, by the names that data sets have for them."""
+    names = {
+        "task": ("task", "domain", "perspective", "subset"),
+        "source": ("source",),
+        "length": ("length", "prompt_ctx_length"),
+    }
+    found = {}
+    for fact, columns in names.items():
+        value = next((metadata[name] for name in columns if metadata.get(name) not in (None, "")), None)
+        if isinstance(value, str | int | float):
+            found[fact] = value
+    return found
+
+
+def _score_of(metadata: Mapping[str, Any], judgment: str) -> str:
+    """The score of the judgment to learn: as recorded, else as written at its end; "not read" otherwise."""
+    scores, chosen = metadata.get("scores"), metadata.get("chosen_model")
+    recorded = scores.get(chosen) if isinstance(scores, Mapping) else metadata.get("score")
+    if isinstance(recorded, int | float):
+        return f"{recorded:g}"
+    written = _SCORE.search(judgment[-200:])
+    return f"{float(written[1]):g}" if written else "not read"
+
+
+def _whole(prompt: Sequence[Message]) -> tuple[Span, ...]:
+    texts = enumerate(map(message_text, prompt))
+    return tuple(Span(number, 0, len(text)) for number, text in texts)
+
+
+def _between(prompt: Sequence[Message], span: Span | None) -> str:
+    return "" if span is None else message_text(prompt[span.message])[span.start : span.end]
+
+
+def _depth(evidence: Span, regions: Sequence[Span]) -> float | None:
+    """The share of the rest of the regions that stands before the evidence; None where it is not within one."""
+    sizes = [region.end - region.start for region in regions]
+    before = [0, *accumulate(sizes)]
+    for region, start in zip(regions, before, strict=False):
+        if (
+            region.message == evidence.message
+            and region.start <= evidence.start
+            and evidence.end <= region.end
+        ):
+            rest = sum(sizes) - (evidence.end - evidence.start)
+            return (start + evidence.start - region.start) / rest if rest else None
+    return None
+
+
+def _span_of(value: Any) -> Span | None:
+    if not isinstance(value, Mapping):
+        return None
+    numbers = [value.get(name) for name in ("message", "start", "end")]
+    if not all(isinstance(number, int) for number in numbers):
+        return None
+    message, start, end = (int(number) for number in numbers if number is not None)
+    return Span(message, start, end)

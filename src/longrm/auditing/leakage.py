@@ -1,0 +1,145 @@
+"""Leakage: what a data set shares with the benchmarks that its users want to measure on."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from longrm.auditing.entries import Entry, benchmark, of_comparison
+from longrm.auditing.result import Auditing
+from longrm.auditing.shingles import Numbers, every, shingles
+from longrm.data.chunking import words
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a text shares with the benchmark text that it shares most with.
+
+    Attributes:
+        name: The benchmark text.
+        of_row: Share of the row's n-grams that this benchmark text holds.
+        of_benchmark: Share of the benchmark text's n-grams that the row holds.
+    """
+
+    name: str
+    of_row: float
+    of_benchmark: float
+
+    @property
+    def most(self) -> float:
+        """The larger share: a short text within a long one, whichever is which, is shared as well."""
+        return max(self.of_row, self.of_benchmark)
+
+
+class TextIndex:
+    """Which texts hold an n-gram: 12 bytes for every one that is looked at.
+
+    Args:
+        texts: Names and their n-grams.
+    """
+
+    def __init__(self, texts: Iterable[tuple[str, Numbers]]) -> None:
+        self._names: list[str] = []
+        pieces, owners, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int32)], []
+        for name, numbers in texts:
+            owners.append(np.full(len(numbers), len(self._names), np.int32))
+            self._names.append(name)
+            pieces.append(numbers)
+            sizes.append(len(numbers))
+        held, owner = np.concatenate(pieces), np.concatenate(owners)
+        order = np.argsort(held, kind="stable")
+        self._held, self._owner = held[order], owner[order]
+        self._sizes: npt.NDArray[np.int64] = np.array(sizes, np.int64)
+
+    def most_shared(self, numbers: Numbers) -> Shared | None:
+        """The text that shares the most n-grams with these; None where none shares any."""
+        low = np.searchsorted(self._held, numbers, "left")
+        high = np.searchsorted(self._held, numbers, "right")
+        counts = high - low
+        if not counts.any():
+            return None
+        places = np.repeat(high - np.cumsum(counts), counts) + np.arange(counts.sum())  # low .. high of each
+        found = np.bincount(self._owner[places], minlength=len(self._names))
+        shares = np.maximum(found / len(numbers), found / np.maximum(self._sizes, 1))
+        best = int(np.argmax(shares))
+        return Shared(
+            self._names[best],
+            float(found[best] / len(numbers)),
+            float(found[best] / self._sizes[best]),
+        )
+
+
+class Leakage:
+    """Compares rows with benchmarks: contexts and responses by runs of words, questions word for word.
+
+    Args:
+        settings: Which benchmarks, and how closely.
+        entries: The benchmarks' rows, each with the benchmark's name; loaded by name where not given.
+
+    Raises:
+        ConfigError: An unknown benchmark.
+        DataError: A benchmark that cannot be read.
+    """
+
+    def __init__(self, settings: Auditing, entries: Iterable[tuple[str, Entry]] | None = None) -> None:
+        self._settings = settings
+        self._questions: dict[str, str] = {}
+        contexts: dict[str, Numbers] = {}
+        responses: dict[str, Numbers] = {}
+        seen: set[str] = set()
+        known: set[str] = set()
+        for name, entry in _benchmarks(settings.against) if entries is None else entries:
+            where = f"{name} {entry.id}"
+            if entry.group not in seen:
+                seen.add(entry.group)
+                contexts[where] = self._of_context(entry)
+            if _plain(entry.question):
+                self._questions.setdefault(_plain(entry.question), where)
+            for place, response in enumerate(entry.responses, start=1):
+                if self._long_enough(response) and response not in known:
+                    known.add(response)
+                    responses[f"{where}, response {place}"] = self._of(response)
+        self._contexts, self._responses = TextIndex(contexts.items()), TextIndex(responses.items())
+
+    def see(self, entry: Entry) -> Iterator[tuple[str, str]]:
+        """What a row shares: the kind of finding, and an example."""
+        if self._long_enough(entry.context):
+            yield from self._told("leaked_contexts", entry, [self._of_context(entry)], self._contexts)
+        asked = self._questions.get(_plain(entry.question))
+        if asked is not None:
+            yield "leaked_questions", f"{entry.id}: {asked}"
+        texts = [self._of(text) for text in entry.responses if self._long_enough(text)]
+        yield from self._told("leaked_responses", entry, texts, self._responses)
+
+    def _told(
+        self, kind: str, entry: Entry, texts: Sequence[Numbers], index: TextIndex
+    ) -> Iterator[tuple[str, str]]:
+        found = [shared for numbers in texts if (shared := index.most_shared(numbers)) is not None]
+        worst = max(found, key=lambda shared: shared.most, default=None)
+        if worst is not None and worst.most >= self._settings.leaked:
+            yield (
+                kind,
+                f"{entry.id}: {worst.of_row:.0%} of it stands in {worst.name}, {worst.of_benchmark:.0%} of that here",
+            )
+
+    def _of(self, text: str) -> Numbers:
+        return shingles(text, self._settings.ngram)
+
+    def _of_context(self, entry: Entry) -> Numbers:
+        return every(self._of(entry.context), self._settings.sampled)
+
+    def _long_enough(self, text: str) -> bool:
+        """Whether a text has an n-gram at all: shorter ones are shared by chance."""
+        return len(words(text)) >= self._settings.ngram
+
+
+def _benchmarks(names: Sequence[str]) -> Iterator[tuple[str, Entry]]:
+    for name in names:
+        for comparison in benchmark(name).comparisons:
+            yield name, of_comparison(comparison)
+
+
+def _plain(text: str) -> str:
+    """A question as its words alone."""
+    return " ".join(words(text))

@@ -1,0 +1,173 @@
+"""What is counted while the rows of an audit stream by: a few numbers a row are kept, and no text."""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+from scipy import stats
+
+from longrm.auditing.entries import Entry
+from longrm.auditing.result import Auditing, Bias, Depths, Finding, Lengths
+from longrm.benchmarks.lengths import bucket, measure_with
+from longrm.evaluation.metrics import ratio
+
+_EXAMPLES = 10
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_FOR_A_TEST = 50  # five a tenth: fewer make a chi-squared test unreliable
+_MEASURED = "words and marks"
+
+
+class Findings:
+    """Counts findings by their kind; examples are kept while they are few."""
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self._counts = dict.fromkeys(kinds, 0)
+        self._examples: dict[str, list[str]] = {kind: [] for kind in kinds}
+
+    def note(self, kind: str, example: str) -> None:
+        """Counts one finding."""
+        self._counts[kind] += 1
+        if len(self._examples[kind]) < _EXAMPLES:
+            self._examples[kind].append(example)
+
+    def result(self) -> dict[str, Finding]:
+        """Every kind that was looked for."""
+        return {kind: Finding(count, tuple(self._examples[kind])) for kind, count in self._counts.items()}
+
+
+def check(entry: Entry) -> Iterator[tuple[str, str]]:
+    """What is odd about one row alone: the kind of finding, and an example."""
+    if entry.kind in ("comparison", "judgment"):
+        if not entry.ranks:
+            yield "unknown_order", entry.id
+        elif len({*entry.ranks}) == 1:
+            yield "ties", entry.id
+    if not all(response.strip() for response in entry.responses):
+        yield "empty_responses", entry.id
+    if entry.contrast == "none":
+        yield "without_contrast", entry.id
+    if entry.contrast == "format":
+        yield "contrast_of_form_only", entry.id
+    if entry.missing:
+        yield "evidence_not_found", entry.id
+
+
+class LengthMeasure:
+    """Lengths of prompts, contexts and responses by one tokenizer, or by words and punctuation marks.
+
+    Args:
+        tokenizer: "words", or a tokenizer's file, folder or Hub id; None counts words and marks.
+
+    Raises:
+        ModelError: There is no such tokenizer.
+    """
+
+    def __init__(self, tokenizer: str | None) -> None:
+        self.name = tokenizer or _MEASURED
+        self._count: Callable[[str], int] = measure_with(tokenizer)
+        self._held = {part: array("Q") for part in ("prompts", "contexts", "responses")}
+        self._last = ("", 0)
+
+    def see(self, entry: Entry) -> tuple[int, tuple[int, ...]]:
+        """Measures a row: its prompt's tokens, and those of its responses."""
+        context = self._of_context(entry.context)
+        prompt = context if entry.prompt == entry.context else self._count(entry.prompt)
+        responses = tuple(map(self._count, entry.responses))
+        self._held["prompts"].append(prompt)
+        if entry.context != entry.prompt:
+            self._held["contexts"].append(context)
+        self._held["responses"].extend(responses)
+        return prompt, responses
+
+    def result(self) -> dict[str, Lengths]:
+        """The lengths of what there was."""
+        return {part: _lengths(held) for part, held in self._held.items() if held}
+
+    def _of_context(self, text: str) -> int:
+        if text != self._last[0]:  # rows about one context follow each other
+            self._last = (text, self._count(text))
+        return self._last[1]
+
+
+def _lengths(held: "array[int]") -> Lengths:
+    values = np.array(held)
+    quantiles = np.quantile(values, _QUANTILES)
+    return Lengths(
+        len(held),
+        int(values.sum()),
+        {f"{share:g}": float(value) for share, value in zip(_QUANTILES, quantiles, strict=True)},
+        dict(sorted(Counter(map(bucket, held)).items())),
+    )
+
+
+class DepthMeasure:
+    """Where the evidence of all rows stands."""
+
+    def __init__(self) -> None:
+        self._tenths = [0] * 10
+        self._sum = 0.0
+
+    def see(self, entry: Entry) -> None:
+        """Takes in a row's evidence."""
+        for depth in entry.depths:
+            self._tenths[min(9, int(depth * 10))] += 1
+            self._sum += depth
+
+    def result(self) -> Depths:
+        """The spread of the depths."""
+        known = sum(self._tenths)
+        even = float(stats.chisquare(self._tenths).pvalue) if known >= _FOR_A_TEST else None
+        return Depths(known, tuple(self._tenths), self._sum / known if known else None, even)
+
+
+class BiasMeasure:
+    """Whether the place or the length of a response gives away how good it is."""
+
+    def __init__(self, *, listed: bool) -> None:
+        """Begins; `listed` says whether the order in which responses are listed is left to the data."""
+        self._listed = listed
+        self.places: Counter[int] = Counter()
+        self._groups: dict[str, int] = {}
+        # For every comparison with one best response, and for every pair of which one is better and one longer:
+        # its group, whether the best is first or the better one longer, and what chance would make of it.
+        self._first = array("q"), array("d"), array("d")
+        self._longer = array("q"), array("d"), array("d")
+
+    def see(self, entry: Entry, lengths: Sequence[int]) -> None:
+        """Takes in a comparison, and the lengths of its responses in tokens."""
+        if entry.kind not in ("comparison", "judgment") or not entry.ranks:
+            return
+        group = self._groups.setdefault(entry.group, len(self._groups))
+        if self._listed and entry.ranks.count(min(entry.ranks)) == 1:
+            place = entry.ranks.index(min(entry.ranks)) + 1
+            self.places[place] += 1
+            _add(self._first, group, place == 1, 1 / len(entry.ranks))
+        for one, other in combinations(range(len(entry.ranks)), 2):
+            better, longer = entry.ranks[other] - entry.ranks[one], lengths[one] - lengths[other]
+            if better and longer:
+                _add(self._longer, group, (better > 0) == (longer > 0), 0.5)
+
+    def result(self, settings: Auditing) -> tuple[Bias, Bias]:
+        """How often the best response is listed first, and the better one is the longer one."""
+        return _bias(self._first, settings), _bias(self._longer, settings)
+
+
+_Columns = tuple["array[int]", "array[float]", "array[float]"]
+
+
+def _add(columns: _Columns, group: int, found: bool, chance: float) -> None:
+    columns[0].append(group)
+    columns[1].append(float(found))
+    columns[2].append(chance)
+
+
+def _bias(columns: _Columns, settings: Auditing) -> Bias:
+    group, found, chance = np.array(columns[0], np.int64), np.array(columns[1]), np.array(columns[2])
+    if not len(group):
+        return Bias(None, None, None, 0, 0, None)
+    measured = ratio(found, np.ones(len(found)), group, seed=settings.seed, resamples=settings.resamples)
+    return Bias(
+        measured.value, measured.low, measured.high, measured.n, measured.groups, float(chance.mean())
+    )

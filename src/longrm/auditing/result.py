@@ -1,0 +1,202 @@
+"""What an audit is asked for, and what it says."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from longrm.benchmarks.audit import FINDINGS as OF_BENCHMARKS
+from longrm.config import Config
+
+SCHEMA_VERSION = 1
+
+KINDS = (
+    "unreadable_rows",
+    "exact_duplicates",
+    "near_duplicates",
+    "repeated_elsewhere",
+    "near_contexts",
+    "leaked_contexts",
+    "leaked_questions",
+    "leaked_responses",
+    "without_contrast",
+    "contrast_of_form_only",
+    "ties",
+    "unknown_order",
+    "empty_responses",
+    "evidence_not_found",
+    "lengths_off",
+)
+"""What every data set is searched for, as far as its rows tell."""
+
+FINDINGS: dict[str, str] = {
+    **OF_BENCHMARKS,  # what only L-Eval's folder can show; the words below come before its own
+    "unreadable_rows": "rows that could not be read; left out of all other counts",
+    "exact_duplicates": "rows whose prompt and responses came before",
+    "near_duplicates": "rows whose question and responses are nearly those of an earlier row about the same context",
+    "repeated_elsewhere": "rows whose question and responses are nearly those of a row about another context",
+    "near_contexts": "contexts that are nearly an earlier one, though they count as another group: groups that are "
+    "not independent, or one document on both sides of a split",
+    "leaked_contexts": "rows whose context shares text with a benchmark's",
+    "leaked_questions": "rows whose question a benchmark asks, word for word",
+    "leaked_responses": "rows whose response shares text with a benchmark's",
+    "without_contrast": "rows whose rejected judgments all give the chosen one's score",
+    "contrast_of_form_only": "rows whose rejected judgments give the chosen one's score, or none that could be read",
+    "ties": "comparisons in which all gold ranks are the same",
+    "unknown_order": "comparisons without gold ranks",
+    "empty_responses": "rows with an empty response",
+    "evidence_not_found": "rows that know an answer or evidence that does not stand in their context",
+    "lengths_off": "rows whose stated length is more than twice or less than half of what was measured",
+}
+"""Every kind of finding, in words. What was not looked for is not in an audit's findings."""
+
+
+class Auditing(Config):
+    """What is looked at, and how closely.
+
+    Attributes:
+        tokenizers: What measures lengths: "words", or tokenizers' files, folders or Hub ids; by default words and
+            punctuation marks, which stand for tokens.
+        format: The rows' format; recognized from the columns when not given.
+        near: Jaccard similarity of `shingle` words in a row, from which on two texts are nearly the same.
+        shingle: Words of a shingle.
+        permutations: Of a MinHash; the standard error of a similarity of 0.8 is 0.035 with 128.
+        against: Benchmarks that the rows must not share text with, by their names, such as `leval:PATH`.
+        ngram: Words in a row that do not come together in two texts by chance.
+        sampled: One in so many n-grams of contexts is looked up, the same ones everywhere.
+        leaked: Share of a row's n-grams that a benchmark holds, or of a benchmark text's that the row holds, from
+            which on the row has leaked.
+        resamples: Of the bootstrap.
+        seed: Of the bootstrap.
+    """
+
+    tokenizers: tuple[str, ...] = ()
+    format: str | None = None
+    near: float = Field(0.8, gt=0, lt=1)
+    shingle: int = Field(5, ge=1)
+    permutations: int = Field(128, ge=16)
+    against: tuple[str, ...] = ()
+    ngram: int = Field(13, ge=1)
+    sampled: int = Field(4, ge=1)
+    leaked: float = Field(0.5, gt=0, le=1)
+    resamples: int = Field(1000, ge=1)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How often something was found, and where first."""
+
+    count: int
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of some texts in tokens.
+
+    Attributes:
+        texts: How many texts there are.
+        total: Tokens of all of them.
+        quantiles: By share of the texts that are no longer: 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1.
+        buckets: Texts by the power of two that they are rounded up to.
+    """
+
+    texts: int
+    total: int
+    quantiles: Mapping[str, float]
+    buckets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Where evidence stands: the share of the rest of the context that comes before it, from 0 to 1.
+
+    Attributes:
+        known: Pieces of evidence whose place is known.
+        tenths: How many begin in each tenth of the depth.
+        mean: Their mean depth; None where none is known.
+        even: How likely depths drawn evenly are to spread as unevenly over the tenths (chi-squared test); None with
+            fewer than 50 pieces, for which the test does not hold.
+    """
+
+    known: int
+    tenths: tuple[int, ...]
+    mean: float | None
+    even: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """How often a thing that should not matter goes with being better.
+
+    Attributes:
+        value: The share; None where there is nothing to tell it from.
+        low: Lower 95% limit (cluster bootstrap over groups).
+        high: Upper 95% limit.
+        n: Comparisons or pairs that it is a share of.
+        groups: Groups that these lie in.
+        chance: The share where it would not matter.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    groups: int
+    chance: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What one pass over a data set has found.
+
+    Attributes:
+        path: What was read.
+        format: In which format.
+        kinds: Rows by what they are: comparison, judgment, demonstration, document.
+        groups: Different documents or contexts, as far as is known.
+        counts: Rows by task, source, stated length and number of responses.
+        labels: Rows by the score of the judgment to learn, or by the metric of a document's answer.
+        lengths: By tokenizer, lengths of "prompts", "contexts" and "responses".
+        depths: Where the evidence stands.
+        places: Comparisons with one best response by the place, from 1, at which it is listed.
+        first: How often the best response is listed first; not told where the format lists it first by rule.
+        longer: How often the better of two responses is the longer one.
+        findings: Every kind that was looked for, a key of `FINDINGS`.
+        settings: How closely was looked.
+    """
+
+    path: str
+    format: str
+    kinds: Mapping[str, int]
+    groups: int
+    counts: Mapping[str, Mapping[str, int]]
+    labels: Mapping[str, int]
+    lengths: Mapping[str, Mapping[str, Lengths]]
+    depths: Depths
+    places: Mapping[int, int]
+    first: Bias
+    longer: Bias
+    findings: Mapping[str, Finding]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows that could be read."""
+        return sum(self.kinds.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain JSON values, with what each finding means."""
+        plain = asdict(self)
+        plain["findings"] = {
+            kind: {"what": FINDINGS[kind], "count": found.count, "examples": list(found.examples)}
+            for kind, found in self.findings.items()
+        }
+        plain["places"] = {str(place): count for place, count in self.places.items()}
+        for measured in plain["lengths"].values():
+            for lengths in measured.values():
+                lengths["buckets"] = {str(size): count for size, count in lengths["buckets"].items()}
+        plain["depths"]["tenths"] = list(self.depths.tenths)
+        return {"schema_version": SCHEMA_VERSION, "rows": self.rows, **plain}

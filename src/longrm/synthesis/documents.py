@@ -1,0 +1,181 @@
+"""Where synthesis begins: documents with a question and its gold answer, from a user's file or from L-Eval."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from longrm.benchmarks import leval
+from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.closeness import choices
+from longrm.data.files import find_files, raw_rows
+from longrm.errors import ConfigError, DataError
+from longrm.synthesis.answers import metric_named
+
+_TEXTS = ("context", "question", "answer")
+_NAMED = (*_TEXTS, "id", "task", "metric")
+# How L-Eval says that an answer is rated, and its metric here; exams are told apart by their gold answers.
+_LEVAL_METRICS = {"f1": "token_f1", "rouge": "rouge_l"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A context with one question and its gold answer. Documents of one text share their group.
+
+    Attributes:
+        id: Unique within a source.
+        text: The long context.
+        question: What is asked about it.
+        answer: The gold answer; empty where there is none.
+        task: What kind of question it is, in the source's words; empty if unknown.
+        metric: Which of `answers.METRICS` rates answers to it; empty where only a judge can.
+        metadata: Whatever else the source says.
+    """
+
+    id: str
+    text: str
+    question: str
+    answer: str
+    task: str = ""
+    metric: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """A name of the text, which all questions about it share; statistics cluster on it."""
+        return hashlib.sha256(self.text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A document and what models once answered to its question, by model."""
+
+    document: Document
+    answers: Mapping[str, str]
+
+
+def read_documents(
+    path: str | Path, format: str | None = None, auditor: Auditor | None = None
+) -> Iterator[Document]:
+    """Reads documents one by one.
+
+    Args:
+        path: A file or folder of rows with `context`, `question`, `answer` and, if given, `id`, `task` and
+            `metric`; or L-Eval's folder.
+        format: A key of `FORMATS`: "jsonl" (Parquet and the other containers too) or "leval"; None tells by what
+            lies there.
+        auditor: Counts what L-Eval's rows repeat, by the names of `benchmarks.leval.LOOKS_FOR`.
+
+    Raises:
+        ConfigError: There is no such format.
+        DataError: There is nothing to read, or a row that cannot be read; the message names file, row and field.
+    """
+    place = Path(path)
+    if format is None:
+        format = "leval" if (place / "data").is_dir() and (place / "predictions").is_dir() else "jsonl"
+    if format not in FORMATS:
+        near = get_close_matches(format, FORMATS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(FORMATS)}"
+        raise ConfigError(f"no format of documents '{format}'; {hint}")
+    return FORMATS[format](place, auditor or Auditor(leval.LOOKS_FOR))
+
+
+def read_answered(folder: Path, auditor: Auditor) -> Iterator[Answered]:
+    """Reads L-Eval's documents, each with the recorded answers of those models that were asked.
+
+    Line k of a file of predictions answers the k-th question of its task. Answers whose line names another question
+    or gold answer are left out and counted, like missing, surplus, empty and identical ones.
+
+    Args:
+        folder: Holds `data/TASK.jsonl` and `predictions/MODEL/TASK.pred.jsonl`.
+        auditor: Counts what is left out; it must look for `benchmarks.leval.LOOKS_FOR`.
+
+    Raises:
+        DataError: The folder does not hold L-Eval, or a row cannot be read.
+    """
+    files, predictions = leval.find_files(folder, leval.Leval())
+    for model, task in predictions:
+        if task not in files:
+            auditor.note("no_documents", f"{model}/{task}")
+    for task, file in files.items():
+        answered = {model: leval.rows_of(path) for (model, of), path in predictions.items() if of == task}
+        if not answered:
+            auditor.note("no_predictions", task)
+        asked = 0
+        for question in leval.questions_of(task, file, auditor):
+            asked = question.number
+            if not question.repeated:
+                document = _of_leval(task, question)
+                yield Answered(document, leval.texts_of(document.id, question, answered, auditor))
+        for model, rows in answered.items():
+            for number in range(asked + 1, len(rows) + 1):
+                auditor.note("surplus_predictions", f"{task}/{number}, {model}")
+
+
+def _of_leval(task: str, question: leval.Question) -> Document:
+    metric = _LEVAL_METRICS.get(question.evaluation, "")
+    if question.evaluation == "exam":
+        metric = _of_exam(question.gold)
+    return Document(
+        id=f"{task}/{question.number}",
+        text=question.document,
+        question=question.text,
+        answer=question.gold,
+        task=task,
+        metric=metric,
+        metadata={"source": "L-Eval", "evaluation": question.evaluation},
+    )
+
+
+def _of_exam(gold: str) -> str:
+    """Exams ask for choices, for numbers, or for a few words."""
+    if choices(gold):
+        return "right_choices"
+    number = gold.strip().lstrip("-").replace(",", "").replace(".", "", 1)
+    return "math_equality" if number.isdecimal() else "token_f1"
+
+
+def _leval_documents(folder: Path, auditor: Auditor) -> Iterator[Document]:
+    return (answered.document for answered in read_answered(folder, auditor))
+
+
+def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+    for raw in raw_rows(find_files(path)):
+        if raw.value is None:
+            raise DataError(f"{raw.place}: {raw.fault}")
+        yield document_of(raw.value, raw.number, raw.place)
+
+
+def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
+    """Reads one row with `context`, `question`, `answer`; its number is its id where it names none.
+
+    Raises:
+        DataError: A field is missing or of another type; the message names `place` and the field.
+    """
+    for name in _TEXTS:
+        if not isinstance(row.get(name), str) or (name != "answer" and not row[name].strip()):
+            raise DataError(f"{place}, field '{name}': needs a text, got {row.get(name)!r:.60}")
+    metric = row.get("metric") or ""
+    if metric:
+        try:
+            metric_named(metric)
+        except (ConfigError, TypeError) as error:
+            raise DataError(f"{place}, field 'metric': {error}") from error
+    return Document(
+        id=str(row.get("id") or number),
+        text=row["context"],
+        question=row["question"],
+        answer=row["answer"],
+        task=str(row.get("task") or ""),
+        metric=metric,
+        metadata={name: value for name, value in row.items() if name not in _NAMED and value is not None},
+    )
+
+
+FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {
+    "jsonl": _row_documents,
+    "leval": _leval_documents,
+}
+"""The sources of documents by name."""

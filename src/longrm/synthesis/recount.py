@@ -1,0 +1,117 @@
+"""Counts the votes of released stage-2 rows again, and says where rules and rows differ.
+
+The rows tell every judge's score, the sizes of the clusters, and which judges wrote what was chosen and rejected.
+Under our rules they are counted again: what the recorded scores decide must come out as it was recorded.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from longrm.synthesis.voting import UNPARSED, Contrast, Tally, Vote, Voting, by_agreement, read_vote, tally
+from longrm.types import Comparison, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """One row, counted again.
+
+    Attributes:
+        id: The row's id.
+        votes: The votes that it records, in the order of the judges' names.
+        tally: How they are counted under the given rules.
+        conf: The sizes of the clusters as they were recorded.
+        chosen: The judge whose judgment was chosen.
+        rejected: The judges whose judgments were rejected, in their order.
+        contrast: What tells the rejected judgments from the chosen one.
+    """
+
+    id: str
+    votes: tuple[Vote, ...]
+    tally: Tally
+    conf: tuple[int, ...]
+    chosen: str
+    rejected: tuple[str, ...]
+    contrast: Contrast
+
+    @property
+    def same_conf(self) -> bool:
+        """Whether the clusters have the recorded sizes."""
+        return list(self.conf) == self.tally.conf
+
+    @property
+    def same_consensus(self) -> bool:
+        """Whether there is a consensus, and the chosen judgment is one of it."""
+        return self.chosen in self.consensus
+
+    @property
+    def consensus(self) -> tuple[str, ...]:
+        """The judges of the consensus; none where there is none."""
+        held = self.tally.consensus
+        return () if held is None else tuple(vote.judge for vote in held.votes)
+
+    @property
+    def same_chosen(self) -> bool:
+        """Whether the explanation that agrees best with its consensus is the one that was chosen."""
+        held = self.tally.consensus
+        return held is not None and by_agreement(held.votes)[0].judge == self.chosen
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The rejected judges that are outside the consensus: the only ones that our rules reject."""
+        return tuple(judge for judge in self.rejected if judge not in self.consensus)
+
+
+def recount(row: Comparison, settings: Voting) -> Recount | None:
+    """Counts one row's votes again.
+
+    Returns:
+        None where the row does not tell the scores of its judges, or who wrote its judgments.
+    """
+    scores, conf, chosen, rejected = (
+        row.metadata.get(name) for name in ("scores", "conf", "chosen_model", "reject_models")
+    )
+    if row.role != "judgment" or not isinstance(scores, Mapping) or not isinstance(rejected, Sequence):
+        return None
+    known = {judge: score for judge, score in scores.items() if isinstance(score, int | float)}
+    judges = [str(chosen), *map(str, rejected)]
+    if len(judges) != len(row.responses) or not set(judges) <= known.keys():
+        return None
+    texts = dict(zip(judges, map(text_of, row.responses), strict=True))
+    votes = tuple(
+        read_vote(judge, None if score == UNPARSED else float(score), texts.get(judge, ""))
+        for judge, score in sorted(known.items())
+    )
+    sizes = tuple(conf) if isinstance(conf, Sequence) else ()
+    counted = tally(votes, settings)
+    return Recount(row.id, votes, counted, sizes, judges[0], tuple(judges[1:]), _contrast(judges, known))
+
+
+def _contrast(judges: Sequence[str], scores: Mapping[str, float]) -> Contrast:
+    others = {scores[judge] for judge in judges[1:]} - {scores[judges[0]]}
+    if others - {UNPARSED}:
+        return "score"
+    return "format" if others else "none"
+
+
+def preferred_judges(rows: Sequence[Recount]) -> list[str] | None:
+    """A fixed order of the judges, best first, that explains which judgment of every consensus was chosen.
+
+    Where one judge is chosen while another is in the same consensus, it must come first in the order; ties are
+    settled by name. In the released sample such an order exists, so the rows were chosen by it, or by something
+    that amounts to it, and not by what the explanations of the row say.
+
+    Returns:
+        None where no order explains all rows.
+    """
+    before: dict[str, set[str]] = {judge: set() for row in rows for judge in row.consensus}
+    for row in rows:
+        for judge in row.consensus:
+            if judge != row.chosen and row.chosen in before:
+                before[judge].add(row.chosen)
+    order: list[str] = []
+    while len(order) < len(before):
+        free = [judge for judge in sorted(before) if judge not in order and before[judge] <= set(order)]
+        if not free:
+            return None
+        order.append(free[0])
+    return order

@@ -1,0 +1,64 @@
+"""How stage-1 rows are made: the settings of `longrm synthesize short-to-long`."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from longrm.config import Config
+from longrm.synthesis.domains import DOMAINS
+
+
+class ShortToLong(Config):
+    """How stage-1 rows are made.
+
+    Attributes:
+        domain: What is judged: a key of `domains.DOMAINS`.
+        language: Of the instructions; "auto" takes the question's.
+        lengths: Tokens of the prompts, as the target tokenizer counts them with its chat template; every row draws
+            one of those that its evidence fits into.
+        tolerance: Tokens that a prompt may be shorter; it is never longer.
+        chunk: Words and punctuation marks of a chunk at most.
+        find: How critical chunks are found: by the document's `evidence` (a list of [start, end] characters), by
+            lexical retrieval, or by asking a model.
+        most: The most chunks that retrieval takes.
+        window: Chunks that the finding model reads at a time.
+        sufficiency: How it is checked that they suffice: the gold answer's words are there, a judge says so, or
+            not at all.
+        check: How chunks that answer the question, rightly or not, are kept out of the padding: by words, by words
+            and a judge who reads the closest ones, or not at all.
+        enough: The share of a long gold answer's words, weighted by rarity, that counts as holding it.
+        alike: A chunk also counts as answering from this share of the evidence's own match with the question on.
+        closest: Chunks of the padding that the judge reads.
+        own: The share of the padding that discarded chunks of the document itself may be.
+        pool_documents: Documents that foreign chunks are drawn from.
+        pool_chunks: Foreign chunks of each, and as many sentences.
+        max_tokens: The most that a judge may write.
+        seed: Of all draws.
+    """
+
+    domain: str = "qa_faithfulness"
+    language: Literal["auto", "en", "zh"] = "auto"
+    lengths: tuple[int, ...] = Field((4096,), min_length=1)
+    tolerance: int = Field(16, ge=0)
+    chunk: int = Field(128, ge=8)
+    find: Literal["given", "retrieval", "model"] = "retrieval"
+    most: int = Field(4, ge=1)
+    window: int = Field(40, ge=1)
+    sufficiency: Literal["words", "judge", "none"] = "words"
+    check: Literal["words", "judge", "none"] = "words"
+    enough: float = Field(0.6, gt=0.0, le=1.0)
+    alike: float = Field(0.75, gt=0.0, le=1.0)
+    closest: int = Field(4, ge=1)
+    own: float = Field(0.5, ge=0.0, le=1.0)
+    pool_documents: int = Field(128, ge=1)
+    pool_chunks: int = Field(16, ge=1)
+    max_tokens: int = Field(1024, ge=1)
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        if self.domain not in DOMAINS:
+            raise ValueError(f"no domain '{self.domain}'; known: {', '.join(DOMAINS)}")
+        if min(self.lengths) < 1 or len(set(self.lengths)) < len(self.lengths):
+            raise ValueError(f"lengths must be positive and differ, got {list(self.lengths)}")
+        return self

@@ -1,0 +1,263 @@
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from longrm.auditing import Auditing, as_html, as_text, audit
+from longrm.data import write
+from longrm.errors import DataError
+from longrm.worlds import Plan, generate
+from longrm.worlds.words import load_tokenizer
+
+pytest.importorskip("datasketch")
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def text(seed, count=120):
+    random_ = random.Random(seed)
+    return " ".join(f"w{random_.randrange(10_000)}" for _ in range(count))
+
+
+def comparison(number, context, question="What?", better="yes", worse="no", **more):
+    return {
+        "id": f"row {number}",
+        "prompt": f"{context}\n\n{question}",
+        "context": context,
+        "question": question,
+        "responses": [better, worse],
+        "ranks": [1, 2],
+        **more,
+    }
+
+
+def counts(found):
+    return {kind: finding.count for kind, finding in found.findings.items() if finding.count}
+
+
+def test_clean_rows_are_clean(put):
+    rows = [comparison(n, text(n), f"What is {text(n + 100, 8)}?", f"a {n}", f"b {n}") for n in range(8)]
+    found = audit(put("a.jsonl", *rows))
+    assert counts(found) == {}
+    assert (found.rows, found.groups, found.kinds) == (8, 8, {"comparison": 8})
+    assert "nothing odd found" in as_text(found)
+
+
+def test_planted_duplicates_are_found(put):
+    long, other = text(1, 400), text(2, 400)
+    near = long + " and a few more words"
+    question = f"What is {text(3, 80)}?"
+    path = put(
+        "a.jsonl",
+        comparison(1, long, question),
+        comparison(2, long, question, "no", "yes"),  # the same responses the other way round
+        comparison(3, near, f"{question} Tell"),
+        comparison(4, other, question),
+        comparison(
+            5, long, f"Who is {text(4, 20)}?"
+        ),  # another question about the same context: no duplicate
+    )
+    found = audit(path)
+    assert counts(found) == {
+        "exact_duplicates": 1,
+        "near_duplicates": 1,
+        "near_contexts": 1,
+        "repeated_elsewhere": 1,
+    }
+    examples = {kind: finding.examples for kind, finding in found.findings.items()}
+    assert examples["exact_duplicates"] == ("row 2 is row 1",)
+    assert examples["near_duplicates"][0].startswith("row 3 is 9")
+    assert examples["repeated_elsewhere"] == ("row 4 is 100% of row 1",)
+    assert found.groups == 3
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.01, True), (0.4, False)])
+def test_near_is_near_and_far_is_not(put, share, found):
+    random_ = random.Random(0)
+    words = text(1, 1000).split()
+    for place in random_.sample(range(1000), int(share * 1000)):
+        words[place] = "changed"
+    rows = [comparison(1, text(1, 1000)), comparison(2, " ".join(words), "Who?", "me", "you")]
+    assert audit(put("a.jsonl", *rows)).findings["near_contexts"].count == int(found)
+
+
+def test_leakage_against_a_named_benchmark(put):
+    document, question = text(1, 2000), f"Where is {text(9, 15)}?"
+    bench = put("bench.jsonl", comparison(1, document, question, text(5, 40), text(6, 40)))
+    part = " ".join(document.split()[:600])
+    rows = put(
+        "rows.jsonl",
+        comparison(
+            1, f"{text(11, 1500)} {document} {text(12, 1500)}"
+        ),  # padded: most of it is not the benchmark's
+        comparison(2, part),  # a part: most of the benchmark's is not there
+        comparison(3, text(13, 2000), question.upper()),
+        comparison(4, text(14, 2000), better=f"I say: {text(6, 40)}"),
+        comparison(5, text(15, 2000)),
+        comparison(6, f"{text(16, 2000)} {' '.join(document.split()[:100])}"),  # a twentieth
+    )
+    found = audit(rows, Auditing(against=(f"file:{bench}",))).findings
+    told = {kind: [example.partition(":")[0] for example in found[kind].examples] for kind in found}
+    assert told["leaked_contexts"] == ["row 1", "row 2"]
+    assert told["leaked_questions"] == ["row 3"]
+    assert told["leaked_responses"] == ["row 4"]
+    assert "100% of that here" in found["leaked_contexts"].examples[0]
+    assert "100% of it stands in" in found["leaked_contexts"].examples[1]
+    # What was not looked for is not told as clean.
+    assert "leaked_contexts" not in audit(rows).findings
+
+
+def test_depths_of_worlds_are_where_they_were_drawn(tmp_path):
+    plan = Plan(world="records", length=512, depth=1.0, seed=1)
+    write(tmp_path / "end.jsonl", generate(plan, 12, load_tokenizer("words")))
+    found = audit(tmp_path / "end.jsonl").depths
+    assert found.known >= 12
+    assert found.tenths[9] >= 12
+    write(
+        tmp_path / "any.jsonl",
+        generate(replace(plan, depth="uniform"), 200, load_tokenizer("words")),
+    )
+    even = audit(tmp_path / "any.jsonl", Auditing(tokenizers=("words",)))
+    assert even.depths.even > 0.001
+    assert even.depths.mean == pytest.approx(0.5, abs=0.1)
+    lengths = even.lengths["words"]["prompts"]
+    assert lengths.texts == 200
+    assert lengths.quantiles["0"] <= lengths.quantiles["0.5"] <= lengths.quantiles["1"] <= 512
+    assert not even.findings["lengths_off"].count
+
+
+def test_places_and_lengths_that_give_the_answer_away(put):
+    rows = []
+    for number in range(40):
+        row = comparison(
+            number, text(number), f"Q {text(number + 50, 9)}", f"a longer one {number}", f"no {number}"
+        )
+        if number % 4 == 0:
+            row["responses"].reverse()
+            row["ranks"].reverse()
+        rows.append(row)
+    found = audit(put("a.jsonl", *rows))
+    assert found.places == {1: 30, 2: 10}
+    assert (found.first.value, found.first.chance, found.first.groups) == (0.75, 0.5, 40)
+    assert found.first.low > 0.5
+    assert found.longer.value == 1
+    chosen = [{"prompt": f"q {n}", "chosen": f"yes {n}", "rejected": f"no {n}"} for n in range(4)]
+    assert audit(put("b.jsonl", *chosen)).first.value is None  # this format lists it first by rule
+
+
+def test_every_kind_of_row_is_read(put):
+    judgments = {
+        "chat_template": [{"role": "user", "content": f"Judge {text(1)} here"}],
+        "context": " ".join(text(1).split()[50:60]),
+        "chosen": "Good.\n[Score: 8]",
+        "rejects": ["Fine.\n[Score: 8]", "What?"],
+        "chosen_model": "a",
+        "reject_models": ["b", "c"],
+        "scores": {"a": 8, "b": 8, "c": -1},
+        "conf": [2, 1],
+    }
+    found = audit(put("judgments.jsonl", judgments))
+    assert (found.kinds, found.labels) == ({"judgment": 1}, {"8": 1})
+    assert counts(found) == {"contrast_of_form_only": 1}
+    assert found.depths.tenths[4] == 1
+    unanimous = judgments | {"scores": {"a": 8, "b": 8, "c": 8}}
+    assert counts(audit(put("unanimous.jsonl", unanimous))) == {"without_contrast": 1}
+
+    golden = {"prompt": "Judge.", "completion": "Good.\n\n[[7]]", "domain": "safety", "source": "mine"}
+    found = audit(put("golden.jsonl", golden, golden | {"prompt": "Judge this.", "completion": "Hm."}))
+    assert (found.kinds, found.labels) == ({"demonstration": 2}, {"7": 1, "not read": 1})
+    assert found.counts["task"] == {"safety": 2}
+
+    document = {"context": f"{text(1)} copper {text(2)}", "question": "What?", "answer": "Copper"}
+    elsewhere = document | {"context": text(3), "question": "Which?"}
+    twice = document | {"context": f"copper {text(4)} copper", "question": "Who?", "answer": "copper"}
+    found = audit(put("documents.jsonl", document, elsewhere, twice))
+    assert (found.format, found.depths.known, sum(found.depths.tenths[4:6])) == ("documents", 1, 1)
+    assert counts(found) == {"evidence_not_found": 1}
+
+
+def test_unreadable_rows_are_counted_and_the_rest_is_audited(put):
+    path = put("a.jsonl", comparison(1, text(1)), {"id": "bad", "prompt": "q", "responses": ["one"]})
+    path.write_text(path.read_text() + "{broken\n")
+    found = audit(path)
+    assert (found.rows, found.findings["unreadable_rows"].count) == (1, 2)
+    assert "line 3" in found.findings["unreadable_rows"].examples[1]
+    documents = put("b.jsonl", {"context": "c", "question": "q", "answer": "a"}, {"context": 3})
+    assert audit(documents, Auditing(format="documents")).findings["unreadable_rows"].count == 1
+    path.write_text('{"prompt": "q", "responses": ["one"]}\n')
+    with pytest.raises(DataError):
+        audit(path)
+    with pytest.raises(DataError, match="no known format"):
+        audit(put("c.jsonl", {"color": "red"}))
+
+
+def test_a_benchmark_is_audited_by_its_name(put):
+    pair = {
+        "id": 1,
+        "task": "Summ",
+        "tasktype": "PairWise",
+        "subtype": "same",
+        "question": "Why so?",
+        "source": "x",
+    }
+    pair |= {
+        "prompt_template": [{"role": "user", "content": f"{text(1)} Why so?"}],
+        "ctx_length_for_length": "4k",
+    }
+    best_of = pair | {
+        "id": 2,
+        "tasktype": "BestOfN",
+        "subtype": "3",
+        "candidates": [text(n, 9) for n in (5, 6, 7)],
+    }
+    best_of["prompt_template"] = [{"role": "user", "content": f"{text(2)} Why so?"}]
+    path = put("bench/Summ.jsonl", pair | {"chosen": "yes", "rejected": "no"}, best_of, {"id": 3})
+    found = audit(f"long-rewardbench:{path.parent}")
+    assert (found.format, found.rows) == ("long-rewardbench", 2)
+    assert found.counts["number of responses"] == {"2": 1, "3": 1}
+    assert found.findings["unreadable_rows"].count == 1
+    assert found.findings["missing_tasks"].count == 6  # what the benchmark's own audit found is told too
+
+
+def test_odd_rows_are_told(put):
+    rows = [
+        comparison(1, text(1), ranks=[1, 1]),
+        comparison(2, text(2), ranks=None, better="one", worse="other"),
+        comparison(3, text(3), "Why?", "right", "wrong", length=64_000),
+    ]
+    assert counts(audit(put("a.jsonl", *rows))) == {"ties": 1, "unknown_order": 1, "lengths_off": 1}
+
+
+def test_json_text_and_page_tell_the_same(put):
+    row = comparison(1, text(1), "<script>alert(1)</script>")
+    found = audit(put("a<b>.jsonl", row, row | {"id": "<i>twice</i>"}))
+    plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert plain["findings"]["exact_duplicates"]["count"] == 1
+    assert plain["findings"]["exact_duplicates"]["what"] in as_text(found)
+    page = as_html(found)
+    assert plain["findings"]["exact_duplicates"]["what"] in page
+    assert "&lt;i&gt;twice" in page
+    assert "<i>twice" not in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert page == as_html(audit(found.path))
+
+
+def test_an_audit_needs_no_torch():
+    probe = "import sys, longrm.auditing; assert not {'torch', 'transformers'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.real
+@pytest.mark.skipif(
+    not (SHARED / "longrm-sample").is_dir(), reason="the real sample does not lie beside the checkout"
+)
+def test_the_released_sample():
+    found = audit(SHARED / "longrm-sample" / "simpo" / "train")
+    assert (found.rows, found.depths.known, found.counts["number of responses"]) == (16, 16, {"5": 16})
+    assert counts(found) == {"without_contrast": 5, "contrast_of_form_only": 2}
+    assert audit(SHARED / "longrm-sample" / "sft" / "eval").labels == {"8": 1, "10": 1}

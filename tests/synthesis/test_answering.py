@@ -1,0 +1,97 @@
+import asyncio
+
+import pytest
+
+from longrm.clients import Completion
+from longrm.errors import ConfigError
+from longrm.synthesis.answering import Plan, Responses, pool_of, responding, write_candidates
+from longrm.synthesis.documents import Document
+from longrm.synthesis.records import candidate_from
+from longrm.synthesis.responses import Passage, Shown
+from longrm.types import Outcome, text_of
+
+TEXTS = [f"Fact {number} is told here." for number in range(1, 21)]  # six words and marks each
+SHOWN = Shown(
+    tuple(Passage(text, at) for at, text in enumerate(TEXTS, start=1)), "Which?", steps=("3 and 4 make 7",)
+)
+
+
+class Echo:
+    """Writes how many passages it saw; truncated at every prompt without any."""
+
+    def __init__(self, name):
+        self.name, self.seen = name, []
+
+    async def ask(self, prompts):
+        self.seen += prompts
+        return [self._one(text_of(prompt.messages)) for prompt in prompts]
+
+    def _one(self, text):
+        count = text.count("told here")
+        return (
+            Completion(Outcome.ANSWERED, f"{self.name} saw {count}")
+            if count
+            else Completion(Outcome.TRUNCATED, "x")
+        )
+
+
+def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
+    document = Document("d", " ".join(TEXTS), "Which?", "Fact 7")
+    plans = [
+        Plan(),
+        Plan(perturbations=({"name": "cut_source", "share": 0.5}, {"name": "expose_steps"})),
+        Plan(perturbations=({"name": "cut_source", "share": 1},), temperature=0.7, max_tokens=9),
+    ]
+    models = [Echo("a"), Echo("b")]
+    run = lambda seed: asyncio.run(write_candidates(document, SHOWN, plans, models, seed=seed))  # noqa: E731  # called twice
+    written = run(3)
+    assert [(c.model, c.perturbation, c.text) for c in written.candidates] == [
+        ("a", "", "a saw 20"),
+        ("a", "cut_source+expose_steps", "a saw 10"),
+        ("b", "", "b saw 20"),
+        ("b", "cut_source+expose_steps", "b saw 10"),
+    ]
+    assert written.lost == {"truncated": 2}
+    assert written.candidates[1].metadata["perturbations"][0] == {
+        "name": "cut_source", "share": 0.5, "cut_tokens": 60, "of_tokens": 120,
+    }  # fmt: skip
+    first, second = models[0].seen, models[1].seen
+    assert [r.messages for r in first] == [r.messages for r in second]
+    assert {(r.max_tokens, r.temperature) for r in first} == {(512, 0.0), (9, 0.7)}
+    assert len({r.seed for r in (*first, *second)}) == 6
+    assert run(3) == written
+    assert len({candidate.metadata["prompt_hash"] for candidate in written.candidates}) == 2
+
+
+def test_a_plan_that_cannot_be_followed_is_refused_before_any_model_is_asked():
+    with pytest.raises(ConfigError, match="did you mean 'truncate'"):
+        Responses.resolve(None, {"plans": [{"perturbations": [{"name": "trunkate"}]}]})
+
+
+def test_the_pool_is_an_even_draw_of_bounded_size():
+    texts = [" ".join(f"Tale {number} of {text}." for number in range(50)) for text in "abcd"]
+    documents = [Document(f"{at}", text, "q", "a") for text in texts for at in range(2)]
+    settings = Responses(passage=5, pool=40)
+    pool = pool_of(documents, settings)
+    assert len(pool) == 40
+    per_text = [sum(group == document.group for group, _ in pool) for document in documents[::2]]
+    assert min(per_text) >= 3
+    assert pool == pool_of(iter(documents), settings)
+    assert pool_of(documents, Responses(pool=0)) == []
+
+
+def test_a_document_is_never_distracted_from_by_itself_and_rows_are_read_back():
+    tales = {name: " ".join(f"Tale {at} is told here by {name}." for at in range(40)) for name in "abc"}
+    documents = [Document(name, tale, "Which?", name) for name, tale in tales.items()]
+    plan = {"perturbations": [{"name": "inject_distractors", "low": 50, "high": 90}]}
+    settings = Responses.resolve(None, {"plans": [{}, plan], "passage": 12})
+    echo = Echo("m")
+    made = asyncio.run(responding(settings, [echo], pool_of(documents, settings))(documents))
+    assert [(one.id, one.steps) for one in made] == [(name, {"written": {"kept": 2}}) for name in "abc"]
+    for document, (_, hard) in zip(documents, zip(echo.seen[::2], echo.seen[1::2], strict=True), strict=True):
+        text = text_of(hard.messages)
+        assert text.count(f"here by {document.id}.") == 40
+        assert sum(text.count(f"here by {other}.") for other in "abc") >= 44
+    again = [candidate_from(row, "here") for one in made for row in one.rows]
+    assert [candidate.perturbation for candidate in again] == ["", "inject_distractors"] * 3
+    assert again[1].metadata["perturbations"][0]["injected_tokens"] > 40

@@ -1,0 +1,402 @@
+import asyncio
+import re
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from longrm.clients import Completion
+from longrm.data import read_demonstrations
+from longrm.data.tokenizing import Tokenizer
+from longrm.data.training_rows import tokenize
+from longrm.errors import ConfigError, DataError
+from longrm.runs.folder import RunFolder, read_manifest
+from longrm.synthesis import critical
+from longrm.synthesis.chunks import cut
+from longrm.synthesis.documents import Document, read_documents
+from longrm.synthesis.pipeline import KEPT, Output, Provenance
+from longrm.synthesis.records import Candidate, Source
+from longrm.synthesis.short_to_long import Synthesizer, gather_pool, prompt_hashes, synthesize
+from longrm.synthesis.short_to_long_settings import ShortToLong
+from longrm.types import Outcome, message_text
+from longrm.worlds import Plan, generate, words
+
+LEVAL = Path(__file__).parents[3] / "shared" / "data" / "leval"
+RECORD = re.compile(r"(?:code of|say that|old ledger|agreed that) (\w+) (?:is|has|holds|keeps) (\w+)\.")
+GOOD = "The passage shows it.\n[[8]]"
+
+
+class Judge:
+    """Scores 8; says what the test tells it to."""
+
+    name = "simulated"
+
+    def __init__(self, score=lambda text: GOOD, suffices=lambda text: True, names=lambda text: "[[1]]"):
+        self.score, self.suffices, self.names = score, suffices, names
+        self.read = []
+
+    async def ask(self, prompts):
+        return [self._answer(message_text(prompt.messages[-1])) for prompt in prompts]
+
+    def _answer(self, text):
+        self.read.append(text)
+        if text.endswith(critical.SUFFICIENCY):
+            said = self.suffices(text)
+            said = {True: "So it is. [[yes]]", False: "[[no]]"}.get(said, said)
+        elif text.endswith(critical.ATTRIBUTION):
+            said = self.names(text)
+        else:
+            said = self.score(text)
+        return said if isinstance(said, Completion) else Completion(Outcome.ANSWERED, said)
+
+
+def from_world(count=6, length=600, seed=5):
+    for comparison in generate(Plan("records", length, seed=seed), count, words()):
+        text = message_text(comparison.prompt[0])
+        context, question = comparison.context[0], comparison.question
+        best, worst = (message_text(comparison.responses[at][0]) for at in comparison.best_first())
+        evidence = [[span.start, span.end] for span in comparison.evidence]
+        document = Document(
+            comparison.id,
+            text[context.start : context.end],
+            text[question.start : question.end],
+            best,
+            metadata={"evidence": evidence},
+        )
+        candidates = (Candidate(document.id, "m", best), Candidate(document.id, "n", worst, "cut"))
+        yield Source(document, candidates)
+
+
+SOURCES = list(from_world())
+
+
+def make(judge=None, given=SOURCES, foreign=None, tokenizer=None, **changed):
+    """The rows of some sources, and what became of each; the tokenizer is `words` by default."""
+    tokenizer = tokenizer or words()
+    settings = ShortToLong(**{"lengths": (1500, 3000), "chunk": 48, "find": "given"} | changed)
+    documents = [source.document for source in (SOURCES if foreign is None else foreign)]
+    pool = gather_pool(documents, tokenizer, settings)
+    synthesizer = Synthesizer(settings, tokenizer, pool, judge or Judge())
+    made = asyncio.run(synthesizer.work(given))
+    return [row for one in made for row in one.rows], [one.steps for one in made]
+
+
+def evidence_of(row):
+    text = row["prompt"][-1]["content"]
+    return [text[span["start"] : span["end"]] for span in row["evidence"]]
+
+
+@pytest.mark.parametrize("domain", ["qa_faithfulness", "qa_helpfulness", "summary"])
+def test_rows_have_their_length_and_their_evidence_whole(domain):
+    rows, _ = make(domain=domain, find="retrieval")
+    assert len(rows) == 12
+    assert {row["length"] for row in rows} == {1500, 3000}
+    by_id = {source.document.id: source.document for source in SOURCES}
+    for row in rows:
+        text = row["prompt"][0]["content"]
+        assert row["tokens"] == len(words().prompt_ids(row["prompt"]))
+        assert row["length"] - 16 <= row["tokens"] <= row["length"]
+        document = by_id[row["document"]]
+        parts = cut(document.text, 48)
+        for chunk in evidence_of(row):  # whole chunks, one or several that follow each other
+            assert chunk in document.text
+            assert any(chunk.startswith(part.text) for part in parts)
+            assert any(chunk.endswith(part.text) for part in parts)
+        assert document.question in text
+        assert re.fullmatch("" if domain == "qa_faithfulness" else "[A-Z]{5}", row["tag"])
+        inside = text.partition(f"<{row['tag']}>\n")[2].partition(f"</{row['tag']}>")[0]
+        assert domain == "qa_faithfulness" or all(chunk in inside for chunk in evidence_of(row))
+
+
+@pytest.fixture(scope="module")
+def merging():
+    """A BPE whose tokens reach across words and chunks, so that the counts of parts do not add up."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
+    texts = [source.document.text.replace(". ", ".\n\n") for source in SOURCES]
+    backend.train_from_iterator(texts, trainer)
+    return Tokenizer.from_backend(backend)
+
+
+def test_lengths_are_met_where_the_counts_of_parts_do_not_add_up(merging):
+    rows, _ = make(tokenizer=merging, lengths=(2000, 2500), tolerance=24)
+    assert len(rows) == 12
+    off = 0
+    for row in rows:
+        tokens = len(merging.prompt_ids(row["prompt"]))
+        assert row["length"] - 24 <= tokens <= row["length"]
+        context = row["prompt"][0]["content"]
+        off += tokens != sum(merging.count(part) for part in re.split("(?<=\n\n)", context))
+    assert off > 6  # the control: parts would have told another length
+
+
+def test_no_chunk_is_cut_in_two():
+    (row, *_), _ = make(chunk=32)
+    context = row["prompt"][0]["content"].partition("<context>\n")[2].partition("\n</context>")[0]
+    known = {
+        part.text
+        for source in SOURCES
+        for size in (32, 12)  # full size, and about a sentence
+        for part in cut(source.document.text, size)
+    }
+    pieces = context.split("\n\n")
+    assert len(pieces) > 20
+    assert set(pieces) <= known
+    assert len(pieces) == len(set(pieces))
+
+
+def test_the_judge_reads_the_rubric_and_the_critical_chunks_alone():
+    judge = Judge()
+    rows, _ = make(judge, domain="summary")
+    level = "All main points of that part, nothing wrong or foreign, well weighed."
+    assert len(judge.read) == 12
+    assert all(level in text for text in judge.read)
+    assert all(len(words().encode(text)) < 500 for text in judge.read)
+    for row, read in zip(rows, judge.read, strict=True):
+        assert level not in row["prompt"][0]["content"]
+        assert all(chunk in read for chunk in evidence_of(row))
+        assert f"<{row['tag']}>" in read
+        assert (row["score"], row["completion"]) == (8, GOOD)
+
+
+def truth(row):
+    """Who has which value, in what the row says outside its evidence."""
+    text = row["prompt"][-1]["content"]
+    context = text.partition("<context>\n")[2].partition("\n</context>")[0]
+    for chunk in evidence_of(row):
+        context = context.replace(chunk, "")
+    return RECORD.findall(context)
+
+
+def planted(sentences):
+    """The sources, of which other documents hold sentences that answer their questions."""
+    said = " ".join(sentences)
+    return [
+        Document(f"other-{number}", f"It was a long day. {said} So it went on.", "?", "!")
+        for number in range(3)
+    ]
+
+
+def test_a_planted_distractor_that_answers_the_question_is_found():
+    entities = [re.search(r"code of (\w+)\?", source.document.question)[1] for source in SOURCES]
+    right = [source.document.answer for source in SOURCES]
+    other = [f"The access code of {entity} is basket." for entity in entities]
+    for sentences in (right, other):
+        foreign = [*(source.document for source in SOURCES), *planted(sentences)]
+        holders = [Source(document, ()) for document in foreign]
+        for checked in (True, False):
+            rows, steps = make(
+                foreign=holders, lengths=(3000,), own=0.2, check="words" if checked else "none", sufficiency="none"
+            )  # fmt: skip
+            asked = [
+                re.search(r"<question>\n.*code of (\w+)\?", row["prompt"][0]["content"])[1] for row in rows
+            ]
+            told = sum(
+                any(name == entity for name, _ in truth(row)) for row, entity in zip(rows, asked, strict=True)
+            )
+            if checked:
+                assert len(rows) == 12
+                assert told == 0
+                assert all(one["distractors"]["answers_question"] > 0 for one in steps)
+            else:
+                assert told > 6  # the control: unchecked, they are shipped
+
+
+def test_a_judge_finds_an_answer_in_other_words():
+    hint = "Whoever asks for the secret of the first person should think of a woven box."
+    foreign = [Document(f"other-{n}", f"{hint} " * 3, "?", "!") for n in range(2)]
+    holders = [*SOURCES, *(Source(document, ()) for document in foreign)]
+    finds = Judge(suffices=lambda text: hint in text)
+    changed = {"given": SOURCES[:2], "foreign": holders, "lengths": (3000,), "own": 0.0, "closest": 200}
+    plain, _ = make(finds, **changed)
+    assert any(hint in row["prompt"][0]["content"] for row in plain)
+    rows, _ = make(finds, check="judge", **changed)
+    assert rows
+    assert not any(hint in row["prompt"][0]["content"] for row in rows)
+    never = Judge(suffices=lambda text: Completion(Outcome.TRUNCATED, "I"))
+    rows, steps = make(never, check="judge", **changed | {"closest": 1, "lengths": (1500,)})
+    assert not rows
+    assert [one["padding"] for one in steps] == [{"answered_in_padding": 2}] * 2
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("I like it.", "unparsed"),
+        ("So: [[7.5]]", "not_whole"),
+        (Completion(Outcome.TRUNCATED, "The"), "truncated"),
+        (Completion(Outcome.REFUSED), "refused"),
+        (Completion(Outcome.ERROR, detail="500"), "error"),
+    ],
+)
+def test_judgments_that_cannot_be_taken_are_dropped_and_counted(said, reason):
+    rows, steps = make(Judge(score=lambda text: said))
+    assert rows == []
+    assert [one["judgment"] for one in steps] == [{reason: 2}] * 6
+
+
+def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
+    source = SOURCES[0]
+    document = source.document
+
+    def fate(document=document, candidates=source.candidates, judge=None, **changed):
+        rows, (steps,) = make(judge, given=[Source(document, candidates)], **changed)
+        assert rows == []
+        return next((step, fate) for step, fates in steps.items() for fate in fates if fate != KEPT)
+
+    assert fate(candidates=()) == ("critical", "no_candidate")
+    assert fate(replace(document, metadata={})) == ("critical", "nothing_found")
+    assert fate(replace(document, answer=" ")) == ("sufficiency", "no_gold_answer")
+    assert fate(replace(document, answer="The access code of Alora is violet.")) == (
+        "sufficiency",
+        "insufficient",
+    )
+    assert fate(replace(document, answer="The")) == ("sufficiency", "answer_too_common")
+    doubting = Judge(suffices=lambda text: False)
+    assert fate(judge=doubting, sufficiency="judge") == ("sufficiency", "insufficient")
+    assert fate(judge=Judge(suffices=lambda _: "Hm."), sufficiency="judge") == ("sufficiency", "unparsed")
+    assert fate(lengths=(100,)) == ("padding", "too_long")
+    assert fate(lengths=(90000,)) == ("padding", "padding_ran_out")
+
+
+def test_a_model_names_the_critical_chunks():
+    source = SOURCES[0]
+    parts = cut(source.document.text, 48)
+    start, end = source.document.metadata["evidence"][0]
+    wanted = next(part for part in parts if part.start <= start and end <= part.end)
+
+    def names(text):
+        found = re.findall(rf"\[(\d+)\] {re.escape(wanted.text)}", text)
+        return f"These: [[{', '.join(found)}]]" if found else "Nothing here. [[none]]"
+
+    rows, _ = make(Judge(names=names), given=[source], find="model", window=3)
+    assert evidence_of(rows[0]) == [wanted.text]
+    assert rows[0]["found_by"] == "model"
+    for said in ("No numbers.", "[[999]]"):
+        rows, (steps,) = make(Judge(names=lambda _, said=said: said), given=[source], find="model")
+        assert steps["critical"] == {"unparsed": 1}
+
+
+def test_retrieval_finds_the_evidence_far_more_often_than_chance():
+    found = chance = 0.0
+    for source in SOURCES:
+        parts = cut(source.document.text, 48)
+        start, _ = source.document.metadata["evidence"][0]
+        true = {part.number for part in parts if part.start <= start < part.end}
+        found += bool(true & {*critical.retrieved(source.document, parts, 2)})
+        chance += 2 / len(parts)
+    assert found == 6
+    assert chance < 2
+
+
+def test_short_chat_is_kept_short():
+    source = Source(Document("c", "unread", "Say hello.", ""), (Candidate("c", "m", "Hello!"),))
+    (row,), _ = make(given=[source], domain="chat", lengths=(4000,))
+    assert "length" not in row
+    assert row["tokens"] < 600
+    assert "<context>" not in row["prompt"][0]["content"]
+
+
+def test_a_row_depends_on_nothing_but_its_document():
+    together, _ = make()
+    alone = [row for source in reversed(SOURCES) for row in make(given=[source])[0]]
+    assert sorted(together, key=lambda row: row["id"]) == sorted(alone, key=lambda row: row["id"])
+    other, _ = make(seed=1)
+    assert [row["prompt"] for row in other] != [row["prompt"] for row in together]
+
+
+def test_a_run_is_read_by_training_without_conversion(tmp_path):
+    settings = ShortToLong(lengths=(1500,), chunk=48, find="given")
+    pool = gather_pool((source.document for source in SOURCES), words(), settings)
+    provenance = Provenance(
+        [{"name": "records", "license": "CC0-1.0"}], 0, prompt_hashes(settings), {"judge": "simulated"}
+    )
+    with RunFolder(tmp_path / "run", "short-to-long", settings) as folder:
+        synthesizer = Synthesizer(settings, words(), pool, Judge())
+        asyncio.run(synthesize(folder, iter(SOURCES), synthesizer, provenance, Output(format="parquet")))
+    rows = list(read_demonstrations(tmp_path / "run" / "rows"))
+    assert len(rows) == 12
+    tokens = tokenize(rows[0], words(verdicts=True))
+    assert len(tokens.prompt) == rows[0].demonstration.metadata["tokens"]
+    assert rows[0].demonstration.completion[0]["content"] == GOOD
+    counts = read_manifest(tmp_path / "run")["counts"]["steps"]
+    assert counts["judgment"] == {"in": 12, "kept": 12, "dropped": {}}
+    assert counts["padding"]["in"] == 12
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data beside the checkout")
+def test_real_documents_become_rows_of_4k_and_16k_tokens():
+    documents = [
+        document
+        for document in islice(read_documents(LEVAL), 0, None, 50)
+        if document.answer.strip() and len(document.text) > 2000
+    ]
+    given = [Source(document, (Candidate(document.id, "gold", document.answer),)) for document in documents]
+    rows, steps = make(
+        given=given, foreign=given, tokenizer=spaced(), find="retrieval", lengths=(4096, 16384)
+    )
+    ends = [{step: fates for step, fates in one.items() if step != "distractors"} for one in steps]
+    assert len(rows) == sum(list(one.values())[-1].get(KEPT, 0) for one in ends) > 5
+    assert {row["length"] for row in rows} == {4096, 16384}
+    for row in rows:
+        assert row["length"] - 16 <= row["tokens"] <= row["length"]
+        document = next(document for document in documents if document.id == row["document"])
+        assert all(chunk in document.text for chunk in evidence_of(row))
+
+
+def test_chinese_documents_get_chinese_instructions():
+    names = [a + b for a in "赵钱孙李周吴郑王" for b in "明华强芳"]
+    codes = [a + b + c for a in "红黄蓝绿" for b in "松竹梅兰" for c in "山水"]
+    lines = [f"{name}的密码是{code}。" for name, code in zip(names, codes, strict=True)]
+    fill = [
+        f"{day}的早晨，{who}在{place}慢慢散步。" for day in names for who in "甲乙丙丁" for place in "河湖海"
+    ]
+    documents = [
+        Document(f"z{n}", "".join(fill[n::7][:40]) + lines[n] + "".join(fill[n + 3 :: 7][:40]),
+                 f"{names[n]}的密码是什么？", codes[n])
+        for n in range(8)
+    ]  # fmt: skip
+    given = [Source(document, (Candidate(document.id, "m", codes[0]),)) for document in documents]
+    rows, _ = make(
+        given=given, foreign=given, tokenizer=characters(), find="retrieval", most=1, lengths=(1500,), own=0.3
+    )
+    assert len(rows) == 8
+    for row, line in zip(rows, lines, strict=False):
+        text = row["prompt"][0]["content"]
+        assert row["language"] == "zh"
+        assert "请只评判一点" in text
+        assert any(line in chunk for chunk in evidence_of(row))
+        assert text.count(line) == 1
+        assert 1500 - 16 <= row["tokens"] <= 1500
+
+
+def characters():
+    """One token a character that is no white space."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    return Tokenizer.from_backend(backend)
+
+
+def spaced():
+    """One token a word or run of marks, known or not."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return Tokenizer.from_backend(backend)
+
+
+@pytest.mark.parametrize("evidence", [[[5, 3]], [[0, 10**6]], [["a", "b"]], [7]])
+def test_evidence_that_is_not_in_the_text_is_named(evidence):
+    document = replace(SOURCES[0].document, metadata={"evidence": evidence})
+    with pytest.raises(DataError, match=f"document '{document.id}', field 'evidence': needs spans"):
+        make(given=[Source(document, SOURCES[0].candidates)])
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="no domain 'qa'; known: qa_faithfulness"):
+        ShortToLong.resolve(overrides={"domain": "qa"})
+    with pytest.raises(ConfigError, match="lengths must be positive and differ"):
+        ShortToLong.resolve(overrides={"lengths": [4096, 4096]})

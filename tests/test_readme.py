@@ -20,6 +20,12 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
 
 
+def recipe(name):
+    """The recipe that begins with its own name."""
+    (found,) = (block for block in blocks("toml") if block.startswith(f"# {name}\n"))
+    return found
+
+
 @pytest.fixture
 def user_folder(tmp_path, monkeypatch):
     """A folder with what the README assumes: the demo's model, and preference data."""
@@ -28,6 +34,7 @@ def user_folder(tmp_path, monkeypatch):
         tmp_path / "runs/demo/training/long/model",
     )
     write(tmp_path / "pairs.jsonl", generate(Plan("records", 64), 6, words()))
+    (tmp_path / "stage1.toml").write_text(recipe("stage1.toml"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -42,7 +49,9 @@ def test_the_python_example_prints_two_scores(user_folder, capsys):
 
 def test_the_commands_work(user_folder):
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("longrm ")]
-    assert {line.split()[1] for line in lines} == {"score", "evaluate", "report", "world", "train"}
+    assert {line.split()[1] for line in lines} == {
+        "score", "evaluate", "report", "world", "train", "synthesize", "audit",
+    }  # fmt: skip
     small = ["--set", "probe.cells=[{lengths=[64, 128], groups=4, per_group=2}]"]
     for line in lines:
         arguments = shlex.split(line)[1:]
@@ -53,13 +62,12 @@ def test_the_commands_work(user_folder):
             [sys.executable, "-m", "longrm", *arguments, *more], capture_output=True, text=True
         )
         assert done.returncode == 0, (line, done.stderr)
-    for name in ("scored.jsonl", "runs/probe/summary.json", "probe.html", "records.jsonl"):
+    for name in ("scored.jsonl", "runs/probe/summary.json", "probe.html", "records.jsonl", "audit.html"):
         assert (user_folder / name).stat().st_size > 0
 
 
 def test_the_training_example_has_valid_settings(user_folder):
-    (example,) = blocks("toml")
-    (user_folder / "mine.toml").write_text(example)
+    (user_folder / "mine.toml").write_text(recipe("mine.toml"))
     settings = BradleyTerryTraining.resolve(user_folder / "mine.toml")
     assert settings.optimizer.epochs == 1
 

@@ -1,12 +1,15 @@
 """Every recipe is parsed and planned: a typing error in one would cost its user a GPU hour."""
 
+import importlib
 import math
 from pathlib import Path
 
 import pytest
 
 import longrm
+from longrm.cli.synthesize import command as synthesize
 from longrm.config import read_toml
+from longrm.errors import ConfigError
 from longrm.modeling.loading import ModelShape, new_language_model, save
 from longrm.training.planning.plan import plan
 from longrm.training.run import RECIPES
@@ -17,6 +20,7 @@ FILES = {file.relative_to(FOLDER).with_suffix("").as_posix(): file for file in s
 PAPER = [name for name in FILES if name.startswith("paper/")]
 FULL = [name for name in PAPER if not name.endswith("-lora")]
 DEMO = [name for name in FILES if name.startswith("demo/")]
+DATA = [name for name in FILES if name.startswith("data/")]
 GENERATIVE = ("llama-3.1-8b", "qwen3-8b", "con-j-qwen2-7b", "selene-mini")
 DISCRIMINATIVE = ("skywork-v2", "grm-llama3")
 
@@ -55,9 +59,23 @@ def test_the_paper_s_recipes_are_there():
     assert set(PAPER) == names | {f"{name}-lora" for name in names}
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", sorted({*FILES} - {*DATA}))
 def test_a_recipe_is_parsed(name):
     assert parsed(name).objective in RECIPES
+
+
+def test_there_is_a_recipe_for_every_kind_of_data():
+    assert {name.removeprefix("data/").replace("_", "-") for name in DATA} == {*synthesize.commands}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_a_recipe_for_data_is_parsed(name):
+    kind = importlib.import_module(f"longrm.synthesis.runs.{name.removeprefix('data/')}")
+    recipe = kind.RECIPE.resolve(FILES[name])
+    assert recipe.to_dict().items() >= {"seed": 0}.items()
+    misspelt = next(iter(read_toml(FILES[name]))) + "x"
+    with pytest.raises(ConfigError, match=f"unknown key '{misspelt}'"):
+        kind.RECIPE.resolve(FILES[name], {misspelt: 1})
 
 
 @pytest.mark.parametrize("name", PAPER)

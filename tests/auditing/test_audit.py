@@ -68,9 +68,9 @@ def test_planted_duplicates_are_found(put):
         "repeated_elsewhere": 1,
     }
     examples = {kind: finding.examples for kind, finding in found.findings.items()}
-    assert examples["exact_duplicates"] == ("row 2 is row 1",)
+    assert examples["exact_duplicates"] == ("row 2 repeats row 1",)
     assert examples["near_duplicates"][0].startswith("row 3 is 9")
-    assert examples["repeated_elsewhere"] == ("row 4 is 100% of row 1",)
+    assert examples["repeated_elsewhere"] == ("row 4 is 100% like row 1",)
     assert found.groups == 3
 
 
@@ -190,6 +190,8 @@ def test_unreadable_rows_are_counted_and_the_rest_is_audited(put):
     path.write_text('{"prompt": "q", "responses": ["one"]}\n')
     with pytest.raises(DataError):
         audit(path)
+    with pytest.raises(DataError, match="these are candidates, which nobody has judged yet"):
+        audit(put("d.jsonl", {"document": "d", "model": "m", "text": "yes", "perturbation": ""}))
     with pytest.raises(DataError, match="no known format"):
         audit(put("c.jsonl", {"color": "red"}))
 
@@ -220,6 +222,27 @@ def test_a_benchmark_is_audited_by_its_name(put):
     assert found.counts["number of responses"] == {"2": 1, "3": 1}
     assert found.findings["unreadable_rows"].count == 1
     assert found.findings["missing_tasks"].count == 6  # what the benchmark's own audit found is told too
+    assert audit(path.parent).as_dict() == found.as_dict() | {
+        "path": str(path.parent)
+    }  # known by its files' names
+
+
+def test_questions_about_one_text_are_no_duplicates_where_rows_tell_them(put):
+    rows = []
+    for number in (1, 2):
+        asked = f"What is {text(number + 5, 12)}?"
+        told = {
+            "id": str(number),
+            "group": "g",
+            "question": asked,
+            "completion": f"It is {text(number + 9, 9)}.",
+        }
+        rows.append(told | {"prompt": f"{text(1, 2000)}\n\n{asked}"})
+    assert counts(audit(put("told.jsonl", *rows))) == {}
+    untold = [{key: value for key, value in row.items() if key != "question"} for row in rows]
+    assert counts(audit(put("untold.jsonl", *untold)))["near_duplicates"] == 1
+    again = rows[1] | {"id": "3", "prompt": rows[1]["prompt"] + " Say it."}
+    assert counts(audit(put("again.jsonl", *rows, again)))["near_duplicates"] == 1
 
 
 def test_odd_rows_are_told(put):
@@ -236,7 +259,7 @@ def test_json_text_and_page_tell_the_same(put):
     found = audit(put("a<b>.jsonl", row, row | {"id": "<i>twice</i>"}))
     plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert plain["findings"]["exact_duplicates"]["count"] == 1
-    assert plain["findings"]["exact_duplicates"]["what"] in as_text(found)
+    assert plain["findings"]["exact_duplicates"]["what"] in as_text(found, 200)
     page = as_html(found)
     assert plain["findings"]["exact_duplicates"]["what"] in page
     assert "&lt;i&gt;twice" in page

@@ -1,7 +1,10 @@
 import asyncio
+import json
 import signal
 import threading
+from dataclasses import replace
 
+import jsonschema
 import pytest
 
 from longrm.clients.openai import OpenAIClient, endpoint, split_address
@@ -371,3 +374,31 @@ def test_a_key_that_cannot_be_sent_is_refused_unseen(monkeypatch, key):
 def test_settings_that_the_client_decides_cannot_be_smuggled_in():
     with pytest.raises(ConfigError, match="extra cannot hold n, temperature"):
         Remote.resolve(overrides={"extra": {"temperature": 1, "n": 4, "top_p": 1}})
+
+
+def test_an_answer_held_to_a_schema_reads_as_a_free_one(server):
+    answer = json.dumps({"analysis": "It is in line two.", "verdict": "[[7]]"})
+    server.script = lambda seen, number: said(answer)
+    request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
+    assert client(server, json_schema=True).write([request])[0].text == "It is in line two.\n\n[[7]]"
+    held = server.seen[0].body["response_format"]["json_schema"]
+    jsonschema.validate(json.loads(answer), held["schema"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"analysis": "It is.", "verdict": "[[11]]"}, held["schema"])
+    assert list(held["schema"]["properties"]) == [
+        "analysis",
+        "verdict",
+    ]  # in the order in which they are written
+
+
+@pytest.mark.parametrize("text", ["It is in line two.\n\n[[7]]", '{"verdict": 7}', "[7]", "7"])
+def test_what_keeps_to_no_schema_stays_as_it_is(server, text):
+    server.script = lambda seen, number: said(text)
+    request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
+    assert client(server, json_schema=True).write([request])[0].text == text
+
+
+def test_no_schema_is_sent_unless_asked_for_and_the_verdict_is_known(server):
+    client(server).write([replace(requests(1)[0], verdict="x")])
+    client(server, json_schema=True).write(requests(1))
+    assert all("response_format" not in seen.body for seen in server.seen)

@@ -3,17 +3,13 @@ import asyncio
 import pytest
 
 from longrm.clients import Completion
-from longrm.errors import ConfigError
-from longrm.synthesis.answering import Plan, Responses, pool_of, responding, write_candidates
+from longrm.errors import ConfigError, RunError
+from longrm.synthesis.answering import Answering, Responses, pool_of
 from longrm.synthesis.documents import Document
 from longrm.synthesis.records import candidate_from
-from longrm.synthesis.responses import Passage, Shown
 from longrm.types import Outcome, text_of
 
 TEXTS = [f"Fact {number} is told here." for number in range(1, 21)]  # six words and marks each
-SHOWN = Shown(
-    tuple(Passage(text, at) for at, text in enumerate(TEXTS, start=1)), "Which?", steps=("3 and 4 make 7",)
-)
 
 
 class Echo:
@@ -35,32 +31,52 @@ class Echo:
         )
 
 
+def made_by(documents, models, settings):
+    return asyncio.run(Answering(settings, models, pool_of(documents, settings)).work(documents))
+
+
 def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
-    document = Document("d", " ".join(TEXTS), "Which?", "Fact 7")
+    document = Document("d", " ".join(TEXTS), "Which?", "Fact 7", metadata={"steps": ["3 and 4 make 7"]})
     plans = [
-        Plan(),
-        Plan(perturbations=({"name": "cut_source", "share": 0.5}, {"name": "expose_steps"})),
-        Plan(perturbations=({"name": "cut_source", "share": 1},), temperature=0.7, max_tokens=9),
+        {},
+        {"perturbations": [{"name": "cut_source", "share": 0.5}, {"name": "expose_steps"}]},
+        {"perturbations": [{"name": "cut_source", "share": 1}], "temperature": 0.7, "max_tokens": 9},
     ]
+    settings = Responses.resolve(None, {"plans": plans, "passage": 6, "seed": 3})
     models = [Echo("a"), Echo("b")]
-    run = lambda seed: asyncio.run(write_candidates(document, SHOWN, plans, models, seed=seed))  # noqa: E731  # called twice
-    written = run(3)
-    assert [(c.model, c.perturbation, c.text) for c in written.candidates] == [
+    (made,) = made_by([document], models, settings)
+    written = [candidate_from(row, "here") for row in made.rows]
+    assert [(c.model, c.perturbation, c.text) for c in written] == [
         ("a", "", "a saw 20"),
         ("a", "cut_source+expose_steps", "a saw 10"),
         ("b", "", "b saw 20"),
         ("b", "cut_source+expose_steps", "b saw 10"),
     ]
-    assert written.lost == {"truncated": 2}
-    assert written.candidates[1].metadata["perturbations"][0] == {
+    assert made.steps == {"written": {"kept": 4, "truncated": 2}}
+    assert written[1].metadata["perturbations"][0] == {
         "name": "cut_source", "share": 0.5, "cut_tokens": 60, "of_tokens": 120,
     }  # fmt: skip
     first, second = models[0].seen, models[1].seen
     assert [r.messages for r in first] == [r.messages for r in second]
     assert {(r.max_tokens, r.temperature) for r in first} == {(512, 0.0), (9, 0.7)}
     assert len({r.seed for r in (*first, *second)}) == 6
-    assert run(3) == written
-    assert len({candidate.metadata["prompt_hash"] for candidate in written.candidates}) == 2
+    assert made_by([document], models, settings) == [made]
+    assert len({candidate.metadata["prompt_hash"] for candidate in written}) == 2
+
+
+def test_a_document_gets_the_same_candidates_in_any_company():
+    documents = [Document(name, " ".join(TEXTS), f"Which {name}?", name) for name in "abc"]
+    settings = Responses(passage=6)
+    assert made_by(documents, [Echo("m")], settings)[1:2] == made_by(documents[1:2], [Echo("m")], settings)
+
+
+def test_a_model_that_cannot_be_asked_stops_the_run():
+    class Away(Echo):
+        def _one(self, text):
+            return Completion(Outcome.ERROR, detail="the server answered 500")
+
+    with pytest.raises(RunError, match="m could not be asked about 'd'"):
+        made_by([Document("d", "Told here.", "Which?", "x")], [Away("m")], Responses())
 
 
 def test_a_plan_that_cannot_be_followed_is_refused_before_any_model_is_asked():
@@ -86,7 +102,7 @@ def test_a_document_is_never_distracted_from_by_itself_and_rows_are_read_back():
     plan = {"perturbations": [{"name": "inject_distractors", "low": 50, "high": 90}]}
     settings = Responses.resolve(None, {"plans": [{}, plan], "passage": 12})
     echo = Echo("m")
-    made = asyncio.run(responding(settings, [echo], pool_of(documents, settings))(documents))
+    made = made_by(documents, [echo], settings)
     assert [(one.id, one.steps) for one in made] == [(name, {"written": {"kept": 2}}) for name in "abc"]
     for document, (_, hard) in zip(documents, zip(echo.seen[::2], echo.seen[1::2], strict=True), strict=True):
         text = text_of(hard.messages)

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks import Leval, Probe, Source, load
+from longrm import benchmarks
+from longrm.benchmarks import Leval, Probe
 from longrm.data.chunking import size_of
 from longrm.errors import ConfigError, DataError
-from longrm.synthesis.build import LEVAL_TASKS, Benchmark, choose, comparisons, joined, recorded, write
+from longrm.synthesis.build import LEVAL_TASKS, Benchmark, choose, comparisons, write
 from longrm.synthesis.card import biases_of, card
-from longrm.synthesis.degraded import with_degraded
 from longrm.synthesis.documents import Document
+from longrm.synthesis.inputs import Inputs
 from longrm.synthesis.ranking import Gap, tier_of
-from longrm.synthesis.records import Candidate
+from longrm.synthesis.records import Candidate, Source
 from longrm.synthesis.second_check import by_metric, by_scores
 from longrm.types import text_of
 
@@ -38,19 +39,21 @@ def made(
             for question in range(asked):
                 name = f"{number}-{question}"
                 task = tasks[number % len(tasks)]
-                yield (
+                yield Source(
                     Document(name, text, f"What of {question}?", GOLD, task, "token_f1", {"source": "here"}),
-                    [
+                    tuple(
                         Candidate(name, model, answer(right), "cut" * (at > 3))
                         for at, (right, model) in enumerate(rights)
-                    ],
+                    ),
                 )
 
     return read
 
 
 def loaded(folder):
-    found = load(f"long-rewardbench:{folder}", source=Source(strict=True), probe=Probe(), leval=Leval())
+    found = benchmarks.load(
+        f"long-rewardbench:{folder}", source=benchmarks.Source(strict=True), probe=Probe(), leval=Leval()
+    )
     rows = list(found.comparisons)
     return rows, {kind: finding.count for kind, finding in found.audit.findings.items() if finding.count}
 
@@ -116,16 +119,19 @@ def test_so_many_items_of_a_text_and_no_more():
 
 def test_the_same_seed_chooses_the_same_and_another_does_not():
     def ids(seed):
-        return [p.item.id for p in choose(made(), Benchmark(pairs=30, seed=seed), UNCHECKED, size_of)[0]]
+        return [p.item.id for p in choose(made(), Benchmark(pairs=30), UNCHECKED, size_of, seed=seed)[0]]
 
     assert ids(1) == ids(1)
     assert ids(1) != ids(2)
 
 
-def planted_errors(document, texts):
+def planted_errors(some):
     """A judge that knows the truth, and turns it around for every fourth document."""
-    sign = -1 if int(document.id.split("-")[1]) == 3 else 1
-    return [sign * sum(word in WORDS for word in text.split()) for text in texts]
+    signs = [-1 if document.id.endswith("-3") else 1 for document, _ in some]
+    return [
+        [sign * sum(word in WORDS for word in text.split()) for text in texts]
+        for sign, (_, texts) in zip(signs, some, strict=True)
+    ]
 
 
 def test_disagreements_are_kept_out_or_marked_and_counted():
@@ -144,28 +150,27 @@ def test_disagreements_are_kept_out_or_marked_and_counted():
 
 def test_what_cannot_be_scored_is_counted():
     def read():
-        yield Document("x", "t", "q", "g", "LongQA"), [Candidate("x", "m", "y")]
-        yield Document("y", "t", "q", "g", "LongQA", "token_f1"), [Candidate("y", "m", "y")]
+        yield Source(Document("x", "t", "q", "g", "LongQA"), (Candidate("x", "m", "y"),))
+        yield Source(Document("y", "t", "q", "g", "LongQA", "token_f1"), (Candidate("y", "m", "y"),))
 
     chosen, counts = choose(read, Benchmark(), UNCHECKED, size_of)
     assert chosen == []
     assert counts.documents == {"no gold answer that a metric can rate by": 1, "fewer than two candidates": 1}
+    named = choose(read, Benchmark(metric="exact_match"), UNCHECKED, size_of)[1]
+    assert named.documents == {"fewer than two candidates": 2}
+    with pytest.raises(ConfigError, match="did you mean 'chrf'"):
+        Benchmark.resolve(None, {"metric": "chrff"})
 
 
 def test_a_task_must_be_one_of_the_benchmark_s():
-    with pytest.raises(ConfigError, match="of the task 'quiz'; map it in `tasks` to one of Cite"):
+    with pytest.raises(ConfigError, match="of the task 'quiz'; map it in `benchmark.tasks` to one of Cite"):
         choose(made(tasks=("quiz",)), Benchmark(), UNCHECKED, size_of)
     chosen, _ = choose(made(tasks=("quiz",)), Benchmark(tasks={"quiz": "ICL"}), UNCHECKED, size_of)
     assert {place.task for place in chosen} == {"ICL"}
-
-
-def test_documents_and_candidates_are_joined_in_order():
-    documents = [Document(name, "t", "q", "g") for name in "abc"]
-    candidates = [Candidate("a", "m", "1"), Candidate("a", "n", "2"), Candidate("c", "m", "3")]
-    found = joined(lambda: documents, lambda: candidates)()
-    assert [(document.id, len(given)) for document, given in found] == [("a", 2), ("b", 0), ("c", 1)]
-    with pytest.raises(DataError, match="answer the document 'c', which is not among"):
-        list(joined(lambda: documents[:2], lambda: candidates)())
+    with pytest.raises(ConfigError, match="names no task; say in `benchmark.task`"):
+        choose(made(tasks=("",)), Benchmark(), UNCHECKED, size_of)
+    chosen, _ = choose(made(tasks=("",)), Benchmark(task="Code"), UNCHECKED, size_of)
+    assert {place.task for place in chosen} == {"Code"}
 
 
 def test_a_document_that_is_gone_is_noticed(tmp_path):
@@ -180,7 +185,7 @@ def test_the_card_tells_what_was_counted(tmp_path):
     chosen, counts = choose(source, settings, by_scores(planted_errors), size_of)
     biases = biases_of(c for task in ("LongQA", "Summ") for c in comparisons(source, chosen, task))
     text = card(
-        "mine", settings, counts, biases, checked_by="a planted judge", sources={"here": "mit"}, models="abcd"
+        "mine", settings, counts, biases, checked_by="a planted judge", sources={"here": "mit"}, seed=0
     )
     assert "license: mit" in text
     assert "| `token_f1` |" in text
@@ -201,12 +206,15 @@ def test_real_documents_become_a_benchmark(tmp_path):
             link = place / file.relative_to(REAL)
             link.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(file, link)
-    answered = recorded(place)
+    inputs = Inputs.resolve(
+        None,
+        {"documents.path": str(place), "candidates.recorded": True, "candidates.unwritten": True},
+    )
     settings = Benchmark(pairs=60, rankings=20, tasks=LEVAL_TASKS)
-    chosen, counts = choose(lambda: with_degraded(answered(), 0), settings, by_metric(), size_of)
+    chosen, counts = choose(inputs.sources, settings, by_metric(), size_of)
     assert counts.available["best-of-4"] > 0
     assert 0 < counts.share("disagrees") < 0.2
-    write(tmp_path / "out", lambda: with_degraded(answered(), 0), chosen)
+    write(tmp_path / "out", inputs.sources, chosen)
     rows, findings = loaded(tmp_path / "out")
     assert len(rows) == len(chosen) >= 100
     assert set(findings) <= {"missing_tasks"}

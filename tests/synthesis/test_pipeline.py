@@ -7,13 +7,11 @@ import sys
 
 import pytest
 
-from longrm.clients import Completion, Request, Writer
 from longrm.config import Config
 from longrm.data import read_demonstrations
 from longrm.errors import DataError, RunError
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.synthesis.pipeline import (
-    AskedWriter,
     Fates,
     Made,
     Output,
@@ -21,7 +19,6 @@ from longrm.synthesis.pipeline import (
     Provenance,
     prompt_hash,
 )
-from longrm.types import Outcome
 
 PROVENANCE = Provenance(
     [{"name": "numbers", "license": "CC0-1.0"}], 7, {"judge": prompt_hash("ask")}, {"judge": "m"}
@@ -147,24 +144,6 @@ def test_a_shard_that_lost_bytes_is_told(tmp_path):
     (tmp_path / "run" / "rows" / "rows-00000.jsonl").write_bytes(b"")
     with pytest.raises(RunError, match="has 0 bytes, and the ledger knows of"):
         run(tmp_path / "run", range(20), Output())
-
-
-class Echo(Writer):
-    name, limit = "echo", None
-
-    def write(self, requests):
-        return [Completion(Outcome.ANSWERED, request.messages[0]["content"]) for request in requests]
-
-    def tokens(self, messages):
-        return None
-
-
-def test_a_writer_is_asked_in_a_thread_and_not_at_all_about_nothing():
-    asked = AskedWriter(Echo())
-    requests = [Request(({"role": "user", "content": text},), 8) for text in ("one", "two")]
-    assert [answer.text for answer in asyncio.run(asked.ask(requests))] == ["one", "two"]
-    assert asyncio.run(asked.ask([])) == []
-    assert asked.name == "echo"
 
 
 SCRIPT = """

@@ -9,17 +9,18 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from longrm.clients import Completion
-from longrm.data import read_demonstrations
+from longrm.data import read, read_demonstrations, write_rows
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import tokenize
-from longrm.errors import ConfigError, DataError
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.synthesis import critical
+from longrm.synthesis.casework import gather_pool, prompt_hashes
 from longrm.synthesis.chunks import cut
 from longrm.synthesis.documents import Document, read_documents
-from longrm.synthesis.pipeline import KEPT, Output, Provenance
+from longrm.synthesis.pipeline import KEPT, Output, Pipeline, Provenance
 from longrm.synthesis.records import Candidate, Source
-from longrm.synthesis.short_to_long import Synthesizer, gather_pool, prompt_hashes, synthesize
+from longrm.synthesis.short_to_long import Synthesizer
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.types import Outcome, message_text
 from longrm.worlds import Plan, generate, words
@@ -155,10 +156,10 @@ def test_the_judge_reads_the_rubric_and_the_critical_chunks_alone():
     assert len(judge.read) == 12
     assert all(level in text for text in judge.read)
     assert all(len(words().encode(text)) < 500 for text in judge.read)
-    for row, read in zip(rows, judge.read, strict=True):
+    for row, shown in zip(rows, judge.read, strict=True):
         assert level not in row["prompt"][0]["content"]
-        assert all(chunk in read for chunk in evidence_of(row))
-        assert f"<{row['tag']}>" in read
+        assert all(chunk in shown for chunk in evidence_of(row))
+        assert f"<{row['tag']}>" in shown
         assert (row["score"], row["completion"]) == (8, GOOD)
 
 
@@ -229,13 +230,102 @@ def test_a_judge_finds_an_answer_in_other_words():
         ("So: [[7.5]]", "not_whole"),
         (Completion(Outcome.TRUNCATED, "The"), "truncated"),
         (Completion(Outcome.REFUSED), "refused"),
-        (Completion(Outcome.ERROR, detail="500"), "error"),
     ],
 )
 def test_judgments_that_cannot_be_taken_are_dropped_and_counted(said, reason):
     rows, steps = make(Judge(score=lambda text: said))
     assert rows == []
     assert [one["judgment"] for one in steps] == [{reason: 2}] * 6
+
+
+@pytest.mark.parametrize("step", ["score", "suffices", "names"])
+def test_a_model_that_cannot_be_asked_loses_no_row(step):
+    gone = Judge(**{step: lambda text: Completion(Outcome.ERROR, detail="500")})
+    with pytest.raises(RunError, match="simulated could not be asked .500.; run the same command again"):
+        make(gone, find="model", sufficiency="judge")
+
+
+def by_truth(text):
+    """8 for a right answer, 3 for a wrong one."""
+    response = text.partition("<response>\n")[2].partition("\n</response>")[0]
+    return f"[[{8 if response in {source.document.answer for source in SOURCES} else 3}]]"
+
+
+def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
+    more = []
+    for source in SOURCES:
+        best, worst = source.candidates
+        other, again = replace(worst, text=f"{worst.text} I think."), replace(worst, model="o")
+        more.append(replace(source, candidates=(best, worst, other, again)))
+    rows, steps = make(Judge(score=by_truth), given=more, rows="pairs", domain="summary")
+    assert [one["pairs"] for one in steps] == [{"kept": 2, "tie": 1}] * 6
+    assert [one["answers"] for one in steps] == [{"kept": 3, "same_text": 1}] * 6
+    assert [one["padding"] for one in steps] == [{KEPT: 1}] * 6  # one context for all
+    write_rows(tmp_path / "rows.jsonl", rows)
+    found = list(read(tmp_path / "rows.jsonl"))
+    assert len(found) == 12
+    for number, row in enumerate(found):
+        comparison, source = row.comparison, more[number // 2]
+        text, document = message_text(comparison.prompt[0]), source.document
+        listed = [message_text(comparison.responses[at][0]) for at in comparison.best_first()]
+        assert listed == [source.candidates[0].text, source.candidates[1 + number % 2].text]
+        assert comparison.metadata["margin"] == 5
+        assert comparison.group == document.group
+        (context,), question = comparison.context, comparison.question
+        assert text[question.start : question.end] == document.question
+        tag = comparison.metadata["tag"]
+        assert f"<{tag}>" in text[context.start : context.end]
+        assert f"between <{tag}> and </{tag}>" in text[context.end :]
+        for span in comparison.evidence:
+            assert context.start <= span.start < span.end <= context.end
+            assert text[span.start : span.end] in document.text
+        assert not any(candidate.text in text for candidate in source.candidates[1:])
+        size = len(words().prompt_ids(comparison.prompt))
+        assert size == comparison.metadata["tokens"]
+        assert comparison.metadata["length"] - 16 <= size <= comparison.metadata["length"]
+        assert tokenize(row, words()).row.margin == 5
+    assert {row.comparison.ranks for row in found} == {(1, 2), (2, 1)}  # their order tells nothing
+    assert found[0].comparison.prompt == found[1].comparison.prompt != found[2].comparison.prompt
+    rows, steps = make(rows="pairs")  # the control: a judge who always says 8 tells nothing
+    assert rows == []
+    assert [one["pairs"] for one in steps] == [{"tie": 1}] * 6
+    assert not any("padding" in one for one in steps)
+
+
+@pytest.mark.parametrize("rows", ["judgments", "pairs"])
+def test_naive_long_data_differ_by_what_the_judge_reads_alone(rows):
+    def lost_in_length(text):
+        return by_truth(text) if len(words().encode(text)) < 500 else "[[5]]"
+
+    judges = {reads: Judge(score=by_truth) for reads in ("short", "long")}
+    found = {reads: make(judge, rows=rows, judge_reads=reads)[0] for reads, judge in judges.items()}
+    assert [row["prompt"] for row in found["short"]] == [row["prompt"] for row in found["long"]]
+    assert max(len(words().encode(text)) for text in judges["short"].read) < 500
+    assert min(len(words().encode(text)) for text in judges["long"].read) > 1500
+    assert all("The text supports every claim" in text for text in judges["long"].read)  # the rubric
+    short, _ = make(Judge(score=lost_in_length), rows=rows)
+    assert short == found["short"]
+    naive, _ = make(Judge(score=lost_in_length), rows=rows, judge_reads="long")
+    assert {row["score"] for row in naive} == ({5} if rows == "judgments" else set())
+
+
+def test_every_judging_is_drawn_on_its_own():
+    seen = {}
+
+    class Watching(Judge):
+        async def ask(self, prompts):
+            seen.setdefault(self.name, []).extend(prompts)
+            return await super().ask(prompts)
+
+    for name, changed in {"one": {}, "other": {"seed": 1}}.items():
+        judge = Watching()
+        judge.name = name
+        make(judge, temperature=0.7, **changed)
+    assert {request.temperature for request in seen["one"]} == {0.7}
+    seeds = {name: {request.seed for request in asked} for name, asked in seen.items()}
+    assert len(seeds["one"]) == 12
+    assert not seeds["one"] & seeds["other"]
+    assert max(seeds["one"]) < 2**31
 
 
 def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
@@ -315,8 +405,9 @@ def test_a_run_is_read_by_training_without_conversion(tmp_path):
         [{"name": "records", "license": "CC0-1.0"}], 0, prompt_hashes(settings), {"judge": "simulated"}
     )
     with RunFolder(tmp_path / "run", "short-to-long", settings) as folder:
-        synthesizer = Synthesizer(settings, words(), pool, Judge())
-        asyncio.run(synthesize(folder, iter(SOURCES), synthesizer, provenance, Output(format="parquet")))
+        work = Synthesizer(settings, words(), pool, Judge()).work
+        pipeline = Pipeline(lambda source: source.document.id, work)
+        asyncio.run(pipeline.run(folder, iter(SOURCES), provenance, Output(format="parquet")))
     rows = list(read_demonstrations(tmp_path / "run" / "rows"))
     assert len(rows) == 12
     tokens = tokenize(rows[0], words(verdicts=True))

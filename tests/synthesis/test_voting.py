@@ -15,7 +15,6 @@ from longrm.synthesis.voting import (
     clusters,
     judgment_row,
     overlap,
-    pair,
     read_vote,
     tally,
     verdict,
@@ -144,18 +143,6 @@ def test_nothing_without_contrast_is_shipped_silently():
     assert verdict(tally(votes(8, 8, None), Voting()), Voting()).contrast == "format"
     same = [Vote("one", 8, "Good."), Vote("two", 8, "Good."), Vote("three", None, " ")]
     assert verdict(tally(same, Voting()), Voting(without_contrast="mark")) is None
-
-
-def test_pairs_follow_the_consensus_scores():
-    good, bad = ({"role": "assistant", "content": "yes"},), ({"role": "assistant", "content": "no"},)
-    low, high = tally(votes(2, 2, 3), Voting()), tally(votes(9, 9, 3), Voting())
-    found = pair("a", "g", PROMPT, [(bad, low), (good, high)], Voting())
-    assert found.responses == (good, bad)
-    assert (found.ranks, found.metadata["margin"]) == ((1, 2), 7)
-    assert pair("a", "g", PROMPT, [(good, high), (bad, low)], Voting()) == found
-    assert pair("a", "g", PROMPT, [(good, high), (bad, low)], Voting(least_gap=7.5)) is None
-    assert pair("a", "g", PROMPT, [(good, high), (bad, high)], Voting()) is None
-    assert pair("a", "g", PROMPT, [(good, high), (bad, tally(votes(1, 2), Voting()))], Voting()) is None
 
 
 def test_rows_are_read_back_and_count_the_same(tmp_path):

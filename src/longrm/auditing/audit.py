@@ -1,7 +1,9 @@
 """One pass over a data set, which may be of any size: what is kept of a row is small."""
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from longrm.auditing.duplicates import Duplicates
 from longrm.auditing.entries import Entries, Entry
@@ -13,8 +15,9 @@ from longrm.errors import DataError
 from longrm.runs.progress import Progress, silent
 
 _FREELY_LISTED = "longrm"  # the other formats list the best response first
-_STATED, _RESPONSES = "stated length in tokens", "number of responses"
+_STATED, _RESPONSES = "stated length", "number of responses"
 _OF_COMPARISONS = ("ties", "unknown_order")
+_OF_RUNS = ("rows_not_as_counted", "unfinished_run")
 _OF_JUDGMENTS = ("without_contrast", "contrast_of_form_only")
 
 
@@ -22,8 +25,9 @@ def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progr
     """Audits a data set.
 
     Args:
-        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's folder, or a
-            benchmark's name with its path, such as `long-rewardbench:PATH`.
+        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's or
+            Long-RewardBench's folder, a run folder of `longrm synthesize`, or a benchmark's name with its path,
+            such as `long-rewardbench:PATH`.
         settings: How closely is looked, and against which benchmarks.
         progress: Told how many rows are done.
 
@@ -31,6 +35,7 @@ def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progr
         ConfigError: An unknown benchmark, or a package that is not installed.
         DataError: There is nothing to read, or no row that can be read.
         ModelError: There is no such tokenizer.
+        RunError: The manifest of the run folder is damaged.
     """
     settings = settings or Auditing()
     entries = Entries(path, settings.format)
@@ -60,6 +65,7 @@ class _Seen:
         self._labels: Counter[str] = Counter()
         self._findings = Findings([kind for kind in KINDS if self._looked_for(kind)])
         self._contrasts = 0  # rows that tell whether their judgments differ
+        self._asked = False  # whether any row tells its question
         self.kinds: Counter[str] = Counter()
 
     def see(self, entry: Entry) -> None:
@@ -85,13 +91,15 @@ class _Seen:
         first, longer = self._biases.result(self._settings)
         findings = {kind: one for kind, one in self._findings.result().items() if self._applies(kind, one)}
         findings["unreadable_rows"] = Finding(entries.unreadable.count, entries.unreadable.examples)
-        findings |= entries.noted
+        findings |= entries.noted | _of_run(
+            entries.origin, sum(self.kinds.values()) + entries.unreadable.count
+        )
         return Audit(
             path=path,
             format=entries.format,
             kinds=dict(self.kinds),
             groups=len(self._groups),
-            counts={name: dict(counts.most_common()) for name, counts in self._counts.items() if counts},
+            counts={name: _ordered(name, counts) for name, counts in self._counts.items() if counts},
             labels=dict(sorted(self._labels.items(), key=_by_number)),
             lengths={lengths.name: lengths.result() for lengths in self._lengths},
             depths=self._depths.result(),
@@ -100,6 +108,7 @@ class _Seen:
             longer=longer,
             findings=findings,
             settings=self._settings.to_dict(),
+            origin=entries.origin,
         )
 
     def _count(self, entry: Entry) -> None:
@@ -108,10 +117,11 @@ class _Seen:
             if fact in facts:
                 self._counts[fact][str(facts[fact])] += 1
         if isinstance(facts.get("length"), int):
-            self._counts[_STATED][f"up to {bucket(facts['length']):,}"] += 1
+            self._counts[_STATED][str(bucket(facts["length"]))] += 1
         if entry.ranks:
             self._counts[_RESPONSES][str(len(entry.responses))] += 1
         self._contrasts += bool(entry.contrast)
+        self._asked |= bool(entry.question)
         if entry.label:
             self._labels[entry.label] += 1
 
@@ -123,12 +133,34 @@ class _Seen:
             return bool(self.kinds["comparison"] + self.kinds["judgment"])
         if kind in _OF_JUDGMENTS:
             return bool(self._contrasts)
+        if kind == "leaked_questions":
+            return self._asked
         if kind == "evidence_not_found":
             return bool(self._depths.result().known)
         return kind != "lengths_off" or bool(self._counts[_STATED])
 
     def _looked_for(self, kind: str) -> bool:
-        return self._leakage is not None or not kind.startswith("leaked_")
+        return kind not in _OF_RUNS and (self._leakage is not None or not kind.startswith("leaked_"))
+
+
+def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, Finding]:
+    """Whether a run's folder holds what its manifest says."""
+    if not origin:
+        return {}
+    counts = origin.get("counts") or {}
+    counted = counts.get("rows")
+    found = {"unfinished_run": Finding(int(not counts), ("the same command continues it",) * (not counts))}
+    if isinstance(counted, int):
+        told = (f"{counted} are counted, {rows} are there",) if counted != rows else ()
+        found["rows_not_as_counted"] = Finding(abs(counted - rows), told)
+    return found
+
+
+def _ordered(name: str, counts: Counter[str]) -> dict[str, int]:
+    """Numbers rise; of names the most frequent ones come first."""
+    if name in (_STATED, _RESPONSES):
+        return {key: counts[key] for key in sorted(counts, key=int)}
+    return dict(counts.most_common())
 
 
 def _by_number(item: tuple[str, int]) -> tuple[bool, float, str]:

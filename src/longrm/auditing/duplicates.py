@@ -1,7 +1,6 @@
-"""Exact and near duplicates: hashes for the ones, MinHash and its index (`datasketch`) for the others.
+"""Exact and near duplicates: hashes for the ones, MinHash sketches (`datasketch`) and their bands for the others.
 
-About 13 KB are kept of a row with a context of its own, whatever its length: two sketches and where the index
-holds them.
+Two to three KB are kept of a row with a context of its own, whatever its length.
 """
 
 import hashlib
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from longrm.auditing.entries import Entry
 from longrm.auditing.result import Auditing
@@ -17,6 +17,8 @@ from longrm.auditing.shingles import Numbers, shingles
 from longrm.errors import ConfigError
 
 _AT_ONCE = 8192  # numbers; each takes 8 bytes for every permutation
+_FRESH = 1 << 15  # bands that wait to be sorted in
+_Sketch = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,11 @@ class Near:
     """An earlier text that is nearly the same.
 
     Attributes:
-        name: Its number.
+        number: Its number: texts are counted from 0 as they are taken in.
         similarity: The estimated Jaccard similarity of their shingles, from 0 to 1.
     """
 
-    name: int
+    number: int
     similarity: float
 
 
@@ -47,39 +49,105 @@ class NearTexts:
                 "an audit needs the package 'datasketch', which is not installed; pip install 'longrm[synthesis]'"
             ) from None
         self._settings, self._datasketch = settings, datasketch
-        # What it wrongly proposes costs a comparison of two sketches; what it misses is lost.
-        self._index = datasketch.MinHashLSH(
+        # What a band wrongly proposes costs a comparison of two sketches; what it misses is lost.
+        plan = datasketch.MinHashLSH(
             threshold=settings.near, num_perm=settings.permutations, weights=(0.05, 0.95)
         )
-        self._held: dict[int, Any] = {}
+        self._bands, self._width = int(plan.b), int(plan.r)
+        self._index = BandIndex()
+        self._sketches: _Sketch = np.empty((64, settings.permutations), np.uint32)
+        self._empty: set[int] = set()
+        self._count = 0
 
-    def see(self, name: int, text: str) -> list[Near]:
-        """Takes in a text under a number of its own; the earlier texts that it nearly repeats, the nearest first."""
-        found = shingles(text, self._settings.shingle)
-        if not len(found):
+    def see(self, text: str) -> list[Near]:
+        """Takes in a text; the earlier texts that it nearly repeats, the nearest first."""
+        number, found = self._count, shingles(text, self._settings.shingle)
+        self._count += 1
+        if not len(found):  # a text without a word is near to nothing
+            self._empty.add(number)
             return []
         sketch = self._sketch(found)
-        similar = [Near(other, self._held[other].jaccard(sketch)) for other in self._index.query(sketch)]
-        self._index.insert(name, sketch, check_duplication=False)
-        self._held[name] = sketch
-        near = [one for one in similar if one.similarity >= self._settings.near]
-        return sorted(near, key=lambda one: (-one.similarity, one.name))
+        bands = self._bands_of(sketch)
+        proposed = self._index.having(bands)
+        similar = (self._sketches[proposed] == sketch).mean(axis=1)
+        self._keep(number, sketch)
+        self._index.add(number, bands)
+        near = [
+            Near(int(other), float(share))
+            for other, share in zip(proposed, similar, strict=True)
+            if share >= self._settings.near
+        ]
+        return sorted(near, key=lambda one: (-one.similarity, one.number))
 
     def are_near(self, one: int, other: int) -> bool:
         """Whether two texts that were taken in are nearly the same."""
         if one == other:
             return True
-        first, second = self._held.get(one), self._held.get(other)
-        if first is None or second is None:  # a text without a word
+        if {one, other} & self._empty:
             return False
-        return bool(first.jaccard(second) >= self._settings.near)
+        return bool((self._sketches[one] == self._sketches[other]).mean() >= self._settings.near)
 
-    def _sketch(self, numbers: Numbers) -> Any:
-        sketch = self._datasketch.MinHash(num_perm=self._settings.permutations, hashfunc=int)
+    def _keep(self, number: int, sketch: _Sketch) -> None:
+        if number >= len(self._sketches):
+            longer: _Sketch = np.empty((2 * number, self._settings.permutations), np.uint32)
+            longer[: len(self._sketches)] = self._sketches
+            self._sketches = longer
+        self._sketches[number] = sketch
+
+    def _sketch(self, numbers: Numbers) -> _Sketch:
+        sketch: Any = self._datasketch.MinHash(num_perm=self._settings.permutations, hashfunc=int)
         short = numbers >> np.uint64(32)  # its hash values have 32 bits
         for start in range(0, len(short), _AT_ONCE):
             sketch.update_batch(short[start : start + _AT_ONCE].tolist())
-        return self._datasketch.LeanMinHash(sketch)
+        hashed: _Sketch = sketch.hashvalues.astype(np.uint32)
+        return hashed
+
+    def _bands_of(self, sketch: _Sketch) -> Numbers:
+        """One number a band; equal bands at the same place have equal numbers."""
+        bands = sketch[: self._bands * self._width].reshape(self._bands, self._width)
+        digests = b"".join(
+            hashlib.blake2b(place.to_bytes(4, "big") + band.tobytes(), digest_size=8).digest()
+            for place, band in enumerate(bands)
+        )
+        return np.frombuffer(digests, np.uint64)
+
+
+class BandIndex:
+    """Which texts have a band: 12 bytes for every one, sorted in once many have come together."""
+
+    def __init__(self) -> None:
+        self._fresh: dict[int, list[int]] = {}
+        self._waiting = 0
+        self._levels: list[
+            tuple[Numbers, npt.NDArray[np.int32]]
+        ] = []  # each more than twice as large as the next
+
+    def add(self, number: int, bands: Numbers) -> None:
+        """Takes in a text's bands under its number."""
+        for band in bands.tolist():
+            self._fresh.setdefault(band, []).append(number)
+        self._waiting += len(bands)
+        if self._waiting >= _FRESH:
+            self._settle()
+
+    def having(self, bands: Numbers) -> npt.NDArray[np.int64]:
+        """The numbers of all texts that have any of these bands, in rising order."""
+        found = {number for band in bands.tolist() for number in self._fresh.get(band, ())}
+        for held, owner in self._levels:
+            low, high = np.searchsorted(held, bands, "left"), np.searchsorted(held, bands, "right")
+            for start, end in zip(low, high, strict=True):
+                found.update(owner[start:end].tolist())
+        return np.array(sorted(found), np.int64)
+
+    def _settle(self) -> None:
+        held = np.array([band for band, owners in self._fresh.items() for _ in owners], np.uint64)
+        owner = np.array([one for owners in self._fresh.values() for one in owners], np.int32)
+        self._fresh, self._waiting = {}, 0
+        while self._levels and len(self._levels[-1][0]) <= 2 * len(held):
+            above, owners = self._levels.pop()
+            held, owner = np.concatenate([above, held]), np.concatenate([owners, owner])
+        order = np.argsort(held, kind="stable")
+        self._levels.append((held[order], owner[order]))
 
 
 class Duplicates:
@@ -103,23 +171,22 @@ class Duplicates:
             yield from self._see_context(entry, context)
         row = _digest(entry.prompt, *sorted(entry.responses))
         if row in self._exact:
-            yield "exact_duplicates", f"{entry.id} is {self._exact[row]}"
+            yield "exact_duplicates", f"{entry.id} repeats {self._exact[row]}"
             return
         self._exact[row] = entry.id
-        number = len(self._rows)
         self._rows.append((entry.id, context))
-        near = self._near_rests.see(number, entry.rest)
-        here = [one for one in near if self._near_contexts.are_near(self._rows[one.name][1], context)]
+        near = self._near_rests.see(entry.rest)
+        here = [one for one in near if self._near_contexts.are_near(self._rows[one.number][1], context)]
         if near:
             kind = "near_duplicates" if here else "repeated_elsewhere"
             nearest = (here or near)[0]
-            yield kind, f"{entry.id} is {nearest.similarity:.0%} of {self._rows[nearest.name][0]}"
+            yield kind, f"{entry.id} is {nearest.similarity:.0%} like {self._rows[nearest.number][0]}"
 
     def _see_context(self, entry: Entry, context: int) -> Iterator[tuple[str, str]]:
-        for near in self._near_contexts.see(context, entry.context):
-            group, name = self._groups[near.name]
+        for near in self._near_contexts.see(entry.context):
+            group, name = self._groups[near.number]
             if group != entry.group:
-                yield "near_contexts", f"that of {entry.id} is {near.similarity:.0%} of that of {name}"
+                yield "near_contexts", f"that of {entry.id} is {near.similarity:.0%} like that of {name}"
                 return
 
 

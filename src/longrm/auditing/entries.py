@@ -7,23 +7,27 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from longrm.auditing.result import KINDS, Finding
+from longrm.auditing.result import KINDS, NOT_READ, Finding
 from longrm.benchmarks import BENCHMARKS, Benchmark, Leval, Probe, Source, load
 from longrm.benchmarks.audit import Audit, Auditor
 from longrm.benchmarks.leval import LOOKS_FOR
+from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of
 from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.reading import Skipped
 from longrm.errors import DataError
+from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, read_documents
+from longrm.synthesis.pipeline import ROWS
 from longrm.synthesis.recount import recount
 from longrm.synthesis.voting import Voting
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
 _SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
 _DOCUMENT = {"context", "question", "answer"}
+_CANDIDATE = {"document", "model", "text"}
 # Metrics of answers that are not expected to stand in the context.
 _FREE = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_similarity"}
 
@@ -70,12 +74,14 @@ class Entries:
     """The rows of a path, read anew at every iteration.
 
     Args:
-        path: A file or folder of rows in any format, of documents with `context`, `question` and `answer`, or
-            L-Eval's folder; or a benchmark's name with its path, such as `long-rewardbench:PATH`.
+        path: A file or folder of rows in any format, of documents with `context`, `question` and `answer`,
+            L-Eval's or Long-RewardBench's folder, or a run folder of `longrm synthesize`; or a benchmark's name
+            with its path, such as `long-rewardbench:PATH`.
         format: A key of `longrm.data.FORMATS`, "demonstrations", "documents" or "leval"; None tells by the columns.
 
     Attributes:
         format: The format.
+        origin: The manifest of the run that made the rows, where they lie in its folder.
         unreadable: What the latest iteration could not read so far.
         noted: What else only reading could see, once an iteration is complete, such as L-Eval's repeated documents.
 
@@ -85,11 +91,17 @@ class Entries:
 
     def __init__(self, path: str | Path, format: str | None = None) -> None:
         name, _, place = str(path).partition(":")
-        self._benchmark = str(path) if place and name in BENCHMARKS else ""
-        self.format = name if self._benchmark else format or _recognized(Path(path))
+        named = bool(place) and name in BENCHMARKS
+        folder = Path(place) if named else Path(path)
+        self.origin = origin_of(folder)
+        if not named and format is None and _is_long_rewardbench(folder):
+            named, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
+        self._path = folder / ROWS if self.origin and (folder / ROWS).is_dir() else folder
+        self._benchmark = str(path) if named else ""
+        self._told_format = format
+        self.format = name if named else format or _recognized(self._path)
         self.unreadable = Finding(0)
         self.noted: dict[str, Finding] = {}
-        self._path = Path(path)
 
     def __iter__(self) -> Iterator[Entry]:
         self.unreadable = Finding(0)
@@ -133,10 +145,19 @@ class Entries:
                 yield of_demonstration(row.demonstration), demonstrations.skipped
             yield None, demonstrations.skipped
         else:
-            comparisons = read(self._path, format=self.format, on_bad_row="skip")
+            comparisons = read(self._path, format=self._told_format, on_bad_row="skip")
             for one in comparisons:
                 yield of_comparison(one.comparison), comparisons.skipped
             yield None, comparisons.skipped
+
+
+def origin_of(folder: Path) -> dict[str, Any]:
+    """The manifest of a run that wrote rows; empty where the folder holds none.
+
+    Raises:
+        RunError: The manifest is damaged.
+    """
+    return read_manifest(folder) if (folder / MANIFEST).is_file() else {}
 
 
 def benchmark(name: str) -> Benchmark:
@@ -177,20 +198,23 @@ def of_comparison(row: Comparison) -> Entry:
 
 
 def of_demonstration(row: Demonstration) -> Entry:
-    """An entry for a demonstration; `evidence` spans and `depths` of our own stage-1 rows are used."""
+    """An entry for a demonstration; `evidence`, `depths` and `question` of our own rows are used."""
     prompt, completion = text_of(row.prompt), text_of(row.completion)
     depths = row.metadata.get("depths")
     spans = [_span_of(value) for value in row.metadata.get("evidence") or ()]
     told = [depth for depth in depths if isinstance(depth, int | float)] if isinstance(depths, list) else []
     found = [_depth(span, _whole(row.prompt)) for span in spans if span is not None]
     group = row.metadata.get("group") or row.metadata.get("document") or group_of({}, row.prompt, (), None)
+    asked = row.metadata.get("question")
+    question = asked if isinstance(asked, str) else ""
     return Entry(
         id=row.id,
         kind="demonstration",
         group=str(group),
         prompt=prompt,
         context=prompt,
-        rest=f"{prompt}\n{completion}",
+        rest=f"{question or prompt}\n{completion}",
+        question=question,
         responses=(completion,),
         depths=tuple(told or [depth for depth in found if depth is not None]),
         missing=not told and None in found,
@@ -242,9 +266,24 @@ def _recognized(path: Path) -> str:
     name = recognize(columns)
     if name is None and columns >= _DOCUMENT:
         return "documents"
+    if columns >= _CANDIDATE:
+        raise DataError(
+            f"{path}: these are candidates, which nobody has judged yet; audit what `longrm synthesize` makes of them"
+        )
     if name is None:
         raise DataError(f"{first.place}: the columns ({', '.join(sorted(columns))}) are of no known format")
     return name
+
+
+def _is_long_rewardbench(folder: Path) -> bool:
+    """Whether all that a folder has to read is files with the names of that benchmark's tasks."""
+    if not folder.is_dir():
+        return False
+    try:
+        files = find_files(folder)
+    except DataError:
+        return False
+    return all(file.name.split(".")[0] in TASKS for file in files)
 
 
 def _document_entry(raw: Raw) -> tuple[Entry | None, str]:
@@ -272,13 +311,13 @@ def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _score_of(metadata: Mapping[str, Any], judgment: str) -> str:
-    """The score of the judgment to learn: as recorded, else as written at its end; "not read" otherwise."""
+    """The score of the judgment to learn: as recorded, else as written at its end; `NOT_READ` otherwise."""
     scores, chosen = metadata.get("scores"), metadata.get("chosen_model")
     recorded = scores.get(chosen) if isinstance(scores, Mapping) else metadata.get("score")
     if isinstance(recorded, int | float):
         return f"{recorded:g}"
     written = _SCORE.search(judgment[-200:])
-    return f"{float(written[1]):g}" if written else "not read"
+    return f"{float(written[1]):g}" if written else NOT_READ
 
 
 def _whole(prompt: Sequence[Message]) -> tuple[Span, ...]:

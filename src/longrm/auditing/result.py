@@ -10,6 +10,8 @@ from longrm.benchmarks.audit import FINDINGS as OF_BENCHMARKS
 from longrm.config import Config
 
 SCHEMA_VERSION = 1
+NOT_READ = "not read"
+"""The label of a completion that ends with no score."""
 
 KINDS = (
     "unreadable_rows",
@@ -27,6 +29,8 @@ KINDS = (
     "empty_responses",
     "evidence_not_found",
     "lengths_off",
+    "rows_not_as_counted",
+    "unfinished_run",
 )
 """What every data set is searched for, as far as its rows tell."""
 
@@ -48,6 +52,8 @@ FINDINGS: dict[str, str] = {
     "empty_responses": "rows with an empty response",
     "evidence_not_found": "rows that know an answer or evidence that does not stand in their context",
     "lengths_off": "rows whose stated length is more than twice or less than half of what was measured",
+    "rows_not_as_counted": "rows that are there beyond what the run's manifest counts, or missing",
+    "unfinished_run": "the run that writes these rows has not come to its end",
 }
 """Every kind of finding, in words. What was not looked for is not in an audit's findings."""
 
@@ -166,6 +172,7 @@ class Audit:
         longer: How often the better of two responses is the longer one.
         findings: Every kind that was looked for, a key of `FINDINGS`.
         settings: How closely was looked.
+        origin: The manifest of the run that made the rows; empty where they lie in no run folder.
     """
 
     path: str
@@ -181,6 +188,7 @@ class Audit:
     longer: Bias
     findings: Mapping[str, Finding]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -15,6 +15,8 @@ from longrm.errors import LongRMError
 COMMANDS = {
     "demo": "longrm.cli.demo",
     "world": "longrm.cli.world",
+    "synthesize": "longrm.cli.synthesize",
+    "audit": "longrm.cli.audit",
     "plan": "longrm.cli.plan",
     "train": "longrm.cli.train",
     "merge": "longrm.cli.merge",

@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from longrm.runs.progress import Progress
 
@@ -33,27 +34,51 @@ def progress() -> Iterator[Progress]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def report(label: str, done: int, total: int) -> None:
+        def report(label: str, done: int, total: int, note: str = "") -> None:
             if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total or None)
-            bars.update(tasks[label], completed=done, total=total or None)
+                tasks[label] = bars.add_task(label, total=total or None, note=note)
+            bars.update(tasks[label], completed=done, total=total or None, note=note)
 
         yield report
 
 
+class _Seen(NamedTuple):
+    """When a piece of work was first heard of and how far it was then, and when a line was last written."""
+
+    began: float
+    done: int
+    last: float
+
+
 class _Lines:
-    """Says at the start, at the end and every ten seconds how far a piece of work is."""
+    """Says at the start, at the end and every ten seconds how far a piece of work is, how fast, and what is left."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
 
-    def report(self, label: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if label in self._last and done != total and now - self._last[label] < _LINE_EVERY_SECONDS:
+    def report(self, label: str, done: int, total: int, note: str = "") -> None:
+        now = self._clock()
+        seen = self._seen.get(label)
+        if seen and done != total and now - seen.last < _LINE_EVERY_SECONDS:
             return
-        self._last[label] = now
-        print(f"{label}: {done}/{total}" if total else f"{label}: {done}", file=sys.stderr, flush=True)
+        seen = seen or _Seen(now, done, now)
+        self._seen[label] = seen._replace(last=now)
+        parts = [f"{done}/{total}" if total else f"{done}"]
+        seconds, came = now - seen.began, done - seen.done
+        if seconds >= 1 and came > 0:
+            parts.append(f"{came / seconds:.3g} a second")
+            if done < total:
+                parts.append(f"{_duration((total - done) * seconds / came)} left")
+        print(f"{label}: {', '.join([*parts, *filter(None, [note])])}", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

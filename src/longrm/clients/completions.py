@@ -16,12 +16,15 @@ class Request:
         max_tokens: The most tokens the model may write.
         temperature: 0 takes the likeliest token each time.
         seed: Draws the tokens where the temperature is above 0.
+        verdict: The last line that the prompt asks for, as a regular expression of ECMA-262; empty where it asks
+            for none. Servers that can are held to it (`Remote.json_schema`); others ignore it.
     """
 
     messages: tuple[Message, ...]
     max_tokens: int
     temperature: float = 0.0
     seed: int = 0
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True)

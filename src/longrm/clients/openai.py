@@ -8,12 +8,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 from anyio.from_thread import start_blocking_portal
 
-from longrm.clients import replies
+from longrm.clients import replies, schemas
 from longrm.clients.cache import Cache
 from longrm.clients.completions import Completion, Request, Writer
 from longrm.clients.settings import Remote
@@ -33,7 +34,8 @@ class OpenAIClient(Writer):
 
     Attributes:
         requests: How many were sent so far.
-        total_tokens: How many tokens they read and wrote, as the server counts them.
+        prompt_tokens: How many tokens they read, as the server counts them.
+        completion_tokens: How many tokens were written.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class OpenAIClient(Writer):
         *,
         limit: int | None = None,
         count: Callable[[Sequence[Message]], int] | None = None,
+        paid: Callable[[Completion], None] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
@@ -56,6 +59,7 @@ class OpenAIClient(Writer):
             settings: How requests are sent.
             limit: The most tokens that the model reads and writes together, if known.
             count: Counts the tokens of a prompt as the model reads it.
+            paid: Is told of every answer that came from the server, in whatever thread waits for it.
             sleep: Waits between attempts.
             jitter: Draws from 0 to 1, to spread attempts.
             clock: Seconds since 1970, to read the dates that servers give.
@@ -66,13 +70,20 @@ class OpenAIClient(Writer):
         self.name = f"openai:{url}#{model}"
         self.limit = limit
         self.requests = 0
-        self.total_tokens = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
         self._url = endpoint(url)
         self._model = model
         self._settings = settings
         self._key = _read_key(settings.api_key_env)
-        self._count, self._sleep, self._jitter, self._clock = count, sleep, jitter, clock
+        self._count, self._paid = count, paid
+        self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._reached = False
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens read and written so far."""
+        return self.prompt_tokens + self.completion_tokens
 
     def write(self, requests: Sequence[Request]) -> list[Completion]:
         """Answers every request, in the same order; may be called while an event loop is running.
@@ -129,13 +140,20 @@ class OpenAIClient(Writer):
                 completion = await self._ask(http, body.encode())
                 if completion is None:
                     return
+                if self._is_held(request) and completion.outcome is Outcome.ANSWERED:
+                    completion = replace(completion, text=schemas.joined(completion.text))
                 if cache and completion.outcome is not Outcome.ERROR:
                     cache.put(key, completion)
                 self._charge(completion)
             done[index] = completion
 
+    def _is_held(self, request: Request) -> bool:
+        """Whether the server is to hold the answer to a schema."""
+        return self._settings.json_schema and bool(request.verdict)
+
     def _body(self, request: Request) -> str:
         seed = {"seed": request.seed} if request.temperature > 0 else {}
+        held = {"response_format": schemas.response_format(request.verdict)} if self._is_held(request) else {}
         fields = {
             "model": self._model,
             "messages": [dict(message) for message in request.messages],
@@ -143,6 +161,7 @@ class OpenAIClient(Writer):
             "temperature": request.temperature,
             "stream": False,  # some servers stream unless told not to
             **seed,
+            **held,
             **self._settings.extra,
         }
         return json.dumps(fields, sort_keys=True)
@@ -224,7 +243,10 @@ class OpenAIClient(Writer):
 
     def _charge(self, completion: Completion) -> None:
         counts = (completion.prompt_tokens, completion.completion_tokens)
-        self.total_tokens += sum(count or 0 for count in counts)
+        self.prompt_tokens += counts[0] or 0
+        self.completion_tokens += counts[1] or 0
+        if self._paid is not None:
+            self._paid(completion)
         written = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
         if self._settings.max_total_tokens is not None and written and None in counts:
             raise RunError(

@@ -28,6 +28,9 @@ class Remote(Config):
         tokenizer: A folder, a file or a Hub id of the model's tokenizer, to count and to cut; by default the
             server says what is too long.
         length_field: What the server calls the most tokens to write.
+        json_schema: Whether the server is asked to hold an answer to a JSON schema of an analysis and a verdict,
+            where the form of the verdict is known: data synthesis. They are joined to the text that a free answer
+            would be.
         extra: More fields of the request body, such as `top_p` or `chat_template_kwargs`.
     """
 
@@ -40,6 +43,7 @@ class Remote(Config):
     cache: str | None = None
     tokenizer: str | None = None
     length_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    json_schema: bool = False
     extra: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")

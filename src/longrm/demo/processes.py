@@ -103,5 +103,5 @@ def _work(part: Part) -> float:
     return time.perf_counter() - began
 
 
-def _report(part: str, label: str, done: int, total: int) -> None:
-    _queue.put((f"{part}: {label}", done, total))
+def _report(part: str, label: str, done: int, total: int, note: str = "") -> None:
+    _queue.put((f"{part}: {label}", done, total, note))

@@ -1,10 +1,21 @@
 """How long work says how far it is."""
 
-from collections.abc import Callable
-
-Progress = Callable[[str, int, int], None]
-"""Called with a label that stays the same, what is done, and what there is to do in the same unit; 0 if unknown."""
+from typing import Protocol
 
 
-def silent(label: str, done: int, total: int) -> None:
+class Progress(Protocol):
+    """Is told how far a piece of work is."""
+
+    def __call__(self, label: str, done: int, total: int, note: str = "") -> None:
+        """Takes a report.
+
+        Args:
+            label: Names the work, and stays the same.
+            done: What is done.
+            total: What there is to do in the same unit; 0 if unknown.
+            note: What else is worth saying now, such as what was spent.
+        """
+
+
+def silent(label: str, done: int, total: int, note: str = "") -> None:
     """The progress that says nothing."""

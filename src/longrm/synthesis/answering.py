@@ -1,17 +1,18 @@
 """Models answer questions about what they are shown of documents: candidates of graded quality (paper, section 2)."""
 
+import asyncio
 import hashlib
 import heapq
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, field_validator
 
-from longrm.clients import Request
+from longrm.clients import Completion, Request
 from longrm.config import Config
 from longrm.data.chunking import size_of
+from longrm.errors import RunError
 from longrm.synthesis.documents import Document
 from longrm.synthesis.pipeline import Asked, Fates, Made
 from longrm.synthesis.records import Candidate, to_row
@@ -74,54 +75,6 @@ class Responses(Config):
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What came of one document: its candidates, and what became of the requests that gave none."""
-
-    candidates: tuple[Candidate, ...]
-    lost: Mapping[str, int] = field(default_factory=dict)
-
-
-async def write_candidates(
-    document: Document,
-    shown: Shown,
-    plans: Sequence[Plan],
-    models: Sequence[Asked],
-    *,
-    seed: int,
-    foreign: Sequence[str] = (),
-    count: Callable[[str], int] = size_of,
-) -> Written:
-    """Asks every model under every plan, once; draws depend on the seed, the document and the plan alone.
-
-    So all models see the same perturbed context under one plan, and their candidates differ by the model only.
-    """
-    found: list[Candidate] = []
-    lost: dict[str, int] = {}
-    views = [_view(document, shown, at, plan, seed, foreign, count) for at, plan in enumerate(plans)]
-    for model in models:
-        requests = [
-            Request(
-                prompt_of(view), plan.max_tokens, plan.temperature, _seed(seed, document.id, at, model.name)
-            )
-            for at, (plan, view) in enumerate(zip(plans, views, strict=True))
-        ]
-        for plan, view, answer in zip(plans, views, await model.ask(requests), strict=True):
-            if answer.outcome is not Outcome.ANSWERED or not answer.text.strip():
-                why = answer.outcome.value if answer.outcome is not Outcome.ANSWERED else "empty"
-                lost[why] = lost.get(why, 0) + 1
-                continue
-            metadata = {
-                "perturbations": [{"name": name, **done} for name, done in view.done],
-                "temperature": plan.temperature,
-                "prompt_hash": _hash(prompt_of(view)),
-            }
-            found.append(
-                Candidate(document.id, model.name, answer.text.strip(), plan.label, metadata=metadata)
-            )
-    return Written(tuple(found), lost)
-
-
 def _view(
     document: Document,
     shown: Shown,
@@ -164,37 +117,89 @@ def pool_of(documents: Iterable[Document], settings: Responses) -> list[tuple[st
     return sorted({(group, text) for _, group, text in drawn})
 
 
-def responding(
-    settings: Responses,
-    models: Sequence[Asked],
-    pool: Sequence[tuple[str, str]],
-    count: Callable[[str], int] = size_of,
-) -> Callable[[Sequence[Document]], Awaitable[list[Made]]]:
+class Answering:
     """The work of a pipeline over documents, whose rows are candidates.
+
+    All draws depend on the seed, the document and the plan alone: under one plan all models see the same perturbed
+    context, and their candidates differ by the model only.
 
     Args:
         settings: Which candidates are written.
-        models: That write them.
+        models: That write them, all at the same time.
         pool: As `pool_of` draws it; a document's own passages never distract from it.
         count: Tokens of a text.
     """
 
-    async def work(documents: Sequence[Document]) -> list[Made]:
-        return [await one(document) for document in documents]
+    def __init__(
+        self,
+        settings: Responses,
+        models: Sequence[Asked],
+        pool: Sequence[tuple[str, str]],
+        count: Callable[[str], int] = size_of,
+    ) -> None:
+        self._settings, self._models, self._pool, self._count = settings, models, pool, count
 
-    async def one(document: Document) -> Made:
-        foreign = [text for group, text in pool if group != document.group]
-        shown = shown_of(document, settings.passage)
-        written = await write_candidates(
-            document, shown, settings.plans, models, seed=settings.seed, foreign=foreign, count=count
+    async def work(self, documents: Sequence[Document]) -> list[Made]:
+        """Asks every model about every document under every plan, each alone.
+
+        Raises:
+            RunError: A model could not be asked. What was answered is in its cache.
+        """
+        views = [self._views(document) for document in documents]
+        answers = await asyncio.gather(
+            *(model.ask(self._requests(model, documents, views)) for model in self._models)
         )
-        fates = Fates()
-        fates.keep("written", len(written.candidates))
-        for why, lost in sorted(written.lost.items()):
-            fates.drop("written", why, lost)
-        return Made(document.id, tuple(map(to_row, written.candidates)), fates.steps)
+        by_model = [iter(answered) for answered in answers]
+        made = []
+        for document, own in zip(documents, views, strict=True):
+            fates, rows = Fates(), []
+            for model, answered in zip(self._models, by_model, strict=True):
+                for plan, view in zip(self._settings.plans, own, strict=True):
+                    found = _candidate(document, model.name, plan, view, next(answered), fates)
+                    rows += [] if found is None else [to_row(found)]
+            made.append(Made(document.id, tuple(rows), fates.steps))
+        return made
 
-    return work
+    def _views(self, document: Document) -> list[Shown]:
+        settings = self._settings
+        foreign = [text for group, text in self._pool if group != document.group]
+        shown = shown_of(document, settings.passage)
+        return [
+            _view(document, shown, at, plan, settings.seed, foreign, self._count)
+            for at, plan in enumerate(settings.plans)
+        ]
+
+    def _requests(
+        self, model: Asked, documents: Sequence[Document], views: Sequence[Sequence[Shown]]
+    ) -> list[Request]:
+        plans, seed = self._settings.plans, self._settings.seed
+        return [
+            Request(
+                prompt_of(view), plan.max_tokens, plan.temperature, _seed(seed, document.id, at, model.name)
+            )
+            for document, own in zip(documents, views, strict=True)
+            for at, (plan, view) in enumerate(zip(plans, own, strict=True))
+        ]
+
+
+def _candidate(
+    document: Document, model: str, plan: Plan, view: Shown, answer: Completion, fates: Fates
+) -> Candidate | None:
+    """What a model wrote, as a candidate; None where nothing whole came, which is counted."""
+    if answer.outcome is Outcome.ERROR:
+        raise RunError(
+            f"{model} could not be asked about '{document.id}' ({answer.detail}); run the same command again"
+        )
+    if answer.outcome is not Outcome.ANSWERED or not answer.text.strip():
+        fates.drop("written", answer.outcome.value if answer.outcome is not Outcome.ANSWERED else "empty")
+        return None
+    fates.keep("written")
+    metadata = {
+        "perturbations": [{"name": name, **done} for name, done in view.done],
+        "temperature": plan.temperature,
+        "prompt_hash": _hash(prompt_of(view)),
+    }
+    return Candidate(document.id, model, answer.text.strip(), plan.label, metadata=metadata)
 
 
 def _named(perturbation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.synthesis.answers import METRICS
 from longrm.synthesis.build import Benchmark, Counts
-from longrm.synthesis.ranking import KINDS
+from longrm.synthesis.ranking import KINDS, NO_MODEL
 from longrm.synthesis.second_check import Verdict
 from longrm.types import Comparison, text_of
 
@@ -56,7 +56,7 @@ def card(
     *,
     checked_by: str,
     sources: Mapping[str, str],
-    models: Sequence[str],
+    seed: int,
 ) -> str:
     """Writes the card, in Markdown with the front matter that the Hub reads.
 
@@ -67,7 +67,7 @@ def card(
         biases: Of what was chosen.
         checked_by: What the second check was, in words.
         sources: The license of every source by its name; "unknown" where nobody said.
-        models: That wrote the candidates.
+        seed: Of all draws.
     """
     parts = [
         _front_matter(sources),
@@ -77,7 +77,7 @@ def card(
         "## What is in it",
         _sizes(counts),
         "## How it came about",
-        _making(settings, counts, models),
+        _making(settings, counts, seed),
         "## The second check",
         _checks(counts, settings, checked_by),
         "## What can be told without reading",
@@ -116,17 +116,23 @@ def _sizes(counts: Counts) -> str:
     )
 
 
-def _making(settings: Benchmark, counts: Counts, models: Sequence[str]) -> str:
+def _making(settings: Benchmark, counts: Counts, seed: int) -> str:
     gap = settings.gap
+    written = [f"{model} ({count:,})" for model, count in counts.models.most_common() if model != NO_MODEL]
+    models = f"Candidates were written by {', '.join(written)}. " if written else ""
+    if counts.models[NO_MODEL]:
+        models += (
+            f"{counts.models[NO_MODEL]:,} more that no model wrote, the gold answers and worse ones made of them, fill "
+            f"tiers that models leave empty; their model is called `{NO_MODEL}`. "
+        )
     most = "" if gap.most is None else f", and by {gap.most:.0%} at most"
     metrics = sorted({metric for metric, _ in counts.verdicts})
-    about = [f"- `{metric}`: {' '.join((METRICS[metric].__doc__ or '').split())}" for metric in metrics]
+    about = [f"- `{metric}`: {_summary(METRICS[metric].__doc__)}" for metric in metrics]
     documents = "; ".join(f"{why}: {count:,}" for why, count in sorted(counts.documents.items()))
     candidates = "; ".join(f"{why}: {count:,}" for why, count in sorted(counts.candidates.items()) if count)
     return "\n".join(
         [
-            f"Candidates were written by {', '.join(models)}. Documents with a question: {documents}. "
-            f"Candidates: {candidates}.",
+            f"{models}Documents with a question: {documents}. Candidates: {candidates}.",
             "",
             "Every candidate is scored beside the gold answer, in shares of what the gold answer itself earns:",
             "",
@@ -135,9 +141,14 @@ def _making(settings: Benchmark, counts: Counts, models: Sequence[str]) -> str:
             f"A pair's better score exceeds the other by {gap.least:.0%} of it at least{most}, and by {gap.points:g} "
             "in any case. Rankings take one candidate a tier: above 90%, 60 to 85%, 25 to 50%, below 15% of the "
             "gold score. The choice is even over the cells of task and length as far as they go round; texts take "
-            f"turns within a cell. Seed {settings.seed}.",
+            f"turns within a cell. Seed {seed}.",
         ]
     )
+
+
+def _summary(docstring: str | None) -> str:
+    """The first paragraph of a docstring; what its callers must know comes later."""
+    return " ".join((docstring or "").strip().partition("\n\n")[0].split())
 
 
 def _checks(counts: Counts, settings: Benchmark, checked_by: str) -> str:

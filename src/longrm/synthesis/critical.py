@@ -75,6 +75,7 @@ def attribution_requests(document: Document, parts: Sequence[Chunk], window: int
             document,
             [f"[{part.number + 1}] {part.text}" for part in parts[first : first + window]],
             ATTRIBUTION,
+            r"\[\[(none|[0-9]+(, [0-9]+)*)\]\]",
         )
         for first in range(0, len(parts), window)
     ]
@@ -97,7 +98,7 @@ def attributed(answers: Sequence[Completion], parts: Sequence[Chunk]) -> tuple[i
 
 def sufficiency_request(document: Document, passages: Sequence[str]) -> Request:
     """Asks a judge whether passages alone lead to the gold answer: critical ones must, distractors must not."""
-    return _request(document, passages, SUFFICIENCY)
+    return _request(document, passages, SUFFICIENCY, r"\[\[(yes|no)\]\]")
 
 
 def suffices(answer: Completion) -> bool | str:
@@ -108,11 +109,11 @@ def suffices(answer: Completion) -> bool | str:
     return said[-1].lower() == "yes" if said else Outcome.UNPARSED.value
 
 
-def _request(document: Document, passages: Sequence[str], task: str) -> Request:
+def _request(document: Document, passages: Sequence[str], task: str, verdict: str) -> Request:
     texts = ["\n\n".join(passages), document.question, document.answer]
     blocks = []
     for name, text in zip(("passages", "question", "answer"), texts, strict=True):
         free = free_name(name, texts)
         blocks.append(f"<{free}>\n{text}\n</{free}>")
     content = "\n\n".join([*blocks, task])
-    return Request(({"role": "user", "content": content},), _SHORT_ANSWER)
+    return Request(({"role": "user", "content": content},), _SHORT_ANSWER, verdict=verdict)

@@ -6,25 +6,33 @@ part of the prompt only (`ShortSighted`) is the baseline that a long-context one
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from longrm.clients import Completion, Request
 from longrm.config import Config
+from longrm.data import read, read_demonstrations
+from longrm.data.fields import FieldError, group_of, messages_of, required
+from longrm.data.files import Raw, find_files, raw_rows
+from longrm.data.formats import recognize
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import RunError
+from longrm.errors import DataError, RunError
 from longrm.judging import fit
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.records import Trial
+from longrm.synthesis.comparing import OPENING, plain_prompt
+from longrm.synthesis.documents import Document
 from longrm.synthesis.pipeline import Asked, Fates, Made
 from longrm.types import Judgment, Message, Outcome, Query, Span, as_messages, message_text, text_of
 
 Reads = Literal["first", "last", "ends"]
 
+_PROMPTS = ("prompt", "prompt_template", "chat_template")
 _CUTS: dict[Reads, Literal["right", "left", "middle"]] = {"first": "right", "last": "left", "ends": "middle"}
 
 
@@ -65,6 +73,64 @@ class Task:
     context: tuple[Span, ...] = ()
     question: Span | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def task_of(document: Document) -> Task:
+    """A document's question, asked about the whole text."""
+    prompt = plain_prompt(document.text, document.question)
+    text, start = message_text(prompt[0]), len(OPENING)
+    told = {"task": document.task, "source": document.metadata.get("source")}
+    return Task(
+        document.id,
+        document.group,
+        prompt,
+        (Span(0, start, start + len(document.text)),),
+        Span(0, len(text) - len(document.question), len(text)),
+        {name: value for name, value in told.items() if value},
+    )
+
+
+def read_tasks(path: str | Path) -> Iterator[Task]:
+    """Reads the prompts of comparisons, of demonstrations, or of rows that hold nothing else.
+
+    Raises:
+        DataError: There is nothing to read, or a row that cannot be read.
+    """
+    files = find_files(Path(path))
+    first = next(iter(raw_rows(files)), None)
+    columns = set(first.value) if first is not None and first.value is not None else set()
+    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
+        for row in read_demonstrations(path):
+            one = row.demonstration
+            yield Task(one.id, _group(one.prompt), one.prompt, metadata=_told(one.metadata))
+    elif recognize(columns):
+        for found in read(path):
+            two = found.comparison
+            yield Task(two.id, two.group, two.prompt, two.context, two.question, _told(two.metadata))
+    else:
+        yield from map(_of_prompt, raw_rows(files))
+
+
+def _of_prompt(raw: Raw) -> Task:
+    """A row that holds a prompt alone."""
+    if raw.value is None:
+        raise DataError(f"{raw.place}: {raw.fault}")
+    try:
+        name, given = required(raw.value, *_PROMPTS)
+        prompt = messages_of(given, name, "user")
+    except FieldError as fault:
+        raise DataError(f"{raw.place}, {fault}") from fault
+    identity = str(raw.value["id"]) if raw.value.get("id") is not None else f"row-{raw.number}"
+    return Task(identity, _group(prompt), prompt, metadata=_told(raw.value))
+
+
+def _group(prompt: tuple[Message, ...]) -> str:
+    return group_of({}, prompt, (), None)
+
+
+def _told(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a row's metadata its demonstration keeps."""
+    return {name: metadata[name] for name in ("task", "source", "length") if metadata.get(name) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +205,19 @@ def demonstration(
         "id": task.id,
         "group": task.group,
         "prompt": [dict(message) for message in task.prompt],
+        **({"question": _question(task)} if task.question is not None else {}),
         "completion": answers[choice.best],
         "model": policy,
         "reward_model": reward_model,
         "rollout_scores": list(choice.scores),
         "best": choice.best,
     }
+
+
+def _question(task: Task) -> str:
+    assert task.question is not None, "nobody knows where it stands"
+    text = message_text(task.prompt[task.question.message])
+    return text[task.question.start : task.question.end]
 
 
 class Distillation:

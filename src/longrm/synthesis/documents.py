@@ -1,18 +1,21 @@
-"""Where synthesis begins: documents with a question and its gold answer, from a user's file or from L-Eval."""
+"""Where synthesis begins: documents with a question and its gold answer, from files, comparisons or L-Eval."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import leval
 from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.closeness import choices
+from longrm.data import Reading, read
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.answers import metric_named
+from longrm.types import Comparison, Span, message_text, text_of
 
 _TEXTS = ("context", "question", "answer")
 _NAMED = (*_TEXTS, "id", "task", "metric")
@@ -63,9 +66,10 @@ def read_documents(
 
     Args:
         path: A file or folder of rows with `context`, `question`, `answer` and, if given, `id`, `task` and
-            `metric`; or L-Eval's folder.
-        format: A key of `FORMATS`: "jsonl" (Parquet and the other containers too) or "leval"; None tells by what
-            lies there.
+            `metric`; L-Eval's folder; or comparisons whose context and question are known, such as `longrm world`
+            writes: their gold answer is the best response.
+        format: A key of `FORMATS`: "jsonl" (Parquet and the other containers too), "leval" or "comparisons"; None
+            tells the first two by what lies there.
         auditor: Counts what L-Eval's rows repeat, by the names of `benchmarks.leval.LOOKS_FOR`.
 
     Raises:
@@ -74,12 +78,50 @@ def read_documents(
     """
     place = Path(path)
     if format is None:
-        format = "leval" if (place / "data").is_dir() and (place / "predictions").is_dir() else "jsonl"
+        format = "leval" if is_leval(place) else "jsonl"
     if format not in FORMATS:
         near = get_close_matches(format, FORMATS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(FORMATS)}"
         raise ConfigError(f"no format of documents '{format}'; {hint}")
     return FORMATS[format](place, auditor or Auditor(leval.LOOKS_FOR))
+
+
+def is_leval(path: Path) -> bool:
+    """Whether a folder is laid out as L-Eval is."""
+    return (path / "data").is_dir() and (path / "predictions").is_dir()
+
+
+def read_compared(path: Path) -> Iterator[tuple[Document, Comparison]]:
+    """Reads comparisons as documents: a context, a question, and the best response as the gold answer.
+
+    Raises:
+        DataError: A row cannot be read, or does not say where its context and question stand, or which response is
+            the best.
+    """
+    for row in _comparisons(path):
+        comparison = row.comparison
+        if len(comparison.context) != 1 or comparison.question is None or comparison.ranks is None:
+            raise DataError(
+                f"{row.place}: a document needs one context, a question and the order of the responses; this "
+                "comparison does not tell them"
+            )
+        context = comparison.context[0]
+        evidence = [
+            [span.start - context.start, span.end - context.start]
+            for span in comparison.evidence
+            if span.message == context.message and context.start <= span.start < span.end <= context.end
+        ]
+        yield (
+            Document(
+                comparison.id,
+                _of_span(comparison, context),
+                _of_span(comparison, comparison.question),
+                text_of(comparison.responses[comparison.best_first()[0]]),
+                str(comparison.metadata.get("task") or ""),
+                metadata={"evidence": evidence} if evidence else {},
+            ),
+            comparison,
+        )
 
 
 def read_answered(folder: Path, auditor: Auditor) -> Iterator[Answered]:
@@ -137,8 +179,22 @@ def _of_exam(gold: str) -> str:
     return "math_equality" if number.isdecimal() else "token_f1"
 
 
+@cache
+def _comparisons(path: Path) -> Reading:
+    """Comparisons, whose format is recognized once, however often they are read."""
+    return read(path)
+
+
+def _of_span(comparison: Comparison, span: Span) -> str:
+    return message_text(comparison.prompt[span.message])[span.start : span.end]
+
+
 def _leval_documents(folder: Path, auditor: Auditor) -> Iterator[Document]:
     return (answered.document for answered in read_answered(folder, auditor))
+
+
+def _compared_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+    return (document for document, _ in read_compared(path))
 
 
 def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
@@ -177,5 +233,6 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
 FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {
     "jsonl": _row_documents,
     "leval": _leval_documents,
+    "comparisons": _compared_documents,
 }
 """The sources of documents by name."""

@@ -1,6 +1,6 @@
-"""One judging prompt at a target length: the same evidence, question and response as on the short context."""
+"""One prompt at a target length, around the evidence of the short context."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.synthesis.chunks import Answering, Chunk
-from longrm.synthesis.domains import Domain, Language
+from longrm.synthesis.domains import Domain
 from longrm.synthesis.padding import BETWEEN, Laid, Piece, Pool, fill, lay, piece_of, supply
 from longrm.synthesis.tags import wrapped
 from longrm.types import Message
@@ -51,6 +51,7 @@ class Long:
     Attributes:
         messages: The prompt.
         tokens: How long it is, its chat template included.
+        start: Where its context begins, in characters of the last message.
         evidence: Where the critical chunks stand, as (start, end) characters of the last message.
         laid: Its context.
         padding: The chunks around the evidence, the document's own first.
@@ -60,6 +61,7 @@ class Long:
 
     messages: tuple[Message, ...]
     tokens: int
+    start: int
     evidence: tuple[tuple[int, int], ...]
     laid: Laid
     padding: tuple[Piece, ...]
@@ -69,14 +71,19 @@ class Long:
     @classmethod
     def short(cls, messages: tuple[Message, ...], tokens: int) -> Self:
         """A prompt without a context, which nothing pads."""
-        return cls(messages, tokens, (), Laid("", (), ()), (), 0, 0)
+        return cls(messages, tokens, 0, (), Laid("", (), ()), (), 0, 0)
+
+    @property
+    def context(self) -> tuple[int, int] | None:
+        """Where its context stands, as characters of the last message; None where there is none."""
+        return (self.start, self.start + len(self.laid.text)) if self.laid.text else None
 
 
 class Lengthener:
     """Makes long prompts.
 
     Args:
-        domain: Lays the context out, and words the prompt.
+        domain: Lays the context out.
         tokenizer: The target tokenizer.
         pool: Chunks of other documents.
         own_share: The share of the padding that discarded chunks of the document itself may be.
@@ -95,13 +102,6 @@ class Lengthener:
         self._domain, self._tokenizer, self._pool = domain, tokenizer, pool
         self._own_share, self._tolerance = own_share, tolerance
 
-    def prompt(
-        self, evidence: Evidence, response: str, language: Language, tag: str, context: str, *, rubric: bool
-    ) -> tuple[Message, ...]:
-        """The judging prompt over a context that is laid out already."""
-        text = self._domain.prompt(language, context, evidence.question, response, tag=tag, rubric=rubric)
-        return ({"role": "user", "content": text},)
-
     def short_context(self, evidence: Evidence, tag: str) -> str:
         """The critical chunks alone, as the labelling judge reads them."""
         return wrapped(tag, BETWEEN.join(chunk.text for chunk in evidence.critical))
@@ -109,8 +109,7 @@ class Lengthener:
     def lengthen(
         self,
         evidence: Evidence,
-        response: str,
-        language: Language,
+        render: Callable[[str], tuple[Message, ...]],
         tag: str,
         length: int,
         key: tuple[object, ...],
@@ -120,15 +119,13 @@ class Lengthener:
 
         Args:
             evidence: What of the document goes in.
-            response: What is to be judged.
-            language: Of the instructions.
+            render: The prompt over a context that is laid out.
             tag: The tag pair; empty for none.
             length: Tokens of the whole prompt, the chat template included.
             key: Of all draws.
             banned: Texts of chunks that a judge found to answer the question.
         """
-        bare = self.prompt(evidence, response, language, tag, self.short_context(evidence, tag), rubric=False)
-        base = self.tokens(bare)
+        base = self.tokens(render(self.short_context(evidence, tag)))
         room = length - base
         if room < 0:
             return "too_long"
@@ -143,12 +140,13 @@ class Lengthener:
                 tag,
                 Draws(*key, "place"),
             )
-            messages = self.prompt(evidence, response, language, tag, laid.text, rubric=False)
+            messages = render(laid.text)
             total = self.tokens(messages)
             if length - self._tolerance <= total <= length:
                 shift = str(messages[-1]["content"]).index(laid.text)
                 spans = tuple((start + shift, end + shift) for start, end in laid.evidence)
-                return Long(messages, total, spans, laid, (*own, *foreign), len(own), source.refused)
+                padding = (*own, *foreign)
+                return Long(messages, total, shift, spans, laid, padding, len(own), source.refused)
             expected = base + sum(piece.tokens for piece in (*own, *foreign))
             room = max(0, length - base - (total - expected))
         return "padding_ran_out"

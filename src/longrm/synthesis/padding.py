@@ -198,11 +198,13 @@ class Laid:
         text: All of it.
         evidence: Where the critical chunks stand, as (start, end) characters.
         depths: Share of the padding's tokens before each of them.
+        before: Chunks of the padding before the first of them.
     """
 
     text: str
     evidence: tuple[tuple[int, int], ...]
     depths: tuple[float, ...]
+    before: int = 0
 
 
 def lay(
@@ -251,7 +253,7 @@ def _scattered(critical: Sequence[str], padding: Sequence[Piece], depths: Sequen
         if at < len(padding):
             parts.append((padding[at].text, False))
     reached = tuple(_share(before[slot], before[-1]) for slot in slots)
-    return _joined(parts, reached)
+    return _joined(parts, reached, slots[0] if slots else 0)
 
 
 def _together(
@@ -277,16 +279,17 @@ def _together(
         BETWEEN.join(filter(None, parts)),
         tuple((start + shift, end + shift) for start, end in run.evidence),
         (reached,) * len(critical),
+        inside + outside,
     )
 
 
-def _joined(parts: Sequence[tuple[str, bool]], depths: tuple[float, ...]) -> Laid:
+def _joined(parts: Sequence[tuple[str, bool]], depths: tuple[float, ...], before: int = 0) -> Laid:
     evidence, at = [], 0
     for text, critical in parts:
         if critical:
             evidence.append((at, at + len(text)))
         at += len(text) + len(BETWEEN)
-    return Laid(BETWEEN.join(text for text, _ in parts), tuple(evidence), depths)
+    return Laid(BETWEEN.join(text for text, _ in parts), tuple(evidence), depths, before)
 
 
 def _nearest(sums: Sequence[int], wanted: float) -> int:

@@ -5,7 +5,6 @@ order, what became of it and where its rows end. Rows are written before the led
 ledger does not know of is cut off, so no row is lost or doubled, and the bytes are those of a run never killed.
 """
 
-import asyncio
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Request
 from longrm.config import Config
 from longrm.data import write_rows
 from longrm.data.files import raw_rows
@@ -43,18 +42,6 @@ class Asked(Protocol):
     async def ask(self, prompts: Sequence[Request]) -> list[Answer]:
         """Answers every request alone, in the same order."""
         ...
-
-
-class AskedWriter:
-    """Asks a `clients.Writer`, which blocks, in a thread of its own."""
-
-    def __init__(self, writer: Writer) -> None:
-        self.name = writer.name
-        self._writer = writer
-
-    async def ask(self, prompts: Sequence[Request]) -> list[Answer]:
-        """Answers every request alone, in the same order."""
-        return await asyncio.to_thread(self._writer.write, prompts) if prompts else []
 
 
 class Output(Config):
@@ -215,6 +202,7 @@ class Pipeline(Generic[Item]):
         *,
         total: int = 0,
         progress: Progress = silent,
+        note: Callable[[], str] = str,
     ) -> Tally:
         """Works on what the run folder, which must be open, does not hold yet.
 
@@ -225,6 +213,7 @@ class Pipeline(Generic[Item]):
             output: How rows are written.
             total: How many inputs there are, for the progress; 0 if unknown.
             progress: Told how many inputs are done.
+            note: What else to tell it then, such as what was spent.
 
         Raises:
             RunError: The inputs are not those that the ledger begins with, or the folder cannot be written.
@@ -236,7 +225,7 @@ class Pipeline(Generic[Item]):
         with ledger:
             tally, last = self._replay(ledger, stream)
             shards = Shards(folder.path / ROWS, output, last)
-            progress("inputs", tally.inputs, total)
+            progress("inputs", tally.inputs, total, note())
             while batch := list(islice(stream, output.batch)):
                 made = await self._work(batch)
                 assert [one.id for one in made] == [self._identity(item) for item in batch]
@@ -244,7 +233,7 @@ class Pipeline(Generic[Item]):
                 ledger.append(*entries)
                 for entry in entries:
                     tally.add(entry)
-                progress("inputs", tally.inputs, total)
+                progress("inputs", tally.inputs, total, note())
             shards.finish()
         tell_manifest(folder.path, provenance, tally)
         return tally

@@ -1,20 +1,40 @@
 """A second, independent opinion on a gold order that one metric has made."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
+from pydantic import Field, field_validator
+
+from longrm.clients import Completion, Request
+from longrm.config import Config
+from longrm.errors import RunError
+from longrm.judging.pointwise import Pointwise
 from longrm.synthesis.answers import Metric, metric_named
 from longrm.synthesis.documents import Document
+from longrm.synthesis.domains import DOMAINS, language_of
+from longrm.synthesis.models import Model
+from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.ranking import Item
 from longrm.synthesis.records import Candidate
+from longrm.types import Outcome, Query, as_messages
 
 Verdict = Literal["agrees", "disagrees", "undecided", "unchecked"]
 """Of the whole order of one item; "undecided" ties some of it, and contradicts none."""
 
-Check = Callable[[Document, Sequence[Candidate], Sequence[Item]], list[Verdict]]
-"""Says of every item of a document whether its order holds."""
+Checked = tuple[Document, Sequence[Candidate], Sequence[Item]]
+"""A document with all its candidates, and the items that were made of them."""
+
+Check = Callable[[Sequence[Checked]], list[list[Verdict]]]
+"""Says of every item of some documents whether its order holds."""
+
+_SCORE = r"\[\[(10|[0-9])\]\]"  # how the domains' prompts ask for it
+Answers = tuple[Document, Sequence[str]]
+Rate = Callable[[Sequence[Answers]], list[list[float | None]]]
+"""Rates answers to the questions of some documents: higher is better, None where there is no rating."""
 
 SECOND: Mapping[str, str] = MappingProxyType(
     {"rouge_l": "chrf", "token_f1": "chrf", "edit_similarity": "token_f1", "chrf": "token_f1"}
@@ -44,34 +64,92 @@ def by_metric(second: Mapping[str, str] = SECOND) -> Check:
     """
     checking: dict[str, Metric] = {name: metric_named(other) for name, other in second.items()}
 
-    def check(document: Document, candidates: Sequence[Candidate], items: Sequence[Item]) -> list[Verdict]:
-        metric = checking.get(document.metric)
-        if metric is None:
-            return ["unchecked"] * len(items)
-        wanted = sorted({at for item in items for at in item.candidates})
-        scores = {at: metric(candidates[at].text, document.answer) for at in wanted}
-        return [verdict_of([scores[at] for at in item.candidates]) for item in items]
+    def rate(asked: Sequence[Answers]) -> list[list[float | None]]:
+        return [[_rated(checking, document, text) for text in texts] for document, texts in asked]
+
+    return by_scores(rate)
+
+
+def by_scores(rate: Rate) -> Check:
+    """Checks by whatever rates every candidate alone; those that stand in no item are not rated."""
+
+    def check(some: Sequence[Checked]) -> list[list[Verdict]]:
+        wanted = [sorted({at for item in items for at in item.candidates}) for _, _, items in some]
+        rated = rate(
+            [
+                (document, [candidates[at].text for at in places])
+                for (document, candidates, _), places in zip(some, wanted, strict=True)
+            ]
+        )
+        scores = [dict(zip(*both, strict=True)) for both in zip(wanted, rated, strict=True)]
+        return [
+            [verdict_of(_known(item, of_document)) for item in items]
+            for (_, _, items), of_document in zip(some, scores, strict=True)
+        ]
 
     return check
 
 
-def by_scores(
-    rate: Callable[[Document, Sequence[str]], Sequence[float | None]],
-) -> Check:
-    """Checks by a judge that rates every candidate of a document alone, whatever it is.
+class JudgeCheck(Config):
+    """How a judge rates candidates for the second check: each alone, on the whole text, without the gold answer.
 
-    Args:
-        rate: One score an answer, higher is better; None where the judge gave none.
+    Attributes:
+        judge: The model.
+        domain: By whose rubric, a key of `synthesis.domains.DOMAINS`.
+        max_tokens: The most tokens of a judgment.
     """
 
-    def check(document: Document, candidates: Sequence[Candidate], items: Sequence[Item]) -> list[Verdict]:
-        wanted = sorted({at for item in items for at in item.candidates})
-        rated = rate(document, [candidates[at].text for at in wanted]) if wanted else []
-        scores = dict(zip(wanted, rated, strict=True))
-        verdicts = []
-        for item in items:
-            known = [score for at in item.candidates if (score := scores[at]) is not None]
-            verdicts.append(verdict_of(known if len(known) == len(item.candidates) else None))
-        return verdicts
+    judge: Model
+    domain: str = "qa_faithfulness"
+    max_tokens: int = Field(1024, ge=1)
 
-    return check
+    @field_validator("domain")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in DOMAINS:
+            near = get_close_matches(name, DOMAINS, n=1)
+            raise ValueError(f"did you mean '{near[0]}'?" if near else f"known: {', '.join(DOMAINS)}")
+        return name
+
+
+def by_judge(judge: Asked, settings: JudgeCheck) -> Check:
+    """Checks by a judge that reads the text itself: it may see truth that no metric beside a gold answer can.
+
+    Raises:
+        RunError: On checking: the judge could not be asked. What it answered is in its cache.
+    """
+    scores = Pointwise()
+
+    def rate(asked: Sequence[Answers]) -> list[list[float | None]]:
+        requests = [[_request(document, text, settings) for text in texts] for document, texts in asked]
+        completions = iter(asyncio.run(judge.ask([request for some in requests for request in some])))
+        return [[read(document, text, next(completions)) for text in texts] for document, texts in asked]
+
+    def read(document: Document, text: str, completion: Completion) -> float | None:
+        if completion.outcome is Outcome.ERROR:
+            raise RunError(
+                f"{judge.name} could not be asked about '{document.id}' ({completion.detail}); run the same "
+                "command again"
+            )
+        if completion.outcome is not Outcome.ANSWERED:
+            return None
+        reading = scores.parse(completion.text, Query(document.id, (), (as_messages(text, "assistant"),)))
+        return None if reading is None or reading.contradicted else reading.values[0]
+
+    return by_scores(rate)
+
+
+def _request(document: Document, text: str, settings: JudgeCheck) -> Request:
+    domain, language = DOMAINS[settings.domain], language_of(document.question)
+    prompt = domain.prompt(language, document.text, document.question, text, tag="", rubric=True)
+    return Request(as_messages(prompt, "user"), settings.max_tokens, verdict=_SCORE)
+
+
+def _rated(checking: Mapping[str, Metric], document: Document, text: str) -> float | None:
+    metric = checking.get(document.metric)
+    return None if metric is None else metric(text, document.answer)
+
+
+def _known(item: Item, scores: Mapping[int, float | None]) -> list[float] | None:
+    known = [score for at in item.candidates if (score := scores[at]) is not None]
+    return known if len(known) == len(item.candidates) else None

@@ -1,4 +1,4 @@
-"""How stage-1 rows are made: the settings of `longrm synthesize short-to-long`."""
+"""How contexts are judged short and learned long: settings of `longrm synthesize short-to-long` and `vote`."""
 
 from typing import Literal, Self
 
@@ -9,9 +9,13 @@ from longrm.synthesis.domains import DOMAINS
 
 
 class ShortToLong(Config):
-    """How stage-1 rows are made.
+    """How contexts are judged short and learned long.
 
     Attributes:
+        rows: "judgments" to imitate, each with a context of its own, for models that write; or "pairs", comparisons
+            of the answers to one question by the scores that they got, over one long context, for models that score.
+        judge_reads: "short", the critical chunks alone, as the paper has it; or "long", the padded context of the
+            row, which makes naive long data to compare with: judged by what a judge makes of a long context.
         domain: What is judged: a key of `domains.DOMAINS`.
         language: Of the instructions; "auto" takes the question's.
         lengths: Tokens of the prompts, as the target tokenizer counts them with its chat template; every row draws
@@ -33,9 +37,12 @@ class ShortToLong(Config):
         pool_documents: Documents that foreign chunks are drawn from.
         pool_chunks: Foreign chunks of each, and as many sentences.
         max_tokens: The most that a judge may write.
+        temperature: Of the judging; 0 takes the likeliest token each time.
         seed: Of all draws.
     """
 
+    rows: Literal["judgments", "pairs"] = "judgments"
+    judge_reads: Literal["short", "long"] = "short"
     domain: str = "qa_faithfulness"
     language: Literal["auto", "en", "zh"] = "auto"
     lengths: tuple[int, ...] = Field((4096,), min_length=1)
@@ -53,6 +60,7 @@ class ShortToLong(Config):
     pool_documents: int = Field(128, ge=1)
     pool_chunks: int = Field(16, ge=1)
     max_tokens: int = Field(1024, ge=1)
+    temperature: float = Field(0.0, ge=0)
     seed: int = 0
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from longrm.config import Config
 from longrm.data.chunking import words
 from longrm.judging.contradiction import names_another_score
 from longrm.synthesis.records import JudgmentRow
-from longrm.types import Comparison, Message, Response
+from longrm.types import Message
 
 UNPARSED = -1
 """What stands for a score that could not be read, in rows of the released format."""
@@ -229,32 +229,6 @@ def overlap(one: str, other: str) -> float:
 def read_vote(judge: str, score: float | None, text: str) -> Vote:
     """A vote, with what its own text says about its score."""
     return Vote(judge, score, text, None if score is None else names_another_score(text, score))
-
-
-def pair(
-    identity: str,
-    group: str,
-    prompt: Sequence[Message],
-    judged: Sequence[tuple[Response, Tally]],
-    settings: Voting,
-    metadata: Mapping[str, Any] | None = None,
-) -> Comparison | None:
-    """A comparison of two responses to one prompt by their consensus scores, the better one first.
-
-    Returns:
-        None where a response has no consensus, or the scores are less than `settings.least_gap` points apart. The
-        metadata hold the `margin` in points and both consensus `scores`.
-    """
-    (one, first), (other, second) = judged
-    if first.consensus is None or second.consensus is None:
-        return None
-    scores = first.consensus.score, second.consensus.score
-    margin = abs(scores[0] - scores[1])
-    if margin < settings.least_gap - _ROUNDING:
-        return None
-    responses = (one, other) if scores[0] > scores[1] else (other, one)
-    known = {"margin": margin, "consensus_scores": sorted(scores, reverse=True)}
-    return Comparison(identity, group, tuple(prompt), responses, (1, 2), {**(metadata or {}), **known})
 
 
 def judgment_row(

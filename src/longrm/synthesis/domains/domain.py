@@ -89,12 +89,16 @@ class Domain:
             blocks.get("context", ""),
             blocks["question"],
             wording.task,
-            _TAGGED[language].format(tag=tag) if tag else "",
+            self.about(language, tag) if tag else "",
             wording.rubric(language) if rubric else "",
             blocks["response"],
             _REQUEST[language],
         ]
         return "\n\n".join(filter(None, parts))
+
+    def about(self, language: Language, tag: str) -> str:
+        """Says that the question is about what stands between these tags."""
+        return _TAGGED[language].format(tag=tag)
 
     def texts(self) -> list[str]:
         """Everything that its prompts are made of, for their hash."""

@@ -1,0 +1,220 @@
+"""What an audit says, in the words and tables that both its text and its page show."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from longrm.auditing.result import FINDINGS, NOT_READ, Audit, Bias, Lengths
+from longrm.report.wording import plural, tokens
+
+_SHOWN = 12  # kinds of a count; the rest is summed up, and stands in the JSON
+_EXAMPLES = 3  # likewise
+_LEARNED = {"document": ("Rows by metric of the gold answer", "metric")}
+_SCORES = ("Scores of the judgments to learn", "score")
+_QUANTILES = {
+    "least": "0",
+    "5%": "0.05",
+    "25%": "0.25",
+    "median": "0.5",
+    "75%": "0.75",
+    "95%": "0.95",
+    "most": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One table.
+
+    Attributes:
+        title: What it shows.
+        note: What must be known to read it; may be empty.
+        columns: Heads of the columns, that of the rows' names first.
+        rows: A name, and the cells.
+        bars: One share from 0 to 1 a row, drawn as a bar; empty where there are none.
+    """
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    bars: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """One kind of finding that there was.
+
+    Attributes:
+        name: In two or three words.
+        what: In a sentence.
+        count: How often, with separators.
+        examples: The first of them.
+    """
+
+    name: str
+    what: str
+    count: str
+    examples: tuple[str, ...]
+
+
+def headline(found: Audit) -> str:
+    """What was read, in one sentence."""
+    kinds = ", ".join(plural(count, kind) for kind, count in found.kinds.items())
+    some = [kind for kind, finding in found.findings.items() if finding.count]
+    told = f"findings of {plural(len(some), 'kind')}" if some else "nothing odd found"
+    return f"{kinds} about {plural(found.groups, 'text')}: {told}"
+
+
+def facts(found: Audit) -> list[tuple[str, str]]:
+    """What is told in a line each: the format, what all rows share, and the run that made them."""
+    told = [("format", found.format)]
+    for name, counts in found.counts.items():
+        if len(counts) == 1:
+            told.append((name, next(iter(counts))))
+    origin = found.origin
+    if origin:
+        begun = f", begun {origin['started']}" if "started" in origin else ""
+        told.append(("made by", f"{origin['kind']}{begun}"))
+        told += [("made from", _source(source)) for source in origin.get("sources") or ()]
+        told += [(role, str(name)) for role, name in (origin.get("models") or {}).items()]
+        told += [(name, str(origin[name])) for name in ("seed",) if name in origin]
+    return told
+
+
+def odd(found: Audit) -> list[Odd]:
+    """Every kind of finding that there was."""
+    return [
+        Odd(_words(kind), FINDINGS[kind], tokens(one.count), tuple(one.examples[:_EXAMPLES]))
+        for kind, one in found.findings.items()
+        if one.count
+    ]
+
+
+def clean(found: Audit) -> str:
+    """What was looked for and not found; empty where everything was found."""
+    names = [_words(kind) for kind, one in found.findings.items() if not one.count]
+    return f"Looked for and not found: {', '.join(names)}." if names else ""
+
+
+def parts(found: Audit) -> tuple[Part, ...]:
+    """All tables of an audit, those without a row left out."""
+    only_documents = [*found.kinds] == ["document"]
+    learned, head = _LEARNED["document"] if only_documents else _SCORES
+    every = [
+        *(_lengths(name, measured) for name, measured in found.lengths.items()),
+        *_buckets(found),
+        _biases(found),
+        _places(found),
+        _depths(found),
+        *(
+            _count(f"Rows by {name}", counts, name)
+            for name, counts in found.counts.items()
+            if len(counts) > 1
+        ),
+        _count(
+            learned, {} if [*found.labels] == [NOT_READ] else found.labels, head
+        ),  # answers, not judgments
+        *_steps(found),
+    ]
+    return tuple(part for part in every if part.rows)
+
+
+def _words(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    path = f" at {source['path']}" if source.get("path") else ""
+    return f"{source.get('name', 'unnamed')}{path}, license: {source.get('license', 'not told')}"
+
+
+def _lengths(name: str, measured: Mapping[str, Lengths]) -> Part:
+    rows = [
+        ("texts", *(tokens(lengths.texts) for lengths in measured.values())),
+        ("tokens", *(tokens(lengths.total) for lengths in measured.values())),
+    ]
+    for head, share in _QUANTILES.items():
+        rows.append((head, *(tokens(lengths.quantiles[share]) for lengths in measured.values())))
+    note = "Of the bare text: a chat template adds to it."
+    return Part(f"Lengths in tokens, measured by {name}", note, ("", *measured), tuple(rows))
+
+
+def _buckets(found: Audit) -> Iterator[Part]:
+    for name, measured in found.lengths.items():
+        buckets = measured["prompts"].buckets
+        most = max(buckets.values(), default=1)
+        rows = [(f"up to {tokens(size)}", tokens(count)) for size, count in buckets.items()]
+        bars = tuple(count / most for count in buckets.values())
+        yield Part(f"Prompts by length, measured by {name}", "", ("tokens", "rows"), tuple(rows), bars)
+
+
+def _depths(found: Audit) -> Part:
+    depths = found.depths
+    if not depths.known:
+        return Part("", "", (), ())
+    most = max(depths.tenths)
+    rows = [
+        (f"{place / 10:.1f} to {(place + 1) / 10:.1f}", tokens(count))
+        for place, count in enumerate(depths.tenths)
+    ]
+    even = ""
+    if depths.even is not None:
+        chance = "less than 0.001" if depths.even < 0.001 else f"{depths.even:.3f}"
+        even = f" Were depths drawn evenly, they would spread as unevenly as this with a probability of {chance}."
+    known = f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
+    note = f"0 is the start and 1 the end of the context; {known}"
+    bars = tuple(count / most for count in depths.tenths)
+    return Part("Evidence by depth", note + even, ("depth", "pieces"), tuple(rows), bars)
+
+
+def _biases(found: Audit) -> Part:
+    told = (("listed first", found.first), ("the longer one", found.longer))
+    rows = [(name, *_cells(bias)) for name, bias in told if bias.value is not None]
+    return Part(
+        "The better response is …",
+        "95% intervals (bootstrap over texts); a share that excludes chance helps a judge that reads nothing.",
+        ("", "share", "95% interval", "chance", "n"),
+        tuple(rows),
+    )
+
+
+def _places(found: Audit) -> Part:
+    most = max(found.places.values(), default=1)
+    rows = [(str(place), tokens(count)) for place, count in found.places.items()]
+    bars = tuple(count / most for count in found.places.values())
+    return Part("Best response by its place in the list", "", ("place", "rows"), tuple(rows), bars)
+
+
+def _cells(bias: Bias) -> tuple[str, ...]:
+    assert bias.value is not None, "nothing was measured"
+    assert bias.chance is not None, "what was measured has a chance level"
+    interval = "" if bias.low is None or bias.high is None else f"{bias.low:.2f} to {bias.high:.2f}"
+    return f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)
+
+
+def _count(title: str, counts: Mapping[str, int], head: str) -> Part:
+    ordered = list(counts.items())
+    shown = ordered if len(ordered) <= _SHOWN else ordered[: _SHOWN - 1]
+    rows = [(tokens(int(name)) if name.isdecimal() else name, tokens(count)) for name, count in shown]
+    if len(shown) < len(ordered):
+        rest = sum(count for _, count in ordered[len(shown) :])
+        rows.append((f"{len(ordered) - len(shown)} others", tokens(rest)))
+    most = max(counts.values(), default=1)
+    bars = tuple(count / most for _, count in shown) + (0.0,) * (len(rows) - len(shown))
+    return Part(title, "", (head, "rows"), tuple(rows), bars)
+
+
+def _steps(found: Audit) -> Iterator[Part]:
+    """What the run that made the rows took in, kept and dropped, by its manifest."""
+    steps = (found.origin.get("counts") or {}).get("steps")
+    if not isinstance(steps, Mapping) or not steps:
+        return
+    rows = [(name, tokens(step["in"]), tokens(step["kept"])) for name, step in steps.items()]
+    yield Part("Steps of the run that made it, by its manifest", "", ("step", "in", "kept"), tuple(rows))
+    dropped = [
+        (f"{name}: {why}", tokens(count))
+        for name, step in steps.items()
+        for why, count in step["dropped"].items()
+    ]
+    yield Part("Dropped on the way, by its manifest", "", ("step and reason", "dropped"), tuple(dropped))

@@ -1,0 +1,67 @@
+"""`longrm audit`."""
+
+import shutil
+from pathlib import Path
+
+import click
+
+from longrm.cli.options import print_json, resolve, set_option
+
+
+@click.command("audit", short_help="Tell what is in a data set and what is wrong with it.")
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write it as one HTML page, too."
+)
+@click.option(
+    "--tokenizer",
+    "tokenizers",
+    multiple=True,
+    help="Measures lengths: words, or a tokenizer's file, folder or Hub id; repeatable.",
+)
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="NAME:PATH",
+    help="A benchmark that the rows must not share text with; repeatable.",
+)
+@click.option("--format", "row_format", help="The rows' format; told by their columns if not given.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
+@set_option("near=0.9")
+def command(
+    path: str,
+    as_json: bool,
+    html: Path | None,
+    tokenizers: tuple[str, ...],
+    against: tuple[str, ...],
+    row_format: str | None,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+) -> None:
+    """Counts and lengths, biases, duplicates, leakage and unreadable rows of a data set.
+
+    \b
+    longrm audit rows.jsonl --html audit.html
+    longrm audit runs/stage1 --tokenizer MODEL --against leval:FOLDER
+    longrm audit long-rewardbench:FOLDER --json
+
+    PATH is a file or folder of comparisons, judgments, demonstrations or documents in any format that longrm
+    reads, a folder that `longrm synthesize` wrote, L-Eval's folder, or a benchmark's NAME:PATH. What is found is
+    told and is no failure: the exit status is 0.
+    """
+    from longrm.auditing import Auditing, as_html, as_text, audit
+    from longrm.cli.progress import progress
+    from longrm.runs.folder import write_file
+
+    flags = {"tokenizers": list(tokenizers) or None, "against": list(against) or None, "format": row_format}
+    settings = resolve(Auditing, config_file, assignments, flags)
+    with progress() as report:
+        found = audit(path, settings, progress=report)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        click.echo(as_text(found, shutil.get_terminal_size().columns), nl=False)
+    if html is not None:
+        write_file(html, as_html(found))
+        click.echo(f"Wrote {html}", err=as_json)

@@ -1,0 +1,201 @@
+"""`longrm synthesize`."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from longrm.cli.options import print_json, resolve, run_options
+from longrm.cli.progress import progress
+
+
+@click.group("synthesize", short_help="Make training data and benchmarks from documents of your own.")
+def command() -> None:
+    """Makes data from documents with questions and gold answers; every kind of data is a subcommand.
+
+    A recipe in TOML goes in, a run folder comes out. rows/ holds the data, which train and evaluate read as they
+    are; manifest.json tells sources, models, prompts, cost, and what every step kept and dropped. A killed run
+    continues with the same command, and pays for no answer twice.
+    """
+
+
+_THEN_PAIRS = (
+    "train on them with: longrm train bradley-terry --config rm.toml --set data.path={out}/rows --out RUN"
+)
+
+
+def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a subcommand; the decorated function is its help, and `then` what to do with the result."""
+
+    def make(told: Callable[..., None]) -> click.Command:
+        def work(out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
+            module = importlib.import_module(f"longrm.synthesis.runs.{name.replace('-', '_')}")
+            recipe = resolve(module.RECIPE, config_file, assignments)
+            with progress() as report:
+                manifest = module.run(recipe, out, progress=report)
+            if as_json:
+                print_json(manifest)
+            else:
+                _tell(manifest, out, _THEN_PAIRS if getattr(recipe, "rows", "") == "pairs" else then)
+
+        work.__doc__ = told.__doc__
+        options = run_options("Run folder; the same command continues what is there.")
+        return command.command(name, short_help=short_help)(options(work))
+
+    return make
+
+
+@_kind(
+    "responses",
+    "Let models answer, so that there are answers of all grades.",
+    "judge them with: longrm synthesize short-to-long, vote or benchmark, --set candidates.path={out}",
+)
+def responses() -> None:
+    """Lets models answer questions about documents whose contexts are perturbed: candidates of graded quality.
+
+    \b
+    longrm synthesize responses --config responses.toml --out runs/responses
+
+    \b
+    # responses.toml
+    [documents]
+    path = "documents.jsonl"                       # context, question, answer
+    [[writers]]
+    model = "openai:http://127.0.0.1:8000/v1#NAME"
+    [[plans]]                                      # every writer answers under every plan
+    [[plans]]
+    perturbations = [{name = "drop_clues", p = 0.5}]
+    """
+
+
+@_kind(
+    "short-to-long",
+    "Judge answers on the short context, to learn it on the long one: stage 1.",
+    "train on them with: longrm train sft --config sft.toml --set data.path={out}/rows --out RUN",
+)
+def short_to_long() -> None:
+    """Judges answers on the chunks that decide, and pads the same prompts to long contexts: demonstrations.
+
+    \b
+    longrm synthesize short-to-long --config stage1.toml --out runs/stage1
+
+    \b
+    # stage1.toml
+    domain = "qa_faithfulness"
+    lengths = [4096, 8192, 16384]
+    tokenizer = "MODEL"                            # the one that will be trained
+    documents = {path = "documents.jsonl"}
+    candidates = {path = "runs/responses"}
+    judge = {model = "openai:http://127.0.0.1:8000/v1#NAME"}
+    """
+
+
+@_kind(
+    "vote",
+    "What most of several judges say, against what the others say: stage 2.",
+    "prefer them with: longrm train preference --config logo.toml --set data.path={out}/rows --out RUN",
+)
+def vote() -> None:
+    """Lets several judges score every answer alone, on the short context; the largest agreement decides.
+
+    A row holds the long prompt, the judgment of the consensus, and those that it outvoted. Or rows = "pairs": answers
+    ordered by their consensus scores, for models that score.
+
+    \b
+    longrm synthesize vote --config stage2.toml --out runs/stage2
+
+    \b
+    # stage2.toml
+    lengths = [4096, 8192, 16384]
+    tokenizer = "MODEL"
+    documents = {path = "documents.jsonl"}
+    candidates = {path = "runs/responses"}
+    judges = [
+        {model = "openai:http://127.0.0.1:8000/v1#ONE"},
+        {model = "openai:http://127.0.0.1:8001/v1#TWO"},
+        {model = "openai:http://127.0.0.1:8002/v1#THREE"},
+    ]
+    """
+
+
+@_kind(
+    "benchmark",
+    "Pairs and best-of-N in the schema of Long-RewardBench.",
+    "judge it with: longrm evaluate --model MODEL --bench long-rewardbench:{out} --out RUN",
+)
+def benchmark() -> None:
+    """Scores candidates beside the gold answers and makes pairs and rankings, balanced over tasks and lengths.
+
+    A second, independent check of every order keeps out what it contradicts. README.md is the data card.
+
+    \b
+    longrm synthesize benchmark --config benchmark.toml --out my-benchmark
+
+    \b
+    # benchmark.toml
+    documents = {path = "documents.jsonl"}         # rows with task and metric, too
+    candidates = {path = "runs/responses", unwritten = true}
+    """
+
+
+@_kind(
+    "distill",
+    "The best of a model's answers, by a reward model: demonstrations.",
+    "train on them with: longrm train sft --config sft.toml --set data.path={out}/rows --out RUN",
+)
+def distill() -> None:
+    """Draws several answers to every prompt and keeps the one that a reward model likes best.
+
+    \b
+    longrm synthesize distill --config distill.toml --out runs/distilled
+
+    \b
+    # distill.toml
+    documents = {path = "documents.jsonl"}
+    policy = {model = "openai:http://127.0.0.1:8000/v1#NAME"}
+    reward_model = "runs/long/model"               # whatever longrm evaluate --model takes
+    """
+
+
+def _tell(manifest: Mapping[str, Any], out: Path, then: str) -> None:
+    """What every step kept, why it dropped the rest, what it cost, and what to do next."""
+    from longrm.synthesis.pipeline import ROWS
+
+    counts = manifest["counts"]
+    for step, found in counts["steps"].items():
+        dropped = ", ".join(
+            f"{count:,} {reason.replace('_', ' ')}" for reason, count in found["dropped"].items()
+        )
+        click.echo(
+            f"{step}: {found['kept']:,} of {found['in']:,} kept{f'; dropped: {dropped}' if dropped else ''}"
+        )
+    for model, spent in manifest.get("spending", {}).items():
+        cost = f", {spent['cost']:.2f} spent" if spent["cost"] else ""
+        read, written = spent["prompt_tokens"], spent["completion_tokens"]
+        click.echo(
+            f"{model}: {spent['answers']:,} answers, {read:,} tokens read and {written:,} written{cost}"
+        )
+    if "agreement" in manifest:
+        click.echo(_agreement(manifest["agreement"]))
+    where = out / ROWS if (out / ROWS).is_dir() else out
+    click.echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs lie in {where}")
+    if counts["rows"]:
+        told = then.format(out=out)
+        click.echo(told[0].upper() + told[1:])
+
+
+def _agreement(found: Mapping[str, Any]) -> str:
+    """How much the judges agree, in one line."""
+    alpha, pairwise = found["krippendorff_alpha"], found["pairwise"]
+    told = [
+        f"{name} {value['value']:{form}}"
+        + (f" [{value['low']:{form}}, {value['high']:{form}}]" if value["low"] is not None else "")
+        for name, value, form in (("alpha", alpha, ".2f"), ("the same score by two judges", pairwise, ".1%"))
+        if value["value"] is not None
+    ]
+    chance = (
+        "; not shown to exceed what chance gives" if alpha["low"] is not None and alpha["low"] <= 0 else ""
+    )
+    return f"agreement of the judges: {', '.join(told) or 'not defined, for no two scored the same answer'}{chance}"

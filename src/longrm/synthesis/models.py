@@ -1,0 +1,246 @@
+"""The models that a pipeline asks: settings, how they are reached, and what they cost."""
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from longrm.clients import Completion, Request, Writer
+from longrm.clients.openai import OpenAIClient, split_address
+from longrm.clients.settings import Remote
+from longrm.config import Config
+from longrm.errors import ConfigError
+from longrm.reward_models.simulated import Rates
+from longrm.runs.logs import Log
+from longrm.synthesis.pipeline import Asked
+from longrm.synthesis.simulated import Knowledge, Simulated
+
+SPENDING, CACHE = "spending.jsonl", "completions.sqlite"
+_MILLION = 1e6
+_REMOTE = ("tokenizer", "extra", "json_schema")
+
+
+class Price(Config):
+    """What a model costs.
+
+    Attributes:
+        prompt: For a million tokens read.
+        completion: For a million tokens written.
+    """
+
+    prompt: float = Field(0.0, ge=0)
+    completion: float = Field(0.0, ge=0)
+
+
+class Model(Config):
+    """A model that is asked.
+
+    Attributes:
+        model: `openai:URL#NAME` for an OpenAI-compatible endpoint, a folder or Hub id of a causal language model, or
+            `simulated:RATES`, which reads our prompts and errs at stated rates, such as `simulated:0.1` or
+            `simulated:error=0.1,misformat=0.05,disagreement=0.1,per_doubling=0.02`.
+        name: What rows and manifest call it; by default what stands in `model`, without the URL.
+        also: More URLs behind which the same model is served; requests are dealt over all by their content.
+        remote: How an endpoint is reached. Answers are kept in the run folder unless `remote.cache` names a file.
+        price: What an endpoint costs, in the currency that you think in.
+    """
+
+    model: str
+    name: str = ""
+    also: tuple[str, ...] = ()
+    remote: Remote = Remote()
+    price: Price = Price()
+
+    @property
+    def called(self) -> str:
+        """What rows and manifest call it."""
+        if self.name:
+            return self.name
+        return self.model.rpartition("#")[2] if self.model.startswith("openai:") else self.model
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """One answer that was paid for, a line of `spending.jsonl`; answers from the cache are in none.
+
+    Attributes:
+        model: What wrote it.
+        prompt_tokens: Tokens read; None where the server does not say.
+        completion_tokens: Tokens written; likewise.
+    """
+
+    model: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
+@dataclass
+class Account:
+    """What one model was asked and cost, in all processes of a run.
+
+    Attributes:
+        answers: Answers that were paid for.
+        prompt_tokens: Tokens read.
+        completion_tokens: Tokens written.
+        cost: At the prices of the settings.
+    """
+
+    answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+
+class Spending:
+    """Adds up what the models of a run cost. Make it with `asked_models`.
+
+    Args:
+        log: Where every paid answer is noted; open.
+        prices: By the model's name.
+    """
+
+    def __init__(self, log: Log[Paid], prices: Mapping[str, Price]) -> None:
+        self._log, self._prices = log, prices
+        self._lock = threading.Lock()
+        self.accounts = {name: Account() for name in prices}
+        for paid in log:
+            self._add(paid)
+
+    def pay(self, model: str, completion: Completion) -> None:
+        """Notes an answer; may be called from any thread."""
+        paid = Paid(model, completion.prompt_tokens, completion.completion_tokens)
+        with self._lock:
+            self._log.append(paid)
+            self._add(paid)
+
+    def note(self) -> str:
+        """What was spent, in a few words; nothing where no endpoint was asked."""
+        with self._lock:
+            accounts = [*self.accounts.values()]
+        answers = sum(account.answers for account in accounts)
+        tokens = sum(account.prompt_tokens + account.completion_tokens for account in accounts)
+        cost = sum(account.cost for account in accounts)
+        told = [f"{answers:,} answers", f"{tokens:,} tokens", *([f"{cost:.2f} spent"] if cost else [])]
+        return ", ".join(told) if answers else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the manifest has it, by model."""
+        return {
+            name: {
+                "answers": account.answers,
+                "prompt_tokens": account.prompt_tokens,
+                "completion_tokens": account.completion_tokens,
+                "cost": round(account.cost, 6),
+            }
+            for name, account in self.accounts.items()
+            if account.answers
+        }
+
+    def _add(self, paid: Paid) -> None:
+        account, price = (
+            self.accounts.setdefault(paid.model, Account()),
+            self._prices.get(paid.model, Price()),
+        )
+        read, written = paid.prompt_tokens or 0, paid.completion_tokens or 0
+        account.answers += 1
+        account.prompt_tokens += read
+        account.completion_tokens += written
+        account.cost += (read * price.prompt + written * price.completion) / _MILLION
+
+
+class AskedModel:
+    """A model behind one or several writers, which block: each is asked in a thread of its own.
+
+    Args:
+        name: What rows and manifest call it.
+        writers: The same model; what a request says decides which of them answers it.
+    """
+
+    def __init__(self, name: str, writers: Sequence[Writer]) -> None:
+        self.name = name
+        self._writers = writers
+
+    async def ask(self, prompts: Sequence[Request]) -> list[Completion]:
+        """Answers every request alone, in the same order."""
+        dealt: list[list[int]] = [[] for _ in self._writers]
+        for number, request in enumerate(prompts):
+            dealt[self._place(request)].append(number)
+        shares = [(writer, own) for writer, own in zip(self._writers, dealt, strict=True) if own]
+        answered = await asyncio.gather(
+            *(asyncio.to_thread(writer.write, [prompts[number] for number in own]) for writer, own in shares)
+        )
+        found = {
+            number: answer
+            for (_, own), answers in zip(shares, answered, strict=True)
+            for number, answer in zip(own, answers, strict=True)
+        }
+        return [found[number] for number in range(len(prompts))]
+
+    def _place(self, request: Request) -> int:
+        if len(self._writers) == 1:
+            return 0
+        text = json.dumps([*request.messages, request.seed])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % len(self._writers)
+
+
+@contextmanager
+def asked_models(
+    models: Sequence[Model], folder: Path, *, knowledge: Knowledge, seed: int
+) -> Iterator[tuple[list[Asked], Spending]]:
+    """Opens models for a run, in their order, and the account of what they cost.
+
+    Args:
+        models: Which.
+        folder: The run's, for the cache of answers and the account.
+        knowledge: What simulated models know.
+        seed: Of simulated models' draws.
+
+    Raises:
+        ConfigError: Two models have one name, or a model's settings are none.
+        ModelError: A local model cannot be loaded.
+    """
+    names = [model.called for model in models]
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise ConfigError(f"two models are called '{doubled}'; give one of them another `name`")
+    with Log(folder / SPENDING, Paid) as log:
+        spending = Spending(log, {model.called: model.price for model in models})
+        yield [_opened(model, folder, spending, knowledge, seed) for model in models], spending
+
+
+def defining(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a model's settings, those that may change what it answers: not how it is reached, nor what it costs."""
+    kept = {key: value for key, value in model.items() if key not in ("also", "price", "remote")}
+    remote = {key: value for key, value in model.get("remote", {}).items() if key in _REMOTE}
+    return {**kept, "remote": remote}
+
+
+def _opened(model: Model, folder: Path, spending: Spending, knowledge: Knowledge, seed: int) -> Asked:
+    kind, _, rest = model.model.partition(":")
+    if model.also and kind != "openai":
+        raise ConfigError(f"'{model.model}' has no other URLs: `also` goes with openai:URL#NAME")
+    if kind == "simulated":
+        return Simulated(Rates.parse(rest), model.called, seed, knowledge)
+    if kind == "openai":
+        return AskedModel(model.called, _clients(model, rest, folder, partial(spending.pay, model.called)))
+    from longrm.modeling.generation import LocalWriter  # imported late: all else works without torch
+
+    return AskedModel(model.called, [LocalWriter.load(model.model)])
+
+
+def _clients(
+    model: Model, address: str, folder: Path, paid: Callable[[Completion], None]
+) -> list[OpenAIClient]:
+    url, name = split_address(address)
+    remote = model.remote
+    if remote.cache is None:
+        remote = remote.model_copy(update={"cache": str(folder / CACHE)})
+    return [OpenAIClient(each, name, remote, paid=paid) for each in (url, *model.also)]

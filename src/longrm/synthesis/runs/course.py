@@ -1,0 +1,109 @@
+"""What the runs of all pipelines share: the folder, the models and what they cost, the manifest."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from longrm.config import Config
+from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
+from longrm.runs.progress import Progress
+from longrm.synthesis.models import Model, asked_models, defining
+from longrm.synthesis.pipeline import Asked, Made, Output, Pipeline, Provenance
+from longrm.synthesis.simulated import Knowledge
+
+Item = TypeVar("Item")
+Work = Callable[[Sequence[Item]], Awaitable[Sequence[Made]]]
+
+
+class Recipe(Config):
+    """What every recipe says.
+
+    Attributes:
+        output: How rows are written.
+    """
+
+    output: Output = Output()
+
+    @classmethod
+    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """All that may change a row: not how a model is reached, what it costs, or how many inputs go together."""
+        kept = {name: _defining(value) for name, value in settings.items()}
+        kept["output"] = {
+            name: value for name, value in settings.get("output", {}).items() if name != "batch"
+        }
+        return kept
+
+
+@dataclass(frozen=True)
+class Course(Generic[Item]):
+    """A run of a pipeline.
+
+    Attributes:
+        kind: Which subcommand.
+        recipe: Its settings.
+        items: Reads all inputs anew, always in the same order.
+        identity: Tells inputs apart.
+        models: All models that are asked, by what they do.
+        sources: For the manifest, as `Provenance` has them.
+        prompts: For the manifest, likewise.
+        seed: Of all draws.
+    """
+
+    kind: str
+    recipe: Recipe
+    items: Callable[[], Iterable[Item]]
+    identity: Callable[[Item], str]
+    models: Mapping[str, Model]
+    sources: Sequence[Mapping[str, str]]
+    prompts: Mapping[str, str]
+    seed: int
+
+    def take(
+        self,
+        out: Path,
+        prepare: Callable[[RunFolder, Mapping[str, Asked]], tuple[Work[Item], int]],
+        progress: Progress,
+    ) -> dict[str, Any]:
+        """Runs in the folder `out`, continuing what is there.
+
+        Args:
+            out: The run folder.
+            prepare: Given the open folder and the models by what they do, returns the pipeline's work and how many
+                inputs there are.
+            progress: Told how many are done, and what was spent.
+
+        Returns:
+            The manifest.
+        """
+        knowledge = Knowledge(max(4096, 2 * self.recipe.output.batch))
+        models = [*self.models.values()]
+        with (
+            RunFolder(out, f"synthesis of {self.kind}", self.recipe) as folder,
+            asked_models(models, out, knowledge=knowledge, seed=self.seed) as (asked, spending),
+        ):
+            work, total = prepare(folder, dict(zip(self.models, asked, strict=True)))
+            names = {role: model.called for role, model in self.models.items()}
+            run = Pipeline[Item](self.identity, work).run(
+                folder,
+                knowledge.watching(self.items()),
+                Provenance(self.sources, self.seed, self.prompts, names),
+                self.recipe.output,
+                total=total,
+                progress=progress,
+                note=spending.note,
+            )
+            asyncio.run(run)
+            manifest = read_manifest(out) | {"spending": spending.to_dict()}
+            write_json(out / MANIFEST, manifest)
+        return manifest
+
+
+def _defining(value: Any) -> Any:
+    """A model's settings without those that change no answer; lists of models likewise, all else as it is."""
+    if isinstance(value, Mapping) and "model" in value:
+        return defining(value)
+    if isinstance(value, list):
+        return [_defining(item) for item in value]
+    return value

@@ -1,0 +1,68 @@
+"""`longrm synthesize short-to-long`: stage 1."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from longrm.runs.folder import RunFolder
+from longrm.runs.progress import Progress, silent
+from longrm.synthesis.casework import gather_pool, prompt_hashes
+from longrm.synthesis.inputs import Inputs
+from longrm.synthesis.models import Model
+from longrm.synthesis.pipeline import Asked
+from longrm.synthesis.records import Source
+from longrm.synthesis.runs.course import Course, Recipe, Work
+from longrm.synthesis.short_to_long import Synthesizer
+from longrm.synthesis.short_to_long_settings import ShortToLong
+from longrm.worlds.words import load_tokenizer
+
+
+class ShortToLongRecipe(Recipe, Inputs, ShortToLong):
+    """Settings of `longrm synthesize short-to-long`.
+
+    Attributes:
+        judge: Scores answers, and says whether passages suffice where settings ask a judge.
+        finder: Names the critical chunks where `find = "model"`; by default the judge.
+        tokenizer: The target tokenizer, a folder, file or Hub id: that of the model that will be trained. "words"
+            counts words and punctuation marks.
+    """
+
+    judge: Model
+    finder: Model | None = None
+    tokenizer: str = "words"
+
+
+RECIPE = ShortToLongRecipe
+
+
+def run(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = silent) -> dict[str, Any]:
+    """Writes stage-1 rows into the run folder `out`, continuing what is there.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConfigError: The settings are at odds.
+        DataError: A document or candidate cannot be read.
+        ModelError: A model or the tokenizer cannot be loaded or reached.
+        RunError: The folder holds something else, or a model could not be asked.
+    """
+    tokenizer = load_tokenizer(recipe.tokenizer)
+    models = {"judge": recipe.judge} | ({"finder": recipe.finder} if recipe.finder is not None else {})
+
+    def prepare(_: RunFolder, asked: Mapping[str, Asked]) -> tuple[Work[Source], int]:
+        pool = gather_pool(recipe.documents.read(), tokenizer, recipe)
+        synthesizer = Synthesizer(recipe, tokenizer, pool, asked["judge"], asked.get("finder"))
+        return synthesizer.work, sum(1 for _ in recipe.documents.read())
+
+    course = Course[Source](
+        "short-to-long",
+        recipe,
+        recipe.sources,
+        lambda source: source.document.id,
+        models,
+        recipe.provenance(),
+        prompt_hashes(recipe),
+        recipe.seed,
+    )
+    return course.take(out, prepare, progress)

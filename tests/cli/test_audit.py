@@ -1,0 +1,114 @@
+import json
+import random
+
+import pytest
+from click.testing import CliRunner
+
+from longrm.cli.main import cli
+from longrm.errors import LongRMError
+from longrm.runs.folder import MANIFEST
+
+pytest.importorskip("datasketch")
+
+
+def longrm(*arguments, columns=80):
+    """Runs the command in this process."""
+    given = ["audit", *map(str, arguments)]
+    return CliRunner().invoke(cli, given, prog_name="longrm", env={"COLUMNS": str(columns)})
+
+
+def text(seed, count=60):
+    random_ = random.Random(seed)
+    return " ".join(f"w{random_.randrange(10_000)}" for _ in range(count))
+
+
+def row(number, **more):
+    return {
+        "id": f"row {number}",
+        "prompt": f"{text(number)}\n\nWhat is {text(-number, 9)}?",
+        "responses": [f"yes {number}", f"no {number}"],
+        "ranks": [1, 2],
+        **more,
+    }
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_text_fits_the_terminal_and_tells_what_is_wrong(put, columns):
+    path = put("rows.jsonl", *map(row, range(12)), row(3) | {"id": "again"})
+    done = longrm(path, "--html", path.parent / "audit.html", columns=columns)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert "! exact duplicates: 1" in lines
+    assert "  - again repeats row 3" in lines
+    assert max(len(line) for line in lines if str(path.parent) not in line) <= columns
+    page = (path.parent / "audit.html").read_text()
+    assert "again repeats row 3" in page
+    assert "default-src 'none'" in page
+    assert not any(mark in page for mark in ("<script", "src=", "@import", "url("))
+    assert page.rstrip().endswith("</html>")
+    assert "rows: " in done.stderr  # progress, which the audit itself is not mixed with
+
+
+def test_json_is_one_object_and_flags_change_settings(put):
+    path = put("rows.jsonl", *map(row, range(3)))
+    bench = put("bench.jsonl", row(1))
+    config = path.parent / "audit.toml"
+    config.write_text("near = 0.9\nshingle = 3\n")
+    done = longrm(
+        path, "--json", "--tokenizer", "words", "--against", f"file:{bench}", "--config", config, "--set", "shingle=4"
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert found["settings"] | {"near": 0.9, "shingle": 4, "tokenizers": ["words"]} == found["settings"]
+    assert [*found["lengths"]] == ["words"]
+    assert found["findings"]["leaked_contexts"]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.jsonl"], "no such file or folder"),
+        (["{odd}"], "of no known format"),
+        (["{good}", "--against", "levall:x"], "did you mean 'leval:PATH'"),
+        (["{odd}", "--set", "nere=0.9"], "did you mean 'near'"),
+        (["{good}", "--html", "{good}/audit.html"], "cannot write"),
+    ],
+)
+def test_a_fault_is_one_line(put, arguments, said):
+    places = {"good": put("good.jsonl", row(1)), "odd": put("odd.jsonl", {"color": "red"})}
+    error = longrm(*(argument.format(**places) for argument in arguments)).exception
+    assert isinstance(error, LongRMError), error
+    assert said in str(error)
+    assert "\n" not in str(error)
+
+
+def run_folder(put, counted=2, **manifest):
+    rows = put("run/rows/rows-00000.jsonl", row(1), row(2))
+    steps = {"judgment": {"in": 5, "kept": counted, "dropped": {"unparsed": 5 - counted}}}
+    told = {
+        "kind": "synthesis of vote",
+        "sources": [{"name": "mine", "license": "mit", "path": "documents.jsonl"}],
+        "models": {"judge 1": "a judge"},
+        "seed": 7,
+        "counts": {"inputs": 1, "rows": counted, "steps": steps},
+    }
+    (rows.parents[1] / MANIFEST).write_text(json.dumps(told | manifest))
+    put("run/ledger.jsonl", {"id": "1"})
+    return rows.parents[1]
+
+
+def test_a_run_folder_is_its_rows_and_its_manifest(put):
+    said = longrm(run_folder(put)).stdout
+    assert "2 comparisons about 2 texts: nothing odd found" in said
+    for told in (
+        "synthesis of vote",
+        "mine at documents.jsonl, license: mit",
+        "a judge",
+        "judgment: unparsed",
+    ):
+        assert told in said
+    off = json.loads(longrm(run_folder(put, counted=4), "--json").stdout)
+    assert off["findings"]["rows_not_as_counted"]["count"] == 2
+    unfinished = json.loads(longrm(run_folder(put, counts=None), "--json").stdout)
+    assert unfinished["findings"]["unfinished_run"]["count"] == 1
+    assert unfinished["origin"]["seed"] == 7

@@ -1,0 +1,81 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from longrm.cli.main import cli
+from longrm.data import read_demonstrations
+from longrm.errors import ConfigError, RunError
+from longrm.runs.folder import read_manifest
+from longrm.synthesis.records import read_candidates
+
+RESPONSES = """
+documents = {path = "w.jsonl", format = "comparisons", license = "Apache-2.0"}
+[[writers]]
+model = "simulated:0.2"
+name = "careless"
+[[plans]]
+[[plans]]
+perturbations = [{name = "drop_clues", p = 1}]
+"""
+STAGE_1 = """
+lengths = [512, 768]
+find = "given"
+documents = {path = "w.jsonl", format = "comparisons"}
+candidates = {path = "responses"}
+judge = {model = "simulated:misformat=0.2"}
+"""
+
+
+@pytest.fixture
+def recipes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("world", "records", "--length", "200", "--n", "20", "--out", "w.jsonl")
+    (tmp_path / "responses.toml").write_text(RESPONSES)
+    (tmp_path / "stage1.toml").write_text(STAGE_1)
+    return tmp_path
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
+
+
+def test_from_documents_to_demonstrations(recipes):
+    assert (
+        "40 rows from 20 inputs"
+        in run("synthesize", "responses", "--config", "responses.toml", "--out", "responses").output
+    )
+    found = [*read_candidates(recipes / "responses" / "rows")]
+    assert {candidate.perturbation for candidate in found} == {"", "drop_clues"}
+    arguments = ("synthesize", "short-to-long", "--config", "stage1.toml", "--out", "stage1")
+    done = run(*arguments)
+    rows = [row.demonstration for row in read_demonstrations("stage1/rows")]
+    assert f"{len(rows)} rows from 20 inputs lie in stage1/rows" in done.output
+    judged = read_manifest(recipes / "stage1")["counts"]["steps"]["judgment"]
+    assert 20 < judged["in"] < 40  # some models write the same
+    assert judged["dropped"].keys() == {"unparsed"}
+    assert judged["kept"] == len(rows) < judged["in"]
+    before = (recipes / "stage1" / "ledger.jsonl").read_bytes()
+    assert run(*arguments).stdout == done.stdout
+    assert (recipes / "stage1" / "ledger.jsonl").read_bytes() == before
+    told = json.loads(run(*arguments, "--json").stdout)
+    assert told["models"] == {"judge": "simulated:misformat=0.2"}
+    assert [source["name"] for source in told["sources"]] == ["w.jsonl", "candidates"]
+
+
+def test_a_folder_takes_other_ways_to_reach_a_model_and_no_other_judge(recipes):
+    run("synthesize", "responses", "--config", "responses.toml", "--out", "responses")
+    arguments = ("synthesize", "short-to-long", "--config", "stage1.toml", "--out", "stage1")
+    run(*arguments)
+    assert run(*arguments, "--set", "judge.remote.concurrency=2", "--set", "output.batch=1").exit_code == 0
+    with pytest.raises(RunError, match=r"holds a run with other settings \(judge\.model"):
+        run(*arguments, "--set", "judge.model=simulated:0.5")
+
+
+def test_what_is_missing_is_named_before_any_work(recipes):
+    with pytest.raises(ConfigError, match="'candidates' is required"):
+        run(
+            "synthesize", "short-to-long", "--config", "responses.toml", "--out", "x",
+            "--set", "judge.model=simulated:0.1", "--set", "writers=[]",
+        )  # fmt: skip
+    assert not (recipes / "x").exists()

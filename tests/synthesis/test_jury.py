@@ -1,0 +1,177 @@
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from longrm.clients import Completion
+from longrm.data import read, write_rows
+from longrm.data.training_rows import tokenize
+from longrm.errors import RunError
+from longrm.synthesis import critical
+from longrm.synthesis.casework import gather_pool
+from longrm.synthesis.documents import Document
+from longrm.synthesis.jury import Jury
+from longrm.synthesis.records import Candidate, Source
+from longrm.synthesis.recount import recount
+from longrm.synthesis.short_to_long_settings import ShortToLong
+from longrm.synthesis.voting import Voting
+from longrm.types import Outcome, message_text
+from longrm.worlds import Plan, generate, words
+
+RUBRIC = "The text supports every claim, and they answer the question."
+
+
+def from_world(count=4):
+    for comparison in generate(Plan("records", 600, seed=5), count, words()):
+        text, context, question = (
+            message_text(comparison.prompt[0]),
+            comparison.context[0],
+            comparison.question,
+        )
+        best, worst = (message_text(comparison.responses[at][0]) for at in comparison.best_first())
+        evidence = [[span.start, span.end] for span in comparison.evidence]
+        document = Document(
+            comparison.id, text[context.start : context.end], text[question.start : question.end], best,
+            metadata={"evidence": evidence},
+        )  # fmt: skip
+        texts = {"m": best, "n": worst, "o": f"{worst} I think."}
+        yield Source(document, tuple(Candidate(comparison.id, *pair) for pair in texts.items()))
+
+
+SOURCES = list(from_world())
+POINTS = {candidate.text: 8 - 3 * at for source in SOURCES for at, candidate in enumerate(source.candidates)}
+
+
+class Judge:
+    """Gives 8, 5 and 2 points to the three candidates, and its own bias; or says something else."""
+
+    def __init__(self, name, bias=0, says=None):
+        self.name, self.bias, self.says, self.read = name, bias, says, []
+
+    async def ask(self, prompts):
+        return [self._answer(message_text(prompt.messages[-1])) for prompt in prompts]
+
+    def _answer(self, text):
+        self.read.append(text)
+        if self.says is not None:
+            return self.says if isinstance(self.says, Completion) else Completion(Outcome.ANSWERED, self.says)
+        if text.endswith(critical.SUFFICIENCY):
+            return Completion(Outcome.ANSWERED, "[[yes]]")
+        response = text.partition("<response>\n")[2].partition("\n</response>")[0]
+        said = f"{self.name} has looked it up.\n\n[[{POINTS[response] + self.bias}]]"
+        return Completion(Outcome.ANSWERED, said)
+
+
+def judges(*biases):
+    return [Judge(f"judge {number}", bias) for number, bias in enumerate(biases)]
+
+
+def make(panel, given=SOURCES, voting=None, **changed):
+    settings = ShortToLong(**{"lengths": (1500, 2500), "chunk": 48, "find": "given"} | changed)
+    pool = gather_pool([source.document for source in SOURCES], words(), settings)
+    jury = Jury(settings, voting or Voting(), words(), pool, panel)
+    made = asyncio.run(jury.work(given))
+    return [row for one in made for row in one.rows], [one.steps for one in made]
+
+
+def test_judges_read_the_short_context_and_rows_hold_the_long_one(tmp_path):
+    panel = [*judges(0, 0, 0, 1), Judge("mute", says="No idea.")]
+    rows, steps = make(panel)
+    assert [one["votes read"] for one in steps] == [{"kept": 12, "unparsed": 3}] * 4
+    assert all(one["contrast"] == one["padding"] == {"kept": 3} for one in steps)
+    for judge in panel:
+        assert len(judge.read) == 12
+        assert all(RUBRIC in text and len(words().encode(text)) < 500 for text in judge.read)
+    write_rows(tmp_path / "rows.jsonl", rows)
+    found = list(read(tmp_path / "rows.jsonl"))
+    assert len(found) == 12
+    for number, row in enumerate(found):
+        comparison, source = row.comparison, SOURCES[number // 3]
+        candidate, told, text = (
+            source.candidates[number % 3],
+            row.comparison.metadata,
+            message_text(row.comparison.prompt[0]),
+        )
+        points = POINTS[candidate.text]
+        assert comparison.role == "judgment"
+        assert told["scores"] == {
+            "judge 0": points,
+            "judge 1": points,
+            "judge 2": points,
+            "judge 3": points + 1,
+            "mute": -1,
+        }
+        assert (told["conf"], told["consensus_score"], told["contrast"]) == ([3, 1, 1], points, "score")
+        assert set(told["reject_models"]) == {"judge 3", "mute"}
+        assert (told["answer"], told["query"]) == (candidate.text, source.document.question)
+        assert RUBRIC not in text
+        assert f"<response>\n{candidate.text}\n</response>" in text
+        size = len(words().prompt_ids(comparison.prompt))
+        assert told["length"] - 16 <= size == told["prompt_ctx_length"] <= told["length"]
+        before = text.partition("<context>\n")[2][: told["evidence"][0]["start"] - len("<context>\n")]
+        assert before.count("\n\n") == told["insert_index"]
+        assert tokenize(row, words(verdicts=True)).row.contrast
+        assert recount(comparison, Voting()).same_conf
+
+
+def test_only_what_is_kept_is_lengthened():
+    rows, steps = make(judges(0, 0, 0))
+    assert rows == []
+    assert [one["contrast"] for one in steps] == [{"no_contrast": 3}] * 4
+    assert not any("padding" in one for one in steps)
+    rows, steps = make(judges(0, 1))
+    assert [one["consensus"] for one in steps] == [{"tie": 3}] * 4
+    marked, steps = make(judges(0, 0, 0), voting=Voting(without_contrast="mark"))
+    assert {row["contrast"] for row in marked} == {"none"}
+    assert steps[0]["marked as without contrast"] == {"kept": 3}
+
+
+def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):
+    rows, steps = make(judges(0, 0, 1), rows="pairs", voting=Voting(least_gap=4))
+    assert [one["pairs"] for one in steps] == [{"too_close": 2, "kept": 1}] * 4
+    write_rows(tmp_path / "rows.jsonl", rows)
+    for row, source in zip(read(tmp_path / "rows.jsonl"), SOURCES, strict=True):
+        told = row.comparison.metadata
+        listed = [message_text(row.comparison.responses[at][0]) for at in row.comparison.best_first()]
+        assert listed == [source.candidates[0].text, source.candidates[2].text]
+        scores = [told["judge_scores"][at] for at in row.comparison.best_first()]
+        assert (told["margin"], scores, told["conf"]) == (6, [8, 2], [[2, 1], [2, 1]])
+        assert tokenize(row, words()).row.margin == 6
+
+
+@pytest.mark.parametrize("rows", ["judgments", "pairs"])
+def test_rows_depend_on_nothing_but_their_document(rows):
+    together, _ = make(judges(0, 0, 1), rows=rows)
+    alone = [row for source in reversed(SOURCES) for row in make(judges(0, 0, 1), [source], rows=rows)[0]]
+    assert together
+    assert sorted(together, key=lambda row: row["id"]) == sorted(alone, key=lambda row: row["id"])
+
+
+def test_naive_judges_read_the_long_context():
+    panel = judges(0, 0, 1)
+    long, _ = make(panel, judge_reads="long")
+    assert all(len(words().encode(text)) > 1500 for judge in panel for text in judge.read)
+    short, _ = make(judges(0, 0, 1))
+    assert [row["chat_template"] for row in long] == [row["chat_template"] for row in short]
+
+
+def test_the_first_judge_checks_what_suffices():
+    panel = judges(0, 0, 1)
+    make(panel, sufficiency="judge")
+    assert [sum(text.endswith(critical.SUFFICIENCY) for text in judge.read) for judge in panel] == [4, 0, 0]
+
+
+def test_a_judge_that_cannot_be_asked_loses_no_row():
+    gone = Judge("gone", says=Completion(Outcome.ERROR, detail="500"))
+    with pytest.raises(RunError, match="gone could not be asked .500.; run the same command again"):
+        make([*judges(0, 0), gone])
+
+
+def test_short_chat_is_voted_on_and_kept_short():
+    text = SOURCES[0].candidates[0].text
+    chat = replace(SOURCES[0], document=Document("c", "unread", "Say something.", ""))
+    rows, _ = make(judges(0, 0, 1), [chat], domain="chat")
+    assert rows[0]["answer"] == text
+    assert all("insert_index" not in row and "length" not in row for row in rows)
+    (pair, *_), _ = make(judges(0, 0, 1), [chat], domain="chat", rows="pairs")
+    assert pair["prompt"] == [{"role": "user", "content": "Say something."}]

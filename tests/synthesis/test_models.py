@@ -1,0 +1,102 @@
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from longrm.clients import Completion, Request, Writer
+from longrm.errors import ConfigError
+from longrm.runs.logs import Log
+from longrm.synthesis.models import SPENDING, AskedModel, Model, Paid, asked_models, defining
+from longrm.synthesis.simulated import Knowledge
+from longrm.types import Outcome
+
+from ..clients.conftest import requests, server  # noqa: F401  # the server is a fixture
+
+
+class Echo(Writer):
+    name, limit = "echo", None
+
+    def __init__(self):
+        self.asked = []
+
+    def write(self, requests):
+        self.asked.append(list(requests))
+        return [Completion(Outcome.ANSWERED, request.messages[0]["content"]) for request in requests]
+
+    def tokens(self, messages):
+        return None
+
+
+def ask(model, prompts):
+    return [answer.text for answer in asyncio.run(model.ask(prompts))]
+
+
+def opened(models, folder):
+    return asked_models(models, folder, knowledge=Knowledge(), seed=0)
+
+
+def test_requests_are_dealt_over_endpoints_by_what_they_say_and_answers_come_in_order():
+    writers = [Echo(), Echo(), Echo()]
+    prompts = requests(30)
+    assert ask(AskedModel("m", writers), prompts) == [f"question {number}" for number in range(30)]
+    dealt = [len(writer.asked[0]) for writer in writers]
+    assert sum(dealt) == 30
+    assert min(dealt) >= 4
+    first = next(number for number, writer in enumerate(writers) if prompts[0] in writer.asked[0])
+    ask(AskedModel("m", writers), prompts[:1])
+    assert writers[first].asked[1] == prompts[:1]
+    assert ask(AskedModel("m", writers), []) == []
+
+
+def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
+    models = [
+        Model(model=f"openai:{server.url}#tiny", name="one", price={"prompt": 2.0, "completion": 4.0}),
+        Model(model=f"openai:{server.url}#small"),
+    ]
+    for _ in range(2):
+        with opened(models, tmp_path) as (asked, spending):
+            assert [model.name for model in asked] == ["one", "small"]
+            assert all(
+                ask(model, requests(5)) == [f"echo of question {at}" for at in range(5)] for model in asked
+            )
+        # Ten tokens read and five written an answer, says the server.
+        cost = (50 * 2.0 + 25 * 4.0) / 1e6
+        known = {"answers": 5, "prompt_tokens": 50, "completion_tokens": 25}
+        assert spending.to_dict() == {"one": {**known, "cost": cost}, "small": {**known, "cost": 0.0}}
+        assert spending.note() == "10 answers, 150 tokens, 0.00 spent"
+    assert len(server.seen) == 10
+    assert len([*Log(tmp_path / SPENDING, Paid)]) == 10
+    with opened(models, tmp_path) as (asked, spending):
+        ask(asked[0], [replace(requests(1)[0], max_tokens=3)])
+    assert spending.accounts["one"].answers == 6
+
+
+def test_models_of_one_name_and_urls_without_an_endpoint_are_refused(tmp_path):
+    twice = [Model(model="simulated:0.1"), Model(model="simulated:0.1")]
+    with (
+        pytest.raises(ConfigError, match=r"two models are called 'simulated:0\.1'; give one"),
+        opened(twice, tmp_path),
+    ):
+        pass
+    lost = [Model(model="simulated:0.1", also=("http://127.0.0.1:1",))]
+    with pytest.raises(ConfigError, match="`also` goes with openai:URL#NAME"), opened(lost, tmp_path):
+        pass
+
+
+def test_what_defines_a_model_is_not_how_it_is_reached():
+    model = Model(
+        model="openai:http://a/v1#m", also=("http://b/v1",), remote={"concurrency": 3, "json_schema": True}
+    )
+    assert defining(model.to_dict()) == {
+        "model": "openai:http://a/v1#m",
+        "name": "",
+        "remote": {"extra": {}, "json_schema": True},
+    }
+    assert (model.called, Model(model="simulated:0.1").called) == ("m", "simulated:0.1")
+
+
+def test_a_request_is_no_more_than_its_words(tmp_path):
+    with opened([Model(model="simulated:0.0")], tmp_path) as (asked, spending):
+        request = Request(({"role": "user", "content": "What is this?"},), 8)
+        assert asyncio.run(asked[0].ask([request]))[0].outcome is Outcome.ERROR
+    assert spending.note() == ""

@@ -1,0 +1,198 @@
+import asyncio
+
+import pytest
+
+from longrm.clients import Request
+from longrm.errors import DataError
+from longrm.judging.pointwise import Pointwise
+from longrm.reward_models.simulated import Rates
+from longrm.synthesis import critical
+from longrm.synthesis.chunks import cut
+from longrm.synthesis.documents import Document
+from longrm.synthesis.domains import DOMAINS
+from longrm.synthesis.records import Candidate, Source
+from longrm.synthesis.responses import Passage, Shown, prompt_of
+from longrm.synthesis.simulated import Knowledge, Simulated
+from longrm.types import Outcome, Query
+
+QA = DOMAINS["qa_faithfulness"]
+TEXT = 'It rained. "The fox," she said, "sleeps in the [[9]] barn." Nobody saw it.'
+FOX = Document("fox", TEXT, "Where does the fox sleep?", "in the barn")
+OWL = Document("owl", "The owl lives in an oak.", "Where does the owl live?", "in an oak")
+RIGHT, WRONG = Candidate("fox", "m", "in the barn"), Candidate("fox", "n", "under a tree")
+
+
+INPUTS = (Source(FOX, (RIGHT, WRONG)), OWL)
+
+
+def simulated(rates="0", name="judge", seed=0, inputs=INPUTS):
+    knowledge = Knowledge()
+    assert [*knowledge.watching(inputs)] == [*inputs]
+    return Simulated(Rates.parse(rates), name, seed, knowledge)
+
+
+def ask(model, *texts, **changed):
+    requests = [Request(({"role": "user", "content": text},), 64, **changed) for text in texts]
+    return asyncio.run(model.ask(requests))
+
+
+def judging(response, context=TEXT, question=FOX.question, domain=QA, language="en", tag="", rubric=True):
+    return domain.prompt(language, context, question, response, tag=tag, rubric=rubric)
+
+
+def scores(model, texts):
+    query = Query("q", ({"role": "user", "content": "x"},), (({"role": "assistant", "content": "y"},),))
+    found = []
+    for answer in ask(model, *texts):
+        assert answer.outcome is Outcome.ANSWERED
+        reading = Pointwise().parse(answer.text, query)
+        found.append(reading and reading.values[0])
+        assert reading is None or not reading.contradicted
+    return found
+
+
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=lambda domain: domain.name)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_prompts_of_all_domains_are_read(domain, language):
+    context = "" if domain.layout == "short" else f"<TAG>\n{TEXT}\n</TAG>"
+    texts = [
+        judging(
+            candidate.text, context, domain=domain, language=language, tag=context and "TAG", rubric=rubric
+        )
+        for candidate in (RIGHT, WRONG)
+        for rubric in (True, False)
+    ]
+    assert scores(simulated(), texts) == [10, 10, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "text", ["</response>\n\nWell.", "<question>\nWhy?\n</question>", "[[3]]", QA.texts()[0]]
+)
+def test_a_response_that_looks_like_a_prompt_is_judged_as_any_other(text):
+    document = Document("odd", TEXT, "What is odd here?", text)
+    known = [
+        Source(document, (Candidate("odd", "m", text, score=0.7), Candidate("odd", "n", "no", score=0.2)))
+    ]
+    asked = [judging(response, question=document.question) for response in (text, "no")]
+    assert scores(simulated(inputs=known), asked) == [7, 2]
+
+
+def test_the_truth_is_the_score_then_the_metric_then_word_overlap():
+    scored = Source(FOX, (Candidate("fox", "m", "in the barn", score=0.3),))
+    assert scores(simulated(inputs=[scored]), [judging("in the barn")]) == [3]
+    chosen = Document("exam", TEXT, "Which?", "(B) fox", metric="right_choices")
+    assert scores(simulated(inputs=[chosen]), [judging("B", question="Which?")]) == [10]
+    assert scores(simulated(), [judging("a barn")]) == [7]  # F1 of one word of one and of two
+    points = simulated(inputs=[Source(FOX, (Candidate("fox", "m", "x", score=7.0),))])
+    with pytest.raises(DataError, match=r"document 'fox'.*from 0 to 1, got 7"):
+        scores(points, [judging("x")])
+
+
+def test_of_documents_with_one_question_the_right_one_is_meant():
+    asked = "What does it say?"
+    known = [
+        Source(Document(name, "", asked, gold), (Candidate(name, "m", text, score=score),))
+        for name, gold, text, score in (("a", "fox", "one", 0.1), ("b", "owl", "two", 0.9))
+    ]
+    assert scores(simulated(inputs=known), [judging(text, "", asked) for text in ("one", "two")]) == [1, 9]
+    written = [prompt_of(Shown((Passage(f"An {gold}.", 1),), asked))[0]["content"] for gold in ("owl", "fox")]
+    assert [answer.text for answer in ask(simulated(inputs=known), *written)] == ["owl", "fox"]
+
+
+def many(words=0, count=600):
+    return [judging("in the barn", f"{TEXT} Day {number}. {'so ' * words}") for number in range(count)]
+
+
+def share(model, texts):
+    """How often a score is 3 points or more from the truth, which is 10."""
+    found = scores(model, texts)
+    return sum(score is not None and score <= 7 for score in found) / len(found)
+
+
+def test_errors_come_at_their_rates():
+    texts = many()
+    assert set(scores(simulated(), texts)) == {10}  # the control
+    assert share(simulated("0.3"), texts) == pytest.approx(0.3, abs=0.05)
+    mute = scores(simulated("misformat=0.2"), texts)
+    assert mute.count(None) / len(texts) == pytest.approx(0.2, abs=0.05)
+    beside = scores(simulated("disagreement=0.4"), texts)
+    assert set(beside) == {9, 10}
+    assert beside.count(9) / len(texts) == pytest.approx(0.4, abs=0.05)
+
+
+def test_errors_grow_with_the_length_of_the_prompt():
+    growing, texts = simulated("error=0.1,per_doubling=0.15"), many(words=4096 - 360, count=100)
+    assert share(growing, many(count=100)) == pytest.approx(0.1, abs=0.06)
+    assert share(growing, texts) == pytest.approx(0.4, abs=0.1)
+    assert share(simulated("error=0.1"), texts) == pytest.approx(0.1, abs=0.06)
+
+
+def test_models_err_on_their_own_and_the_same_way_again():
+    texts = many()
+
+    def wrong(**changed):
+        return {number for number, s in enumerate(scores(simulated("0.3", **changed), texts)) if s <= 7}
+
+    first, other, later = wrong(), wrong(name="other"), wrong(seed=1)
+    assert first == wrong()
+    for one in (other, later):
+        assert len(first & one) / len(texts) == pytest.approx(0.09, abs=0.04)
+
+
+def test_answers_depend_on_neither_batches_nor_what_comes_later():
+    texts = many(count=30)
+    model = simulated("0.5")
+    assert ask(model, *texts) == [ask(model, text)[0] for text in texts]
+    lost = prompt_of(Shown((Passage("Nothing.", 1),), OWL.question))[0]["content"]
+    more = [Document(str(number), "", f"{number}?", str(number)) for number in range(50)]
+    assert ask(simulated(), lost) == ask(simulated(inputs=(FOX, OWL, *more)), lost)
+
+
+def test_above_temperature_0_every_seed_draws_anew():
+    model, (text, *_) = simulated("0.5"), many()
+    cold = {ask(model, text, seed=seed)[0].text for seed in range(20)}
+    warm = {ask(model, text, temperature=1.0, seed=seed)[0].text for seed in range(20)}
+    assert len(cold) == 1 < len(warm)
+
+
+def test_sufficiency_and_attribution_go_by_the_gold_answer():
+    def said(*passages):
+        return ask(simulated("0.9"), *(r.messages[0]["content"] for r in passages))
+
+    yes, no = said(critical.sufficiency_request(FOX, [TEXT, "so"]), critical.sufficiency_request(FOX, ["so"]))
+    assert (critical.suffices(yes), critical.suffices(no)) == (
+        False,
+        False,
+    )  # the gold words are not together
+    told = Document("told", "", FOX.question, "in the barn")
+    texts = ["One.\n\n[7] Two.", "It sleeps in the barn.", "Three.", "Go, and look in the barn."]
+    yes, no = said(critical.sufficiency_request(told, texts), critical.sufficiency_request(told, texts[::2]))
+    assert (critical.suffices(yes), critical.suffices(no)) == (True, False)
+    parts = cut("\n\n".join(texts), 8)
+    requests = critical.attribution_requests(told, parts, 3)
+    found = critical.attributed(said(*requests), parts)
+    assert [parts[number].text for number in found] == [texts[1], texts[3]]
+
+
+def test_a_writer_answers_by_what_it_is_shown():
+    shown = [prompt_of(Shown((Passage(text, 1),), OWL.question))[0]["content"] for text in (OWL.text, TEXT)]
+    assert [answer.text for answer in ask(simulated(), *shown)] == ["in an oak", "in the barn"]
+    assert ask(simulated("1"), shown[0])[0].text == "in the barn"
+    alone = simulated(inputs=[OWL])
+    assert ask(alone, shown[1])[0].text == "The passages do not tell."
+
+
+@pytest.mark.parametrize("text", ["Hello.", judging("x", question="Unheard of?"), ""])
+def test_what_it_cannot_know_is_an_error(text):
+    (answer,) = ask(simulated(), text)
+    assert answer.outcome is Outcome.ERROR
+    assert answer.detail.startswith("a simulated model")
+
+
+def test_memory_is_bounded():
+    knowledge = Knowledge(most=3)
+    for number in range(10):
+        knowledge.see(Document(str(number), "", f"{number % 4}?", f"gold {number}"))
+    assert [knowledge.about(f"{number}?", "") and knowledge.about(f"{number}?", "").answer for number in range(4)] == [
+        "gold 8", "gold 9", None, "gold 7",
+    ]  # fmt: skip

@@ -1,14 +1,18 @@
 """Writes `docs/cli.md` from the program itself; `--check` fails when the page is out of date."""
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
 from click.testing import CliRunner
 
+from longrm.auditing import Auditing
 from longrm.cli.main import cli
+from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config
 from longrm.evaluation.run import Evaluation
 from longrm.training.run import RECIPES
@@ -19,7 +23,11 @@ INTRODUCTION = """# The command line
 This page is made by `make docs` from the `--help` texts and the settings' own descriptions.
 """
 TRAININGS = {f"train {name.replace('_', '-')}": settings for name, settings in RECIPES.items()}
-SETTINGS: dict[str, type[Config]] = {"evaluate": Evaluation, **TRAININGS}
+DATA = {
+    f"synthesize {name}": import_module(f"longrm.synthesis.runs.{name.replace('-', '_')}").RECIPE
+    for name in synthesize.commands
+}
+SETTINGS: dict[str, type[Config]] = {"evaluate": Evaluation, **TRAININGS, **DATA, "audit": Auditing}
 
 
 def sections(command: click.Command, words: list[str]) -> Iterator[str]:
@@ -33,14 +41,30 @@ def sections(command: click.Command, words: list[str]) -> Iterator[str]:
             yield from sections(below, [*words, name])
 
 
-def groups(settings: type[Config], key: str = "") -> Iterator[str]:
-    """Describes a group of settings and those inside it, as they are keyed in TOML and in `--set`."""
-    text = inspect.cleandoc(settings.__doc__ or "").partition("Attributes:")[2]
-    yield f"`[{key or 'top level'}]`\n\n```text\n{inspect.cleandoc(text)}\n```\n"
+def groups(
+    settings: type[Config], key: str = "", seen: dict[type[Config], str] | None = None
+) -> Iterator[str]:
+    """Describes a group of settings and those inside it, as they are keyed in TOML and in `--set`; each kind once."""
+    seen = {} if seen is None else seen
+    if settings in seen:
+        yield f"`[{key}]`: as `[{seen[settings]}]`\n"
+        return
+    seen[settings] = key
+    yield f"`[{key or 'top level'}]`\n\n```text\n{attributes(settings)}\n```\n"
     for name, field in settings.model_fields.items():
         for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(kind, type) and issubclass(kind, Config):
-                yield from groups(kind, f"{key}.{name}".strip("."))
+                yield from groups(kind, f"{key}.{name}".strip("."), seen)
+
+
+def attributes(settings: type[Config]) -> str:
+    """What the docstrings of a group say of its settings; its own first, then those of the groups that it extends."""
+    found: dict[str, str] = {}
+    for kind in (kind for kind in settings.__mro__ if issubclass(kind, Config)):
+        text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("Attributes:")[2]
+        for entry in re.split(r"\n(?=\w)", inspect.cleandoc(text)):
+            found.setdefault(entry.partition(":")[0], entry)
+    return "\n".join(filter(None, found.values()))
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ class Remote(Config):
         max_requests: The most requests sent, those sent again included.
         max_total_tokens: Once as many tokens are read and written, nothing more is sent; what is under way
             still ends. Answers from the cache count for neither budget.
-        cache: The SQLite file that keeps the answers. By default `longrm evaluate` keeps them in the run folder
-            (`completions.sqlite`), and nothing else keeps any.
+        cache: The SQLite file that keeps the answers. By default `longrm evaluate` and `longrm synthesize` keep them
+            in the run folder (`completions.sqlite`), and nothing else keeps any.
         tokenizer: A folder, a file or a Hub id of the model's tokenizer, to count and to cut; by default the
             server says what is too long.
         length_field: What the server calls the most tokens to write.

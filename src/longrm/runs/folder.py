@@ -72,9 +72,10 @@ class RunFolder:
         self._lock.close()
 
     def _withdraw(self) -> None:
-        """Takes back the claim of a run that was refused before it did any work."""
-        for name in (CONFIG, MANIFEST, ".lock"):
-            (self.path / name).unlink(missing_ok=True)
+        """Takes back the claim of a run that was refused before it did any work, and files that stayed empty."""
+        for entry in [*self.path.iterdir()]:
+            if entry.name in (CONFIG, MANIFEST, ".lock") or (entry.is_file() and not entry.stat().st_size):
+                entry.unlink()
         if not any(self.path.iterdir()):
             self.path.rmdir()
 

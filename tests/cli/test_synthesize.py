@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from longrm.cli.main import cli
 from longrm.data import read_demonstrations
-from longrm.errors import ConfigError, DataError, ModelError, RunError
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.runs.folder import read_manifest
 from longrm.synthesis.records import read_candidates
 
@@ -33,8 +33,6 @@ def recipes(tmp_path, monkeypatch):
     run("world", "records", "--length", "200", "--n", "20", "--out", "w.jsonl")
     (tmp_path / "responses.toml").write_text(RESPONSES)
     (tmp_path / "stage1.toml").write_text(STAGE_1)
-    row = {"context": "The jar holds 12 figs. It is blue.", "question": "How many figs?", "answer": "12 figs"}
-    (tmp_path / "d.jsonl").write_text(json.dumps(row) + "\n")
     return tmp_path
 
 
@@ -87,11 +85,4 @@ def test_a_run_that_is_refused_leaves_no_folder(recipes):
     (recipes / "w.jsonl").write_text("no row\n")
     with pytest.raises(DataError, match=r"w\.jsonl"):
         run("synthesize", "responses", "--config", "responses.toml", "--out", "responses")
-    with pytest.raises(ModelError, match="cannot reach"):
-        run(
-            "synthesize", "short-to-long", "--out", "x", "--set", "documents.path=d.jsonl", "--set",
-            "candidates.unwritten=true", "--set", "judge.model=openai:http://127.0.0.1:9/v1#m",
-            "--set", "sufficiency=none", "--set", "check=none", "--set", "lengths=[300]",
-        )  # fmt: skip
     assert not (recipes / "responses").exists()
-    assert not (recipes / "x").exists()

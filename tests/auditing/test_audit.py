@@ -1,14 +1,16 @@
 import json
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import krippendorff
 import pytest
 
 from longrm.auditing import Auditing, as_html, as_text, audit
-from longrm.data import write
+from longrm.data import write, write_rows
 from longrm.errors import DataError
 from longrm.worlds import Plan, generate
 from longrm.worlds.words import load_tokenizer
@@ -275,6 +277,36 @@ def test_an_audit_needs_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_votes_are_counted_again(tmp_path):
+    def row(number, scores, conf, chosen, rejects):
+        texts = {judge: f"{judge} says so.\n[[{score}]]" for judge, score in scores.items()}
+        return {
+            "id": f"r{number}",
+            "chat_template": [{"role": "user", "content": f"Judge {number}."}],
+            "chosen": texts[chosen],
+            "rejects": [texts[judge] for judge in rejects],
+            "chosen_model": chosen,
+            "reject_models": rejects,
+            "scores": scores,
+            "conf": conf,
+        }
+
+    scores = {"a": 8, "b": 8, "c": 2}
+    rows = [row(1, scores, [2, 1], "a", ["b", "c"]), row(2, scores, [3], "c", ["a", "b"])]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    found = audit(tmp_path / "rows.jsonl")
+    votes = found.votes
+    assert (votes.rows, votes.recorded, votes.same_clusters) == (2, 2, 1)
+    assert (votes.chosen_inside, votes.rejected, votes.rejected_outside) == (1, 4, 1)
+    assert votes.pairwise.value == pytest.approx(1 / 3)
+    assert votes.alpha.value == pytest.approx(
+        krippendorff.alpha([[8, 8], [8, 8], [2, 2]], level_of_measurement="interval")
+    )
+    text = as_text(found, 80)
+    assert re.search(r"clusters of the recorded sizes +1 of 2", text)
+    assert json.loads(json.dumps(found.as_dict()))["votes"]["rejected_outside"] == 1
+
+
 @pytest.mark.real
 @pytest.mark.skipif(
     not (SHARED / "longrm-sample").is_dir(), reason="the real sample does not lie beside the checkout"
@@ -283,4 +315,12 @@ def test_the_released_sample():
     found = audit(SHARED / "longrm-sample" / "simpo" / "train")
     assert (found.rows, found.depths.known, found.counts["number of responses"]) == (16, 16, {"5": 16})
     assert counts(found) == {"without_contrast": 5, "contrast_of_form_only": 2}
+    votes = found.votes
+    assert (votes.rows, votes.recorded, votes.same_clusters, votes.chosen_inside) == (16, 16, 16, 16)
+    assert (
+        votes.chosen_agrees < votes.chosen_inside
+    )  # a fixed order of the judges chose, not their explanations
+    assert 2 * votes.rejected_outside < votes.rejected  # most of what was rejected says the chosen score
+    assert votes.alpha.low < 0.72 < votes.alpha.high
+    assert audit(SHARED / "longrm-sample" / "sft" / "eval").votes is None
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").labels == {"8": 1, "10": 1}

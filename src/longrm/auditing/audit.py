@@ -8,7 +8,7 @@ from typing import Any
 from longrm.auditing.duplicates import Duplicates
 from longrm.auditing.entries import Entries, Entry
 from longrm.auditing.leakage import Leakage
-from longrm.auditing.measures import BiasMeasure, DepthMeasure, Findings, LengthMeasure, check
+from longrm.auditing.measures import BiasMeasure, DepthMeasure, Findings, LengthMeasure, VoteMeasure, check
 from longrm.auditing.result import KINDS, Audit, Auditing, Finding
 from longrm.benchmarks.lengths import bucket
 from longrm.errors import DataError
@@ -64,7 +64,7 @@ class _Seen:
         }
         self._labels: Counter[str] = Counter()
         self._findings = Findings([kind for kind in KINDS if self._looked_for(kind)])
-        self._contrasts = 0  # rows that tell whether their judgments differ
+        self._votes = VoteMeasure()
         self._asked = False  # whether any row tells its question
         self.kinds: Counter[str] = Counter()
 
@@ -106,6 +106,7 @@ class _Seen:
             places=dict(sorted(self._biases.places.items())),
             first=first,
             longer=longer,
+            votes=self._votes.result(self._settings),
             findings=findings,
             settings=self._settings.to_dict(),
             origin=entries.origin,
@@ -120,7 +121,7 @@ class _Seen:
             self._counts[_STATED][str(bucket(facts["length"]))] += 1
         if entry.ranks:
             self._counts[_RESPONSES][str(len(entry.responses))] += 1
-        self._contrasts += bool(entry.contrast)
+        self._votes.see(entry)
         self._asked |= bool(entry.question)
         if entry.label:
             self._labels[entry.label] += 1
@@ -132,7 +133,7 @@ class _Seen:
         if kind in _OF_COMPARISONS:
             return bool(self.kinds["comparison"] + self.kinds["judgment"])
         if kind in _OF_JUDGMENTS:
-            return bool(self._contrasts)
+            return bool(self._votes.rows)
         if kind == "leaked_questions":
             return self._asked
         if kind == "evidence_not_found":

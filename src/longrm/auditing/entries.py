@@ -21,10 +21,12 @@ from longrm.errors import DataError
 from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, read_documents
 from longrm.synthesis.pipeline import ROWS
-from longrm.synthesis.recount import recount
+from longrm.synthesis.recount import Recount, recount
 from longrm.synthesis.voting import Voting
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
+LARGEST = Voting(majority=0.0)
+"""Judges whose scores are equal form a cluster, and the only largest one decides: the rules of released rows."""
 _SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
 _DOCUMENT = {"context", "question", "answer"}
 _CANDIDATE = {"document", "model", "text"}
@@ -50,7 +52,7 @@ class Entry:
         depths: Of the evidence in the context, from 0 to 1.
         missing: Whether evidence is told that the context does not hold.
         label: What is to be learned: the score of a judgment; the metric of a document's answer.
-        contrast: Of a judgment row: "score", "format" or "none"; empty where it does not tell.
+        votes: Of a judgment row that tells them, counted again.
         facts: Task, source and stated length, as far as they are told.
     """
 
@@ -66,7 +68,7 @@ class Entry:
     depths: tuple[float, ...] = ()
     missing: bool = False
     label: str = ""
-    contrast: str = ""
+    votes: Recount | None = None
     facts: Mapping[str, Any] | None = None
 
 
@@ -174,7 +176,6 @@ def of_comparison(row: Comparison) -> Entry:
     """An entry for a comparison or a row of judgments."""
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
     regions = row.context or _whole(row.prompt)
-    counted = recount(row, Voting())
     question = _between(row.prompt, row.question)
     depths = [_depth(span, regions) for span in row.evidence]
     return Entry(
@@ -192,7 +193,7 @@ def of_comparison(row: Comparison) -> Entry:
         label=_score_of(row.metadata, responses[row.best_first()[0]] if row.ranks else "")
         if row.role == "judgment"
         else "",
-        contrast="" if counted is None else counted.contrast,
+        votes=recount(row, LARGEST),
         facts=_facts(row.metadata),
     )
 

@@ -9,9 +9,10 @@ import numpy as np
 from scipy import stats
 
 from longrm.auditing.entries import Entry
-from longrm.auditing.result import Auditing, Bias, Depths, Finding, Lengths
+from longrm.auditing.result import Auditing, Bias, Depths, Finding, Lengths, Votes
 from longrm.benchmarks.lengths import bucket, measure_with
 from longrm.evaluation.metrics import ratio
+from longrm.synthesis.agreement import Agreement
 
 _EXAMPLES = 10
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -46,9 +47,10 @@ def check(entry: Entry) -> Iterator[tuple[str, str]]:
             yield "ties", entry.id
     if not all(response.strip() for response in entry.responses):
         yield "empty_responses", entry.id
-    if entry.contrast == "none":
+    contrast = "" if entry.votes is None else entry.votes.contrast
+    if contrast == "none":
         yield "without_contrast", entry.id
-    if entry.contrast == "format":
+    if contrast == "format":
         yield "contrast_of_form_only", entry.id
     if entry.missing:
         yield "evidence_not_found", entry.id
@@ -152,6 +154,43 @@ class BiasMeasure:
     def result(self, settings: Auditing) -> tuple[Bias, Bias]:
         """How often the best response is listed first, and the better one is the longer one."""
         return _bias(self._first, settings), _bias(self._longer, settings)
+
+
+class VoteMeasure:
+    """Counts the votes of judgment rows again.
+
+    Attributes:
+        rows: Rows that told their votes so far.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._counts = Counter[str]()
+        self._agreement = Agreement()
+
+    def see(self, entry: Entry) -> None:
+        """Takes in a row that tells its votes."""
+        found = entry.votes
+        if found is None:
+            return
+        self.rows += 1
+        self._agreement.see({vote.judge: vote.score for vote in found.votes}, entry.group)
+        self._counts.update(
+            recorded=bool(found.conf),
+            same_clusters=bool(found.conf) and found.same_conf,
+            chosen_inside=found.same_consensus,
+            chosen_agrees=found.same_chosen,
+            rejected=len(found.rejected),
+            rejected_outside=len(found.outside),
+        )
+
+    def result(self, settings: Auditing) -> Votes | None:
+        """What was counted."""
+        if not self.rows:
+            return None
+        draws = {"resamples": settings.resamples, "seed": settings.seed}
+        alpha, pairwise = self._agreement.alpha(**draws), self._agreement.pairwise(**draws)
+        return Votes(rows=self.rows, **self._counts, alpha=alpha, pairwise=pairwise)
 
 
 _Columns = tuple["array[int]", "array[float]", "array[float]"]

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from longrm.benchmarks.audit import FINDINGS as OF_BENCHMARKS
 from longrm.config import Config
+from longrm.synthesis.agreement import Measured
 
 SCHEMA_VERSION = 1
 NOT_READ = "not read"
@@ -155,6 +156,33 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
+class Votes:
+    """The votes of judgment rows, counted again: judges with equal scores form a cluster.
+
+    Attributes:
+        rows: Rows that tell who scored what.
+        recorded: Of these, rows that record the sizes of their clusters.
+        same_clusters: Of these, rows whose clusters have the recorded sizes.
+        chosen_inside: Rows whose chosen judgment is one of their only largest cluster.
+        chosen_agrees: Of these, rows in which no other explanation agrees better with those of the cluster.
+        rejected: Rejected judgments.
+        rejected_outside: Of these, those outside the cluster, or without a score.
+        alpha: Krippendorff's alpha over all scores, with its interval.
+        pairwise: The share of pairs of scores that are equal, likewise.
+    """
+
+    rows: int
+    recorded: int
+    same_clusters: int
+    chosen_inside: int
+    chosen_agrees: int
+    rejected: int
+    rejected_outside: int
+    alpha: Measured
+    pairwise: Measured
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """What one pass over a data set has found.
 
@@ -170,6 +198,7 @@ class Audit:
         places: Comparisons with one best response by the place, from 1, at which it is listed.
         first: How often the best response is listed first; not told where the format lists it first by rule.
         longer: How often the better of two responses is the longer one.
+        votes: What the judges of judgment rows said; None where no row tells.
         findings: Every kind that was looked for, a key of `FINDINGS`.
         settings: How closely was looked.
         origin: The manifest of the run that made the rows; empty where they lie in no run folder.
@@ -186,6 +215,7 @@ class Audit:
     places: Mapping[int, int]
     first: Bias
     longer: Bias
+    votes: Votes | None
     findings: Mapping[str, Finding]
     settings: Mapping[str, Any] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)

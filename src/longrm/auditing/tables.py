@@ -6,6 +6,7 @@ from typing import Any
 
 from longrm.auditing.result import FINDINGS, NOT_READ, Audit, Bias, Lengths
 from longrm.report.wording import plural, tokens
+from longrm.synthesis.agreement import Measured
 
 _SHOWN = 12  # kinds of a count; the rest is summed up, and stands in the JSON
 _EXAMPLES = 3  # likewise
@@ -107,6 +108,7 @@ def parts(found: Audit) -> tuple[Part, ...]:
         _biases(found),
         _places(found),
         _depths(found),
+        _votes(found),
         *(
             _count(f"Rows by {name}", counts, name)
             for name, counts in found.counts.items()
@@ -177,6 +179,34 @@ def _biases(found: Audit) -> Part:
         ("", "share", "95% interval", "chance", "n"),
         tuple(rows),
     )
+
+
+def _votes(found: Audit) -> Part:
+    title, votes = "Votes of the judges, counted again", found.votes
+    if votes is None:
+        return Part(title, "", (), ())
+    rows = [
+        ("rows that tell their votes", tokens(votes.rows)),
+        ("clusters of the recorded sizes", f"{votes.same_clusters:,} of {votes.recorded:,}"),
+        ("chosen is of the only largest cluster", f"{votes.chosen_inside:,} of {votes.rows:,}"),
+        ("and agrees best with the rest of it", f"{votes.chosen_agrees:,} of {votes.chosen_inside:,}"),
+        ("rejected judgments outside it", f"{votes.rejected_outside:,} of {votes.rejected:,}"),
+        *((name, _measured(one)) for name, one in (("alpha", votes.alpha), ("equal scores", votes.pairwise))),
+    ]
+    note = (
+        "Judges whose scores are equal form a cluster; votes without a score are apart. Alpha is Krippendorff's, for "
+        "interval data: 1 is agreement, 0 chance. Equal scores: the share of pairs of judges. 95% intervals over texts."
+    )
+    return Part(
+        title, note, ("", "found"), tuple(row for row in rows if row[1] and not row[1].endswith(" of 0"))
+    )
+
+
+def _measured(one: Measured) -> str:
+    if one.value is None:
+        return ""
+    interval = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
+    return f"{one.value:.2f}{interval}"
 
 
 def _places(found: Audit) -> Part:

@@ -57,6 +57,36 @@ def test_every_judge_reads_every_ballot_and_votes_are_counted():
     assert hold(judges(0, 2), ballots(1, 4))[0].reason == "tie"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (Outcome.TRUNCATED, "It is sound, so I would say [[9]]"),
+        (Outcome.REFUSED, "[[9]]"),
+        (Outcome.ANSWERED, "Between two: [[2.5]]"),
+    ],
+)
+def test_what_a_judge_did_not_end_or_may_not_say_is_no_vote(outcome, says):
+    (counted,) = hold([*judges(0, 0), Judge("odd", says=says, outcome=outcome)], ballots(1, 9))
+    assert [vote.judge for vote in counted.unparsed] == ["odd"]
+    assert counted.conf == [2, 1]
+
+
+def test_thinking_is_no_part_of_a_judgment():
+    says = "<think>The rubric says 8 for this.</think>It is sound.\n\n[[4]]"
+    (counted,) = hold([Judge("thinker", says=says), *judges(0)], ballots(1, 4))
+    texts = {vote.judge: vote.text for vote in counted.consensus.votes}
+    assert texts["thinker"] == "It is sound.\n\n[[4]]"
+
+
+def test_every_judge_draws_for_itself():
+    panel = judges(0, 0, 0)
+    hold(panel, ballots(1, 4, 7))
+    assert len({request.seed for judge in panel for request in judge.asked}) == 3
+    again = judges(0, 0, 0)
+    hold(again, ballots(1, 4, 7))
+    assert [judge.asked for judge in panel] == [judge.asked for judge in again]
+
+
 def test_judges_are_asked_at_the_same_time():
     class Waiting(Judge):
         """Answers once all have been asked: one after another, they would wait for ever."""

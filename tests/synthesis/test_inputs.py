@@ -36,6 +36,17 @@ def test_documents_come_with_the_candidates_of_a_run_folder(put, tmp_path):
     assert first["sha256"] == hashlib.sha256((tmp_path / "d.jsonl").read_bytes()).hexdigest()
 
 
+def test_a_limit_of_documents_leaves_later_candidates_alone(put):
+    answers = [{"document": f"d{at}", "model": "m", "text": "x"} for at in range(3)]
+    settings = {"documents": {"path": put("d.jsonl", ROWS)}, "candidates": {"path": put("c.jsonl", answers)}}
+    assert len(list(inputs(**settings).sources())) == 3
+    settings["documents"]["limit"] = 1
+    assert [source.document.id for source in inputs(**settings).sources()] == ["d0"]
+    lost = settings["candidates"] | {"path": put("e.jsonl", [*answers, answers[0] | {"document": "d9"}])}
+    with pytest.raises(DataError, match="candidates answer the document 'd9'"):
+        list(inputs(documents={"path": settings["documents"]["path"]}, candidates=lost).sources())
+
+
 def test_made_candidates_join_written_ones(put):
     same = [row | {"context": "One text."} for row in ROWS]
     answers = [{"document": "d1", "model": "m", "text": "x"}]

@@ -68,7 +68,7 @@ def judges(*biases):
 
 def make(panel, given=SOURCES, voting=None, **changed):
     settings = ShortToLong(**{"lengths": (1500, 2500), "chunk": 48, "find": "given"} | changed)
-    pool = gather_pool([source.document for source in SOURCES], words(), settings)
+    pool = gather_pool([source.document for source in from_world(12)], words(), settings)
     jury = Jury(settings, voting or Voting(), words(), pool, panel)
     made = asyncio.run(jury.work(given))
     return [row for one in made for row in one.rows], [one.steps for one in made]

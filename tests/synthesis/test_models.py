@@ -10,7 +10,7 @@ from longrm.synthesis.models import SPENDING, AskedModel, Model, Paid, asked_mod
 from longrm.synthesis.simulated import Knowledge
 from longrm.types import Outcome
 
-from ..clients.conftest import requests, server  # noqa: F401  # the server is a fixture
+from ..clients.conftest import Reply, requests, server  # noqa: F401  # the server is a fixture
 
 
 class Echo(Writer):
@@ -88,7 +88,7 @@ def test_what_defines_a_model_is_not_how_it_is_reached():
         model="openai:http://a/v1#m", also=("http://b/v1",), remote={"concurrency": 3, "json_schema": True}
     )
     assert defining(model.to_dict()) == {
-        "model": "openai:http://a/v1#m",
+        "model": "openai:#m",
         "name": "",
         "remote": {"extra": {}, "json_schema": True},
     }
@@ -100,3 +100,23 @@ def test_a_request_is_no_more_than_its_words(tmp_path):
         request = Request(({"role": "user", "content": "What is this?"},), 8)
         assert asyncio.run(asked[0].ask([request]))[0].outcome is Outcome.ERROR
     assert spending.note() == ""
+
+
+def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, tmp_path):  # noqa: F811
+    twice = [*requests(3), *requests(3)]
+    one = Model(model=f"openai:{server.url}#tiny")
+    with opened([one], tmp_path) as (asked, _):
+        assert ask(asked[0], twice) == [f"echo of question {at % 3}" for at in range(6)]
+    assert len(server.seen) == 3
+    more = one.model_copy(update={"also": (server.url.replace("127.0.0.1", "localhost"),) * 2})
+    with opened([more], tmp_path) as (asked, spending):
+        ask(asked[0], twice)
+    assert (len(server.seen), spending.accounts["tiny"].answers) == (3, 3)
+
+
+def test_what_the_server_rejects_is_not_paid_for(server, tmp_path):  # noqa: F811
+    server.script = lambda seen, number: Reply({"error": {"message": "maximum context length is 8"}}, 400)
+    with opened([Model(model=f"openai:{server.url}#tiny")], tmp_path) as (asked, spending):
+        answers = asyncio.run(asked[0].ask(requests(2)))
+    assert {answer.outcome for answer in answers} == {Outcome.TOO_LONG}
+    assert spending.to_dict() == {}

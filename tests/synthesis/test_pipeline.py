@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from longrm.config import Config
 from longrm.data import read_demonstrations
 from longrm.errors import DataError, RunError
 from longrm.runs.folder import RunFolder, read_manifest
+from longrm.runs.logs import Log
 from longrm.synthesis.pipeline import (
     Fates,
     Made,
@@ -48,14 +50,14 @@ class Killed(Exception):
     pass
 
 
-def run(out, numbers, output, die_at=None):
+def run(out, numbers, output, die_at=None, provenance=PROVENANCE):
     async def work(batch):
         if die_at in batch:
             raise Killed
         return [made(number) for number in batch]
 
     with RunFolder(out, "short-to-long", Settings()) as folder:
-        return asyncio.run(Pipeline(str, work).run(folder, numbers, PROVENANCE, output))
+        return asyncio.run(Pipeline(str, work).run(folder, numbers, provenance, output))
 
 
 def digest(out):
@@ -81,6 +83,36 @@ def test_a_killed_run_ends_with_the_bytes_of_one_never_killed(tmp_path, kind):
             (out / "rows" / "rows-00099.jsonl").write_bytes(b"{}\n")
         run(out, range(40), Output(format=kind, shard_rows=9, batch=batch))
         assert digest(out) == digest(whole), at
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_run_killed_between_the_rows_and_the_ledger_doubles_nothing(tmp_path, kind, monkeypatch):
+    whole = tmp_path / "whole"
+    run(whole, range(40), Output(format=kind, shard_rows=9, batch=4))
+    append = Log.append
+    for at in range(1, 10):
+        calls = iter(range(1, 99))
+
+        def killed(log, *records, calls=calls, at=at):
+            if next(calls) == at:
+                raise Killed
+            append(log, *records)
+
+        out = tmp_path / f"killed-{at}"
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "append", killed)
+            with pytest.raises(Killed):
+                run(out, range(40), Output(format=kind, shard_rows=9, batch=4))
+        run(out, range(40), Output(format=kind, shard_rows=9, batch=4))
+        assert digest(out) == digest(whole), at
+
+
+def test_a_run_of_other_sources_or_prompts_is_not_continued(tmp_path):
+    run(tmp_path / "run", range(20), Output())
+    changes = {"sources": [{"name": "numbers", "license": "MIT"}], "prompts": {"judge": prompt_hash("say")}}
+    for name, changed in changes.items():
+        with pytest.raises(RunError, match=f"the {name} have changed since this run began"):
+            run(tmp_path / "run", range(20), Output(), provenance=replace(PROVENANCE, **{name: changed}))
 
 
 def test_rows_that_the_ledger_does_not_know_are_made_anew_and_not_doubled(tmp_path):

@@ -181,6 +181,13 @@ def planted(sentences):
     ]
 
 
+def test_a_length_that_cannot_be_filled_is_not_swapped_for_another():
+    rows, steps = make(lengths=(1500, 60_000))
+    assert {row["length"] for row in rows} == {1500}
+    dropped = sum(one["padding"].get("padding_ran_out", 0) for one in steps)
+    assert (len(rows) + dropped, dropped > 2) == (12, True)
+
+
 def test_a_planted_distractor_that_answers_the_question_is_found():
     entities = [re.search(r"code of (\w+)\?", source.document.question)[1] for source in SOURCES]
     right = [source.document.answer for source in SOURCES]
@@ -201,7 +208,7 @@ def test_a_planted_distractor_that_answers_the_question_is_found():
             if checked:
                 assert len(rows) == 12
                 assert told == 0
-                assert all(one["distractors"]["answers_question"] > 0 for one in steps)
+                assert all(one["pool"]["answers_question"] > 0 for one in steps)
             else:
                 assert told > 6  # the control: unchecked, they are shipped
 
@@ -430,7 +437,7 @@ def test_real_documents_become_rows_of_4k_and_16k_tokens():
     rows, steps = make(
         given=given, foreign=given, tokenizer=spaced(), find="retrieval", lengths=(4096, 16384)
     )
-    ends = [{step: fates for step, fates in one.items() if step != "distractors"} for one in steps]
+    ends = [{step: fates for step, fates in one.items() if step not in ("distractors", "pool")} for one in steps]
     assert len(rows) == sum(list(one.values())[-1].get(KEPT, 0) for one in ends) > 5
     assert {row["length"] for row in rows} == {4096, 16384}
     for row in rows:

@@ -192,7 +192,7 @@ def _agreement(found: Mapping[str, Any]) -> str:
     told = [
         f"{name} {value['value']:{form}}"
         + (f" [{value['low']:{form}}, {value['high']:{form}}]" if value["low"] is not None else "")
-        for name, value, form in (("alpha", alpha, ".2f"), ("the same score by two judges", pairwise, ".1%"))
+        for name, value, form in (("alpha", alpha, ".2f"), ("two judges agree on", pairwise, ".1%"))
         if value["value"] is not None
     ]
     chance = (

@@ -47,6 +47,7 @@ class OpenAIClient(Writer):
         limit: int | None = None,
         count: Callable[[Sequence[Message]], int] | None = None,
         paid: Callable[[Completion], None] | None = None,
+        cached_as: str | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
@@ -59,7 +60,8 @@ class OpenAIClient(Writer):
             settings: How requests are sent.
             limit: The most tokens that the model reads and writes together, if known.
             count: Counts the tokens of a prompt as the model reads it.
-            paid: Is told of every answer that came from the server, in whatever thread waits for it.
+            paid: Is told of every answer that the server counts tokens of, in whatever thread waits for it.
+            cached_as: The URL under which answers are kept, where several serve the same model.
             sleep: Waits between attempts.
             jitter: Draws from 0 to 1, to spread attempts.
             clock: Seconds since 1970, to read the dates that servers give.
@@ -77,6 +79,7 @@ class OpenAIClient(Writer):
         self._settings = settings
         self._key = _read_key(settings.api_key_env)
         self._count, self._paid = count, paid
+        self._cached_as = endpoint(cached_as) if cached_as else self._url
         self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._reached = False
 
@@ -134,7 +137,7 @@ class OpenAIClient(Writer):
         """Takes requests in turn until none is left, or the budget allows no other."""
         for index, request in pending:
             body = self._body(request)
-            key = hashlib.sha256(f"{self._url}\0{body}".encode()).hexdigest()
+            key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
             completion = cache.get(key) if cache else None
             if completion is None:
                 completion = await self._ask(http, body.encode())
@@ -243,11 +246,11 @@ class OpenAIClient(Writer):
 
     def _charge(self, completion: Completion) -> None:
         counts = (completion.prompt_tokens, completion.completion_tokens)
+        written = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
         self.prompt_tokens += counts[0] or 0
         self.completion_tokens += counts[1] or 0
-        if self._paid is not None:
+        if self._paid is not None and (written or counts != (None, None)):
             self._paid(completion)
-        written = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
         if self._settings.max_total_tokens is not None and written and None in counts:
             raise RunError(
                 f"{self._url} does not say how many tokens it used, so max_total_tokens cannot be kept; "

@@ -3,17 +3,16 @@
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longrm.clients import Completion, Request
 from longrm.errors import ConfigError
-from longrm.judging import Format, load_format
 from longrm.runs.logs import Log
 from longrm.synthesis.agreement import Agreement
 from longrm.synthesis.asking import check_asked
+from longrm.synthesis.judged import read_judgment
 from longrm.synthesis.pipeline import Asked
-from longrm.synthesis.voting import Tally, Vote, Voting, read_vote, tally
-from longrm.types import Query, as_messages
+from longrm.synthesis.voting import Tally, Vote, Voting, tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,6 @@ class Election:
         voting: The rules.
         weights: What every judge's vote weighs, such as `Agreement.weights`; 1 where not given.
         votes: Where the votes are logged, if anywhere; it must be open.
-        judging: How an answer is read; `pointwise` where not given.
 
     Raises:
         ConfigError: There are too few judges, two have one name, or a weight is missing.
@@ -69,7 +67,6 @@ class Election:
         *,
         weights: Mapping[str, float] | None = None,
         votes: Log[Cast] | None = None,
-        judging: Format | None = None,
     ) -> None:
         names = [judge.name for judge in judges]
         if len(names) < 2 or len(set(names)) < len(names):
@@ -79,7 +76,6 @@ class Election:
             raise ConfigError(f"no weight for the judges {', '.join(missing)}; give every judge one")
         self.voting, self.weights = voting, weights
         self._judges, self._votes = judges, votes
-        self._judging = judging or load_format("pointwise")
         # A killed run may have logged a batch that it now repeats.
         self._logged = {_digest(cast.id) for cast in votes} if votes is not None else set()
 
@@ -89,24 +85,20 @@ class Election:
         Raises:
             RunError: A judge could not be asked. What was answered is in its cache.
         """
-        requests = [ballot.request for ballot in ballots]
-        answers = await asyncio.gather(*(judge.ask(requests) for judge in self._judges))
+        answers = await asyncio.gather(
+            *(
+                judge.ask([_of_judge(ballot.request, judge.name) for ballot in ballots])
+                for judge in self._judges
+            )
+        )
         for judge, answered in zip(self._judges, answers, strict=True):
             check_asked(judge, answered)
         cast = [
-            tuple(
-                self._vote(judge.name, ballot, answer)
-                for judge, answer in zip(self._judges, said, strict=True)
-            )
+            tuple(_vote(judge.name, ballot, answer) for judge, answer in zip(self._judges, said, strict=True))
             for ballot, said in zip(ballots, zip(*answers, strict=True), strict=True)
         ]
         self._log(ballots, cast)
         return [tally(votes, self.voting, self.weights) for votes in cast]
-
-    def _vote(self, judge: str, ballot: Ballot, answer: Completion) -> Vote:
-        response = as_messages(ballot.response, "assistant")
-        reading = self._judging.parse(answer.text, Query(ballot.id, ballot.request.messages, (response,)))
-        return read_vote(judge, reading.values[0] if reading else None, answer.text)
 
     def _log(self, ballots: Sequence[Ballot], cast: Sequence[tuple[Vote, ...]]) -> None:
         if self._votes is None:
@@ -127,6 +119,17 @@ def measured(votes: Iterable[Cast], tolerance: float) -> Agreement:
     for cast in votes:
         found.see(cast.scores, cast.group)
     return found
+
+
+def _vote(judge: str, ballot: Ballot, answer: Completion) -> Vote:
+    judged = read_judgment(answer, ballot.request, ballot.response)
+    return Vote(judge, judged.score, judged.text, judged.contradicted)
+
+
+def _of_judge(request: Request, judge: str) -> Request:
+    """A judge's own draws: one model that votes several times, under several names, is not to repeat itself."""
+    drawn = hashlib.sha256(f"{request.seed}\x00{judge}".encode()).digest()
+    return replace(request, seed=int.from_bytes(drawn[:4], "big") >> 1)  # servers take 31 bits
 
 
 def _digest(identity: str) -> bytes:

@@ -222,7 +222,7 @@ class Casework:
         return found
 
     def _pad(self, case: Case, context: Context) -> None:
-        """Pads to the length that was drawn, or to one of the others where the evidence needs more room."""
+        """Pads to the first length of a drawn order that the evidence leaves room in."""
         if self._is_short:
             messages = context.render("")
             context.long = Long.short(messages, self._lengthener.tokens(messages))
@@ -235,6 +235,8 @@ class Casework:
                 context.long, context.length = found, length
                 return
             context.long, context.unfit = None, found
+            if found != "too_long":
+                return
 
 
 def gather_pool(documents: Iterable[Document], tokenizer: Tokenizer, settings: ShortToLong) -> Pool:
@@ -256,16 +258,21 @@ def prompt_hashes(settings: ShortToLong) -> Mapping[str, str]:
 
 
 def _count_padding(case: Case) -> None:
-    """Tells what became of the contexts, and drops the answers without one."""
+    """Tells what became of the contexts and of the chunks around them, and drops the answers without a context."""
     for context in case.contexts:
         if context.long is None:
             case.fates.drop("padding", context.unfit)
             continue
         case.fates.keep("padding")
         case.fates.keep("distractors", len(context.long.padding))
-        left_out = context.long.refused + len(context.banned) + int(case.evidence.foreign_answering.sum())
+        left_out = context.long.refused + len(context.banned)
         if left_out:
             case.fates.drop("distractors", "answers_question", left_out)
+    answering = case.evidence.foreign_answering
+    if case.contexts and len(answering):
+        case.fates.keep("pool", int((~answering).sum()))
+        if answering.any():
+            case.fates.drop("pool", "answers_question", int(answering.sum()))
     case.answers = [answer for answer in case.answers if answer.context.long is not None]
     case.pairs = [pair for pair in case.pairs if pair[0].context.long is not None]
 

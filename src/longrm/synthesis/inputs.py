@@ -152,7 +152,8 @@ class Inputs(Config):
         if candidates.recorded:
             found = self.documents.answered()
         elif candidates.path is not None:
-            found = sources(self.documents.read(), read_candidates(rows_of(candidates.path)))
+            written = read_candidates(rows_of(candidates.path))
+            found = sources(self.documents.read(), written, all_documents=self.documents.limit is None)
         else:
             found = (Source(document, ()) for document in self.documents.read())
         if not candidates.unwritten:

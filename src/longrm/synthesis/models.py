@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ class Model(Config):
             `simulated:RATES`, which reads our prompts and errs at stated rates, such as `simulated:0.1` or
             `simulated:error=0.1,misformat=0.05,disagreement=0.1,per_doubling=0.02`.
         name: What rows and manifest call it; by default what stands in `model`, without the URL.
-        also: More URLs behind which the same model is served; requests are dealt over all by their content.
+        also: More URLs behind which the same model is served; requests are dealt over all by their content, and the
+            budgets of `remote` hold for each.
         remote: How an endpoint is reached. Answers are kept in the run folder unless `remote.cache` names a file.
         price: What an endpoint costs, in the currency that you think in.
     """
@@ -169,26 +170,21 @@ class AskedModel:
         self._writers = writers
 
     async def ask(self, prompts: Sequence[Request]) -> list[Completion]:
-        """Answers every request alone, in the same order."""
-        dealt: list[list[int]] = [[] for _ in self._writers]
-        for number, request in enumerate(prompts):
-            dealt[self._place(request)].append(number)
+        """Answers every request alone, in the same order; equal ones are asked once."""
+        keys = [_key(request) for request in prompts]
+        dealt: list[dict[bytes, Request]] = [{} for _ in self._writers]
+        for key, request in zip(keys, prompts, strict=True):
+            dealt[int.from_bytes(key, "big") % len(dealt)][key] = request
         shares = [(writer, own) for writer, own in zip(self._writers, dealt, strict=True) if own]
         answered = await asyncio.gather(
-            *(asyncio.to_thread(writer.write, [prompts[number] for number in own]) for writer, own in shares)
+            *(asyncio.to_thread(writer.write, [*own.values()]) for writer, own in shares)
         )
         found = {
-            number: answer
+            key: answer
             for (_, own), answers in zip(shares, answered, strict=True)
-            for number, answer in zip(own, answers, strict=True)
+            for key, answer in zip(own, answers, strict=True)
         }
-        return [found[number] for number in range(len(prompts))]
-
-    def _place(self, request: Request) -> int:
-        if len(self._writers) == 1:
-            return 0
-        text = json.dumps([*request.messages, request.seed])
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % len(self._writers)
+        return [found[key] for key in keys]
 
 
 @contextmanager
@@ -219,8 +215,15 @@ def asked_models(
 def defining(model: Mapping[str, Any]) -> dict[str, Any]:
     """Of a model's settings, those that may change what it answers: not how it is reached, nor what it costs."""
     kept = {key: value for key, value in model.items() if key not in ("also", "price", "remote")}
+    if str(kept.get("model", "")).startswith("openai:"):
+        kept["model"] = f"openai:#{kept['model'].rpartition('#')[2]}"
     remote = {key: value for key, value in model.get("remote", {}).items() if key in _REMOTE}
     return {**kept, "remote": remote}
+
+
+def _key(request: Request) -> bytes:
+    """Tells requests apart by all that they say."""
+    return hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).digest()
 
 
 def _opened(model: Model, folder: Path, spending: Spending, knowledge: Knowledge, seed: int) -> Asked:
@@ -243,4 +246,4 @@ def _clients(
     remote = model.remote
     if remote.cache is None:
         remote = remote.model_copy(update={"cache": str(folder / CACHE)})
-    return [OpenAIClient(each, name, remote, paid=paid) for each in (url, *model.also)]
+    return [OpenAIClient(each, name, remote, paid=paid, cached_as=url) for each in (url, *model.also)]

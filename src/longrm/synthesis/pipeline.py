@@ -27,7 +27,6 @@ from longrm.runs.progress import Progress, silent
 
 LEDGER, ROWS = "ledger.jsonl", "rows"
 Item = TypeVar("Item")
-Answer = Completion
 
 
 class Asked(Protocol):
@@ -39,7 +38,7 @@ class Asked(Protocol):
 
     name: str
 
-    async def ask(self, prompts: Sequence[Request]) -> list[Answer]:
+    async def ask(self, prompts: Sequence[Request]) -> list[Completion]:
         """Answers every request alone, in the same order."""
         ...
 
@@ -216,9 +215,10 @@ class Pipeline(Generic[Item]):
             note: What else to tell it then, such as what was spent.
 
         Raises:
-            RunError: The inputs are not those that the ledger begins with, or the folder cannot be written.
+            RunError: Sources or prompts are not those that the run began with, or the folder cannot be written.
             DataError: Two inputs have one id.
         """
+        check_same(folder, provenance)
         tell_manifest(folder.path, provenance, None)
         stream = self._distinct(items)
         ledger = Log(folder.path / LEDGER, Entry)
@@ -231,6 +231,7 @@ class Pipeline(Generic[Item]):
                 assert [one.id for one in made] == [self._identity(item) for item in batch]
                 entries = shards.write(made)
                 ledger.append(*entries)
+                shards.seal()
                 for entry in entries:
                     tally.add(entry)
                 progress("inputs", tally.inputs, total, note())
@@ -281,6 +282,7 @@ class Shards:
         self._end = 0 if last is None else last.end
         self._full = False
         self._waiting: list[bytes] = []
+        self._to_seal: list[int] = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._cut_back()
@@ -300,6 +302,12 @@ class Shards:
             entries.append(Entry(one.id, len(lines), self._shard, self._rows, self._end, one.steps))
         self._flush()
         return entries
+
+    def seal(self) -> None:
+        """Gives the shards that were ended their final form: not before the ledger knows all of their rows."""
+        for shard in self._to_seal:
+            self._seal(shard)
+        self._to_seal.clear()
 
     def finish(self) -> None:
         """Gives the last shard its final form."""
@@ -322,7 +330,7 @@ class Shards:
 
     def _next(self) -> None:
         self._flush()
-        self._seal(self._shard)
+        self._to_seal.append(self._shard)
         self._shard, self._rows, self._end, self._full = self._shard + 1, 0, 0, False
 
     def _seal(self, shard: int) -> None:
@@ -370,6 +378,22 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
     for raw in raw_rows([path]):
         assert raw.value is not None, f"{raw.place}: {raw.fault}"
         yield raw.value
+
+
+def check_same(folder: RunFolder, provenance: Provenance) -> None:
+    """Refuses to continue a run whose sources or prompts have changed: its rows would be of two kinds.
+
+    Raises:
+        RunError: They have; it names which.
+    """
+    held = read_manifest(folder.path) if folder.continued else {}
+    now = {"sources": [dict(source) for source in provenance.sources], "prompts": dict(provenance.prompts)}
+    for name, found in now.items():
+        if name in held and held[name] != found:
+            raise RunError(
+                f"{folder.path}: the {name} have changed since this run began; bring back what they were, or take "
+                "another --out (a shared remote.cache keeps what was paid for)"
+            )
 
 
 def tell_manifest(folder: Path, provenance: Provenance, tally: Tally | None) -> None:

@@ -189,8 +189,15 @@ def by_document(candidates: Iterable[Candidate]) -> Iterator[tuple[str, list[Can
         yield document, list(group)
 
 
-def sources(documents: Iterable[Document], candidates: Iterable[Candidate]) -> Iterator[Source]:
+def sources(
+    documents: Iterable[Document], candidates: Iterable[Candidate], *, all_documents: bool = True
+) -> Iterator[Source]:
     """Joins documents with the candidates that answer them, which come in the documents' order.
+
+    Args:
+        documents: With different ids.
+        candidates: Those of one document follow each other.
+        all_documents: Whether there are no more documents than these, so that no candidate may be left over.
 
     Raises:
         DataError: Candidates are left over: their documents are missing, or come in another order.
@@ -203,7 +210,7 @@ def sources(documents: Iterable[Document], candidates: Iterable[Candidate]) -> I
             mine = tuple(group[1])
             group = next(groups, None)
         yield Source(document, mine)
-    if group is not None:
+    if group is not None and all_documents:
         raise DataError(
             f"candidates answer the document '{group[0]}', which is missing or comes earlier among the documents; "
             "put the candidates in the documents' order"

@@ -6,19 +6,16 @@ Paper, section 3. A strong judge is reliable on a short context; the rubric that
 from collections.abc import Sequence
 from typing import Any
 
-from longrm.clients import Completion
 from longrm.data.native import to_row as comparison_row
 from longrm.data.tokenizing import Tokenizer
-from longrm.judging.answers import answer_of
-from longrm.judging.pointwise import Pointwise
 from longrm.synthesis.asking import ask_all
 from longrm.synthesis.cases import Answer, Case
 from longrm.synthesis.casework import Casework
+from longrm.synthesis.judged import read_judgment
 from longrm.synthesis.padding import Pool
 from longrm.synthesis.pipeline import Asked, Made
 from longrm.synthesis.records import DemonstrationRow, Source, to_row
 from longrm.synthesis.short_to_long_settings import ShortToLong
-from longrm.types import Outcome, Query, as_messages
 
 _LEAST_GAP = 1.0  # scores are whole numbers
 
@@ -44,7 +41,6 @@ class Synthesizer:
     ) -> None:
         self._settings, self._judge = settings, judge
         self._casework = Casework(settings, tokenizer, pool, judge, finder or judge)
-        self._scores = Pointwise()
 
     async def work(self, sources: Sequence[Source]) -> list[Made]:
         """What becomes of some sources, in the same order; no other source changes it.
@@ -61,33 +57,15 @@ class Synthesizer:
         for case, asked, said in zip(cases, requests, answered, strict=True):
             kept = []
             for answer, request, completion in zip(case.answers, asked, said, strict=True):
-                query = Query(
-                    case.source.document.id,
-                    request.messages,
-                    (as_messages(answer.candidate.text, "assistant"),),
-                )
-                reason = self._read(answer, query, completion)
+                judged = read_judgment(completion, request, answer.candidate.text)
+                reason = judged.reason or ("contradicted" if judged.contradicted else "")
                 if reason:
                     case.fates.drop("judgment", reason)
-                else:
-                    case.fates.keep("judgment")
-                    kept.append(answer)
+                    continue
+                case.fates.keep("judgment")
+                answer.score, answer.judgment = judged.score, judged.text
+                kept.append(answer)
             case.answers = kept
-
-    def _read(self, answer: Answer, query: Query, completion: Completion) -> str:
-        """Takes a judgment over; tells why there is none."""
-        if completion.outcome is not Outcome.ANSWERED:
-            return completion.outcome.value
-        reading = self._scores.parse(completion.text, query)
-        if reading is None:
-            return Outcome.UNPARSED.value
-        if reading.contradicted:
-            return "contradicted"
-        score = reading.values[0]
-        if score != int(score):
-            return "not_whole"
-        answer.score, answer.judgment = score, answer_of(completion.text).strip()
-        return ""
 
     def _rows(self, case: Case) -> list[dict[str, Any]]:
         if self._settings.rows == "pairs":

@@ -194,7 +194,7 @@ def verdict(counted: Tally, settings: Voting, weights: Mapping[str, float] | Non
     lighter = [cluster for cluster in reversed(counted.clusters) if _lighter(cluster, counted)]
     apart = _tellable([vote for cluster in lighter for vote in cluster.votes], chosen)
     unread = _tellable(counted.unparsed, chosen) if settings.unparsed == "reject" else []
-    rejected = (*unread, *apart)
+    rejected = (*apart, *unread)  # training may read the first few only
     if rejected:
         return Verdict(counted, chosen, rejected, "score" if apart else "format")
     same = tuple(_tellable(others, chosen))

@@ -181,3 +181,12 @@ def test_real_documents_are_voted_on_and_become_long_pairs(recipe, tmp_path):
             prompt[s.start : s.end] in texts[comparison.metadata["document"]] for s in comparison.evidence
         )
         assert 4080 <= comparison.metadata["tokens"] <= 4096
+
+
+def test_a_judge_that_would_say_the_same_twice_is_refused(recipe):
+    twice = [{"model": "openai:http://127.0.0.1:9/v1#m", "name": name} for name in "ab"]
+    with pytest.raises(ValueError, match="votes twice, and at temperature 0"):
+        recipe(judges=twice)
+    assert len(recipe(judges=twice, temperature=1.0).judges) == 2
+    with pytest.raises(ValueError, match='a finder is asked only with find = "model"'):
+        recipe(finder={"model": "simulated:0"})

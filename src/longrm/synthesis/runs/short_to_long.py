@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from longrm.runs.folder import RunFolder
 from longrm.runs.progress import Progress, silent
@@ -31,6 +33,12 @@ class ShortToLongRecipe(Recipe, Inputs, ShortToLong):
     finder: Model | None = None
     tokenizer: str = "words"
 
+    @model_validator(mode="after")
+    def _asks_its_finder(self) -> Self:
+        if self.finder is not None and self.find != "model":
+            raise ValueError('a finder is asked only with find = "model"')
+        return self
+
 
 RECIPE = ShortToLongRecipe
 
@@ -53,7 +61,7 @@ def run(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = silent) ->
     def prepare(_: RunFolder, asked: Mapping[str, Asked]) -> tuple[Work[Source], int]:
         pool = gather_pool(recipe.documents.read(), tokenizer, recipe)
         synthesizer = Synthesizer(recipe, tokenizer, pool, asked["judge"], asked.get("finder"))
-        return synthesizer.work, sum(1 for _ in recipe.documents.read())
+        return synthesizer.work, sum(1 for _ in recipe.sources())
 
     course = Course[Source](
         "short-to-long",

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longrm.errors import ConfigError
 from longrm.runs.folder import MANIFEST, RunFolder, write_json
@@ -50,6 +50,19 @@ class VoteRecipe(Recipe, Inputs, ShortToLong):
     finder: Model | None = None
     tokenizer: str = "words"
 
+    @model_validator(mode="after")
+    def _asks_different_judges(self) -> Self:
+        asked = [(model.model, model.remote.extra) for model in self.judges]
+        again = next((one for one in asked if asked.count(one) > 1), None)
+        if again is not None and not self.temperature and not again[0].startswith("simulated:"):
+            raise ValueError(
+                f"'{again[0]}' votes twice, and at temperature 0 it would say the same twice; set temperature, or "
+                "name another model"
+            )
+        if self.finder is not None and self.find != "model":
+            raise ValueError('a finder is asked only with find = "model"')
+        return self
+
 
 RECIPE = VoteRecipe
 
@@ -85,7 +98,7 @@ def run(recipe: VoteRecipe, out: Path, *, progress: Progress = silent) -> dict[s
                 weights=weights,
                 votes=votes,
             )
-            return jury.work, sum(1 for _ in recipe.documents.read())
+            return jury.work, sum(1 for _ in recipe.sources())
 
         course = Course[Source](
             "vote",

@@ -6,14 +6,16 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Literal, get_origin
 
 import click
 from click.testing import CliRunner
+from pydantic_core import PydanticUndefined
 
 from longrm.auditing import Auditing
 from longrm.cli.main import cli
 from longrm.cli.synthesize import command as synthesize
-from longrm.config import Config
+from longrm.config import Config, to_toml
 from longrm.evaluation.run import Evaluation
 from longrm.training.run import RECIPES
 
@@ -63,8 +65,43 @@ def attributes(settings: type[Config]) -> str:
     for kind in (kind for kind in settings.__mro__ if issubclass(kind, Config)):
         text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("Attributes:")[2]
         for entry in re.split(r"\n(?=\w)", inspect.cleandoc(text)):
-            found.setdefault(entry.partition(":")[0], entry)
+            name = entry.partition(":")[0]
+            found.setdefault(name, entry + given(settings, name))
     return "\n".join(filter(None, found.values()))
+
+
+def given(settings: type[Config], name: str) -> str:
+    """What a setting may be and is by default, where that is a plain value."""
+    field = settings.model_fields.get(name)
+    if field is None:
+        return ""
+    told = []
+    kinds = (field.annotation, *getattr(field.annotation, "__args__", ()))
+    choices = next((kind.__args__ for kind in kinds if get_origin(kind) is Literal), ())
+    if choices:
+        told.append(
+            "one of " + ", ".join(to_toml({"x": choice}).partition("= ")[2].strip() for choice in choices)
+        )
+    if field.is_required():
+        told.append("required")
+    elif field.default not in (None, "", (), PydanticUndefined) and not isinstance(field.default, Config):
+        told.append(f"default {shown(field.default)}")
+    return f"\n    ({'; '.join(told)})" if told else ""
+
+
+def shown(value: object) -> str:
+    """A default as TOML has it."""
+    plain = list(value) if isinstance(value, tuple) else value
+    if isinstance(plain, list) and any(isinstance(item, Config) for item in plain):
+        return "one table with its defaults"
+    return (
+        to_toml({"x": plain})
+        .partition("= ")[2]
+        .strip()
+        .replace("\n    ", " ")
+        .replace("[ ", "[")
+        .replace(",\n]", "]")
+    )
 
 
 def main() -> None:

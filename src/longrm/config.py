@@ -128,10 +128,14 @@ def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) ->
         return f"unknown key '{key}'{where}; {hint}{more}"
     if first["type"] == "missing":
         return f"the setting '{key}' is required{where}{more}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not key:
         return f"{message}{where}{more}"
     return f"wrong value for '{key}'{where}: {message}, got {first['input']!r}{more}"
+
+
+_MESSAGES = {"tuple_type": "needs a list", "too_short": "needs at least one item"}
+"""What pydantic says in the words of Python, in those of TOML."""
 
 
 def _names_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

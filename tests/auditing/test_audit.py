@@ -106,7 +106,7 @@ def test_leakage_against_a_named_benchmark(put):
     assert told["leaked_contexts"] == ["row 1", "row 2"]
     assert told["leaked_questions"] == ["row 3"]
     assert told["leaked_responses"] == ["row 4"]
-    assert "100% of that here" in found["leaked_contexts"].examples[0]
+    assert "of which 100% stands here" in found["leaked_contexts"].examples[0]
     assert "100% of it stands in" in found["leaked_contexts"].examples[1]
     # What was not looked for is not told as clean.
     assert "leaked_contexts" not in audit(rows).findings
@@ -277,6 +277,18 @@ def test_an_audit_needs_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_context_made_of_many_benchmark_texts_has_leaked(put):
+    parts = [text(seed, 400) for seed in range(20, 26)]
+    bench = put("bench.jsonl", *(comparison(at, part) for at, part in enumerate(parts)))
+    quarters = [" ".join(part.split()[:100]) for part in parts]
+    mixed, alone = " ".join(quarters), f"{quarters[0]} {text(40, 500)}"
+    rows = put("rows.jsonl", comparison(1, mixed), comparison(2, alone))
+    (found,) = (
+        audit(rows, Auditing(against=(f"file:{bench}",), sampled=1)).findings["leaked_contexts"].examples
+    )
+    assert found.startswith("row 1: 90% of it")  # at each of five seams 12 runs are new
+
+
 def test_votes_are_counted_again(tmp_path):
     def row(number, scores, conf, chosen, rejects):
         texts = {judge: f"{judge} says so.\n[[{score}]]" for judge, score in scores.items()}
@@ -305,6 +317,93 @@ def test_votes_are_counted_again(tmp_path):
     text = as_text(found, 80)
     assert re.search(r"clusters of the recorded sizes +1 of 2", text)
     assert json.loads(json.dumps(found.as_dict()))["votes"]["rejected_outside"] == 1
+
+
+def demonstration(number, depth, size=40, filler=4000, **more):
+    """Judges what a context says; its evidence stands at a depth."""
+    before = int(depth * (filler - size))
+    context = "x" * before + "e" * size + "x" * (filler - size - before)
+    prompt = f"<context>\n{context}\n</context>\n\n<question>\nWhat?\n</question>\n\n<response>\n{number}"
+    start = prompt.index("e" * size)
+    spans = [{"message": 0, "start": start, "end": start + size}]
+    told = {"evidence": spans, "depths": [depth], "document": f"d{number}"}
+    return {
+        "id": f"r{number}",
+        "prompt": [{"role": "user", "content": prompt}],
+        "completion": "[[8]]",
+        **told,
+        **more,
+    }
+
+
+def test_evidence_of_demonstrations_is_looked_at_where_it_is_said_to_stand(put):
+    spread = [demonstration(number, number / 59) for number in range(60)]
+    found = audit(put("right.jsonl", *spread))
+    assert (found.depths.known, found.findings["evidence_not_found"].count) == (60, 0)
+    assert found.depths.tenths == (6,) * 10
+    assert found.depths.even > 0.99
+    # Depths that were written down are not believed: the spans say that all of it stands at the start.
+    wrong = [demonstration(number, 0.0, depths=[number / 59]) for number in range(60)]
+    found = audit(put("wrong.jsonl", *wrong))
+    assert found.depths.tenths == (60, *(0,) * 9)
+    assert found.depths.even < 1e-6
+    far = [{"message": 0, "start": 10**7, "end": 10**7 + 40}]
+    broken = [{"message": 0, "start": 9, "end": 3}]
+    moved = [demonstration(91, 0.5, evidence=far), demonstration(92, 0.5, evidence=broken)]
+    found = audit(put("moved.jsonl", *moved, *spread))
+    assert (found.depths.known, found.findings["evidence_not_found"].count) == (60, 2)
+    # Without spans they are all there is.
+    found = audit(put("told.jsonl", *(row | {"evidence": None} for row in spread)))
+    assert (found.depths.known, found.depths.even) == (60, None)
+
+
+def test_depths_of_one_context_count_once_and_large_pieces_are_not_tested(put):
+    random_ = random.Random(0)
+    rows = []
+    for number in range(100):
+        row = demonstration(number, random_.random())
+        rows += [row | {"id": f"{number}-{again}", "completion": f"[[{again}]]"} for again in range(15)]
+    found = audit(put("shared.jsonl", *rows)).depths
+    assert found.known == 100
+    assert found.even > 0.01
+    large = [demonstration(number, random_.random(), size=400) for number in range(100)]
+    found = audit(put("large.jsonl", *large)).depths
+    assert (found.known, found.even) == (100, None)
+
+
+def test_votes_are_counted_by_the_rules_of_the_run_that_wrote_them(tmp_path):
+    def row(number, scores, conf, contrast):
+        texts = {judge: f"{judge} says so of {number}.\n[[{score}]]" for judge, score in scores.items()}
+        chosen, *rejects = scores
+        return {
+            "id": f"r{number}",
+            "chat_template": [{"role": "user", "content": f"Judge {number}."}],
+            "chosen": texts[chosen],
+            "rejects": [texts[judge] for judge in rejects],
+            "chosen_model": chosen,
+            "reject_models": rejects,
+            "scores": scores,
+            "conf": conf,
+            "contrast": contrast,
+        }
+
+    rows = [
+        row(1, {"a": 8, "b": 7, "c": 2}, [2, 1], "score"),
+        row(2, {"a": 8, "b": 7, "c": 8}, [3], "none"),
+    ]
+    for name, told in (("run", "[voting]\ntolerance = 1.0\n"), ("silent", "")):
+        write_rows(tmp_path / name / "rows" / "rows-00000.jsonl", rows)
+        (tmp_path / name / "manifest.json").write_text('{"kind": "synthesis of vote"}')
+        (tmp_path / name / "config.toml").write_text(told)
+    found = audit(tmp_path / "run")
+    assert (found.votes.recorded, found.votes.same_clusters, found.votes.chosen_inside) == (2, 2, 2)
+    assert found.findings["without_contrast"].count == 1
+    assert "these votes are a selection" in " ".join(as_text(found, 400).split())
+    assert audit(tmp_path / "silent").votes.same_clusters == 0  # equal scores only, as in released rows
+    # The weights that the run gave its judges count too: c outweighs a and b.
+    weights = {"kind": "synthesis of vote", "agreement": {"weights": {"a": 0.2, "b": 0.2, "c": 3.0}}}
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(weights))
+    assert audit(tmp_path / "run").votes.chosen_inside == 1
 
 
 @pytest.mark.real

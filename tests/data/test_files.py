@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from longrm.data import read, read_demonstrations
+from longrm.data.files import find_files
 from longrm.errors import DataError
 
 ROWS = [{"prompt": f"Question {n}?", "chosen": f"yes {n}", "rejected": f"no {n}", "n": n} for n in range(20)]
@@ -148,3 +149,12 @@ def test_the_longrm_sample_of_demonstrations():
     assert len(list(read_demonstrations(SAMPLE / "sft/eval"))) == 2
     with pytest.raises(DataError, match="row 1, field 'golden': a demonstration"):
         read(SAMPLE / "sft/eval")
+
+
+def test_the_folder_of_a_run_is_read_from_its_rows(tmp_path):
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "ledger.jsonl").write_text('{"id": "no row"}\n')
+    with pytest.raises(DataError, match=r"this run has made no row so far; its manifest\.json tells"):
+        find_files(tmp_path)
+    (tmp_path / "rows" / "rows-00000.jsonl").write_text("{}\n")
+    assert find_files(tmp_path) == [tmp_path / "rows" / "rows-00000.jsonl"]

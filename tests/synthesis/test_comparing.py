@@ -38,7 +38,7 @@ def test_spans_point_at_what_they_name():
         "Which two?",
         "Two.",
     ]
-    assert (made.ranks, made.metadata) == ((1, 2), {"judge_scores": [9, 2], "margin": 7})
+    assert (made.ranks, made.metadata) == ((1, 2), {"judge_scores": [9, 2], "points_apart": 7})
     assert "It is about two." in text[made.context[0].end : made.question.start]
 
 

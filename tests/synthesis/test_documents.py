@@ -8,6 +8,7 @@ from longrm.benchmarks import leval
 from longrm.benchmarks.audit import Auditor
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.documents import Document, read_answered, read_documents
+from longrm.worlds.words import load_tokenizer
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "leval"
 ROW = {"context": "Quill wrote the code.", "question": "Who?", "answer": "Quill"}
@@ -37,6 +38,12 @@ def test_rows_become_documents(put):
         ({"context": "", **{k: ROW[k] for k in ("question", "answer")}}, "field 'context': needs a text"),
         ({"context": "x", "question": "y"}, "field 'answer': needs a text, got None"),
         ({**ROW, "metric": "rouge"}, "did you mean 'rouge_l'"),
+        ({**ROW, "id": ["a"]}, "field 'id': needs a text or a number"),
+        ({**ROW, "evidence": 5}, r"field 'evidence': needs a list of spans .* got 5; rename"),
+        ({**ROW, "evidence": [[0, 1], [2]]}, "field 'evidence': needs a list of spans"),
+        ({**ROW, "exemplars": 7}, "field 'exemplars': needs a list of texts, got 7"),
+        ({**ROW, "steps": "abc 12"}, "field 'steps': needs a list of texts, got 'abc 12'"),
+        ({**ROW, "steps": ["abc", 12]}, "field 'steps': needs a list of texts"),
     ],
 )
 def test_a_bad_row_is_named(put, row, fault):
@@ -141,3 +148,17 @@ def test_the_real_folder_is_in_line():
         if answered.document.task == task:
             number = int(answered.document.id.split("/")[1])
             assert (answered.document.question, answered.document.answer) == flat[number - 1]
+
+
+def test_an_id_of_0_is_one_and_lists_are_kept(put):
+    told = {"evidence": [[0, 5]], "steps": ["one"], "exemplars": []}
+    first, second = read_documents(put("rows.jsonl", {**ROW, "id": 0, **told}, {**ROW, "id": ""}))
+    assert (first.id, second.id) == ("0", "2")
+    assert first.metadata == told
+
+
+def test_halves_of_surrogate_pairs_are_replaced(put):
+    row = {**ROW, "context": "Quill \ud83d wrote 你好 😀.", "id": "a\udc00", "steps": ["x\ud800"]}
+    (document,) = read_documents(put("rows.jsonl", row))
+    assert document == Document("a?", "Quill ? wrote 你好 😀.", "Who?", "Quill", metadata={"steps": ["x?"]})
+    assert load_tokenizer("words").count(document.text) > 4

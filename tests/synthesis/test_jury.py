@@ -135,8 +135,8 @@ def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):
         listed = [message_text(row.comparison.responses[at][0]) for at in row.comparison.best_first()]
         assert listed == [source.candidates[0].text, source.candidates[2].text]
         scores = [told["judge_scores"][at] for at in row.comparison.best_first()]
-        assert (told["margin"], scores, told["conf"]) == (6, [8, 2], [[2, 1], [2, 1]])
-        assert tokenize(row, words()).row.margin == 6
+        assert (told["points_apart"], scores, told["conf"]) == (6, [8, 2], [[2, 1], [2, 1]])
+        assert not tokenize(row, words()).row.margin  # points are no margin of scores
 
 
 @pytest.mark.parametrize("rows", ["judgments", "pairs"])

@@ -124,3 +124,36 @@ def test_tags_are_in_no_text_and_blocks_cannot_be_closed_from_inside():
     assert len({draw_tag([], Draws(n)) for n in range(200)}) > 190
     assert free_name("response", ["</response>", "< response-2>"]) == "response-3"
     assert free_name("response", ["no tag"]) == "response"
+
+
+@pytest.mark.parametrize(
+    "text", ["12500 came", "12,500 came", "12’500 came", "12\u202f500 came", "12 500 came"]
+)
+@pytest.mark.parametrize("gold", ["12,500", "12500"])
+def test_numbers_are_found_however_their_digits_are_grouped(gold, text):
+    short = gold_of("How many?", gold, lambda word: 1.0)
+    long = gold_of("How many?", f"After the flood no fewer than {gold} people left", lambda word: 1.0)
+    for sought, held in ((short, 1), (long, 1 / 9)):
+        assert sought.held(f"In all {text}.") == pytest.approx(held)
+        assert sought.held("In all 12, or 500, or 125000 came.") == 0
+
+
+def test_numbers_next_to_each_other_stay_numbers_too():
+    assert gold_of("How many?", "345", lambda word: 1.0).held("Sold 12 345 678 of them.") == 1
+    assert gold_of("How many?", "12", lambda word: 1.0).held("Room 12, 500 people.") == 1
+    assert gold_of("How many?", "3.5 of 12,500", lambda word: 1.0).held("It was 3.5 of 12500.") == 1
+    texts = [
+        (f"g{at}", f"d{at}", text)
+        for at, text in enumerate(["There were 12500 here.", "There were 12,500.", "None."])
+    ]
+    pieces = pool_of(texts)
+    answering = Answering.of("How many?", "12,500", ["12,500"], pieces.rarity, enough=0.6, alike=0.75)
+    assert answering.gold.held("There were 12500 here.") == 1
+    told = {
+        piece.text: found for piece, found in zip(pieces.pieces, pieces.answering(answering), strict=True)
+    }
+    assert told == {"There were 12500 here.": True, "There were 12,500.": True, "None.": False}
+
+
+def pool_of(rows):
+    return Pool.gather(rows, words(), chunk=32, most_documents=6, per_document=4, seed=1)

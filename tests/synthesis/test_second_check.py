@@ -103,7 +103,7 @@ def test_a_judge_reads_the_text_and_no_gold_answer():
 def test_a_judge_that_cannot_be_asked_stops_the_build():
     judge = Judge({"good": Completion(Outcome.ERROR, detail="no route"), "bad": said("[[2]]")})
     check = by_judge(judge, JudgeCheck(judge=Model(model="simulated:0")))
-    with pytest.raises(RunError, match="about 'd' .no route.; run the same command again"):
+    with pytest.raises(RunError, match="scripted could not be asked .no route.; run the same command again"):
         check([(DOCUMENT, written("good", "bad"), items((0, 1)))])
 
 

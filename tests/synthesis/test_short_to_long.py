@@ -276,7 +276,7 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
         text, document = message_text(comparison.prompt[0]), source.document
         listed = [message_text(comparison.responses[at][0]) for at in comparison.best_first()]
         assert listed == [source.candidates[0].text, source.candidates[1 + number % 2].text]
-        assert comparison.metadata["margin"] == 5
+        assert comparison.metadata["points_apart"] == 5
         assert comparison.group == document.group
         (context,), question = comparison.context, comparison.question
         assert text[question.start : question.end] == document.question
@@ -290,7 +290,7 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
         size = len(words().prompt_ids(comparison.prompt))
         assert size == comparison.metadata["tokens"]
         assert comparison.metadata["length"] - 16 <= size <= comparison.metadata["length"]
-        assert tokenize(row, words()).row.margin == 5
+        assert not tokenize(row, words()).row.margin
     assert {row.comparison.ranks for row in found} == {(1, 2), (2, 1)}  # their order tells nothing
     assert found[0].comparison.prompt == found[1].comparison.prompt != found[2].comparison.prompt
     rows, steps = make(rows="pairs")  # the control: a judge who always says 8 tells nothing
@@ -437,7 +437,9 @@ def test_real_documents_become_rows_of_4k_and_16k_tokens():
     rows, steps = make(
         given=given, foreign=given, tokenizer=spaced(), find="retrieval", lengths=(4096, 16384)
     )
-    ends = [{step: fates for step, fates in one.items() if step not in ("distractors", "pool")} for one in steps]
+    ends = [
+        {step: fates for step, fates in one.items() if step not in ("distractors", "pool")} for one in steps
+    ]
     assert len(rows) == sum(list(one.values())[-1].get(KEPT, 0) for one in ends) > 5
     assert {row["length"] for row in rows} == {4096, 16384}
     for row in rows:

@@ -11,7 +11,7 @@ from longrm.synthesis.chunks import cut
 from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import DOMAINS
 from longrm.synthesis.records import Candidate, Source
-from longrm.synthesis.responses import Passage, Shown, prompt_of
+from longrm.synthesis.responses import Passage, Shown, passages_of, prompt_of
 from longrm.synthesis.simulated import Knowledge, Simulated
 from longrm.types import Outcome, Query
 
@@ -125,6 +125,55 @@ def test_errors_grow_with_the_length_of_the_prompt():
     assert share(growing, many(count=100)) == pytest.approx(0.1, abs=0.06)
     assert share(growing, texts) == pytest.approx(0.4, abs=0.1)
     assert share(simulated("error=0.1"), texts) == pytest.approx(0.1, abs=0.06)
+
+
+def test_what_is_wrong_is_3_points_off_whatever_else_happens():
+    texts = many()
+    both = scores(simulated("error=0.3,disagreement=0.5"), texts)
+    assert {10, 9} < set(both)
+    assert not {8} & set(both)
+    assert sum(score <= 7 for score in both) / len(both) == pytest.approx(0.3, abs=0.05)
+    assert both.count(9) / len(both) == pytest.approx(0.7 * 0.5, abs=0.06)
+
+
+def asking_alike():
+    """Texts with one question; every text names every answer, as values of a world come up again and again."""
+    golds = ["donkey", "marble", "candle", "violin", "sponge", "ribbon"]
+    found = []
+    for number, gold in enumerate(golds):
+        others = " ".join(f"Room {number} has {other}." for other in golds if other != gold)
+        text = f"{others} The code of room {number} is {gold}. It rained on day {number}."
+        found.append(Document(f"d{number}", text, "What is the code?", gold))
+    return found
+
+
+def test_of_texts_with_one_question_the_shown_one_is_meant():
+    documents = asking_alike()
+    model = simulated(inputs=documents)
+    shown = [Shown(passages_of(one.text, 12), one.question) for one in documents]
+    cut = [Shown(view.passages[1:], view.question) for view in shown]
+    for views in (shown, cut):
+        asked = [prompt_of(view)[0]["content"] for view in views]
+        assert [answer.text for answer in ask(model, *asked)] == [one.answer for one in documents]
+    judged = [judging(one.answer, one.text, one.question) for one in documents]
+    assert scores(model, judged) == [10] * len(documents)
+
+
+def test_a_writer_depends_on_no_batch_where_texts_share_their_question():
+    documents = asking_alike()
+    whole = [Shown(passages_of(one.text, 12), one.question) for one in documents]
+    lost = [  # the answers that are still shown are those of the other documents
+        Shown(tuple(part for part in view.passages if one.answer not in part.text), view.question)
+        for one, view in zip(documents, whole, strict=True)
+    ]
+    for rates, views in (("0", whole), ("0.5", whole), ("0", lost)):
+        asked = [prompt_of(view)[0]["content"] for view in views]
+        together = ask(simulated(rates, inputs=documents), *asked)
+        alone = [
+            ask(simulated(rates, inputs=documents[: number + 1]), text)[0]
+            for number, text in enumerate(asked)
+        ]
+        assert together == alone
 
 
 def test_models_err_on_their_own_and_the_same_way_again():

@@ -3,30 +3,33 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from longrm.auditing.evidence import NOWHERE, Places, places_of, places_told, region_of
 from longrm.auditing.result import KINDS, NOT_READ, Finding
 from longrm.benchmarks import BENCHMARKS, Benchmark, Leval, Probe, Source, load
 from longrm.benchmarks.audit import Audit, Auditor
 from longrm.benchmarks.leval import LOOKS_FOR
 from longrm.benchmarks.long_rewardbench import TASKS
+from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import group_of
 from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.reading import Skipped
 from longrm.errors import DataError
-from longrm.runs.folder import MANIFEST, read_manifest
-from longrm.synthesis.documents import Document, document_of, read_documents
+from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
+from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
 from longrm.synthesis.pipeline import ROWS
 from longrm.synthesis.recount import Recount, recount
 from longrm.synthesis.voting import Voting
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
 LARGEST = Voting(majority=0.0)
-"""Judges whose scores are equal form a cluster, and the only largest one decides: the rules of released rows."""
+"""Judges whose scores are equal form a cluster, and the only largest one decides: the rules of released rows,
+and of rows that do not lie in the folder of the run that wrote them."""
 _SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
 _DOCUMENT = {"context", "question", "answer"}
 _CANDIDATE = {"document", "model", "text"}
@@ -49,8 +52,7 @@ class Entry:
         question: The question; empty if unknown.
         responses: The texts to choose from, or to learn.
         ranks: Of the responses; empty where the order is unknown or there is none.
-        depths: Of the evidence in the context, from 0 to 1.
-        missing: Whether evidence is told that the context does not hold.
+        places: Where the evidence stands in the context.
         label: What is to be learned: the score of a judgment; the metric of a document's answer.
         votes: Of a judgment row that tells them, counted again.
         facts: Task, source and stated length, as far as they are told.
@@ -65,8 +67,7 @@ class Entry:
     question: str = ""
     responses: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
-    depths: tuple[float, ...] = ()
-    missing: bool = False
+    places: Places = NOWHERE
     label: str = ""
     votes: Recount | None = None
     facts: Mapping[str, Any] | None = None
@@ -101,6 +102,7 @@ class Entries:
         self._path = folder / ROWS if self.origin and (folder / ROWS).is_dir() else folder
         self._benchmark = str(path) if named else ""
         self._told_format = format
+        self._rules = _rules_of(folder, self.origin)
         self.format = name if named else format or _recognized(self._path)
         self.unreadable = Finding(0)
         self.noted: dict[str, Finding] = {}
@@ -149,7 +151,7 @@ class Entries:
         else:
             comparisons = read(self._path, format=self._told_format, on_bad_row="skip")
             for one in comparisons:
-                yield of_comparison(one.comparison), comparisons.skipped
+                yield of_comparison(one.comparison, *self._rules), comparisons.skipped
             yield None, comparisons.skipped
 
 
@@ -162,6 +164,14 @@ def origin_of(folder: Path) -> dict[str, Any]:
     return read_manifest(folder) if (folder / MANIFEST).is_file() else {}
 
 
+def _rules_of(folder: Path, origin: Mapping[str, Any]) -> tuple[Voting, Mapping[str, float] | None]:
+    """By which votes are counted: those of the run that wrote the rows, where their folder tells them."""
+    settings = folder / CONFIG
+    told = read_toml(settings).get("voting") if origin and settings.is_file() else None
+    weights = (origin.get("agreement") or {}).get("weights")
+    return LARGEST if told is None else Voting.resolve(None, told), weights
+
+
 def benchmark(name: str) -> Benchmark:
     """A benchmark by its name and path, rows that cannot be read left out.
 
@@ -172,12 +182,23 @@ def benchmark(name: str) -> Benchmark:
     return load(name, source=Source(on_bad_row="skip"), probe=Probe(), leval=Leval())
 
 
-def of_comparison(row: Comparison) -> Entry:
-    """An entry for a comparison or a row of judgments."""
+def of_comparison(
+    row: Comparison, voting: Voting = LARGEST, weights: Mapping[str, float] | None = None
+) -> Entry:
+    """An entry for a comparison or a row of judgments.
+
+    Args:
+        row: The row.
+        voting: The rules by which its votes are counted again, if it tells any.
+        weights: What every judge's vote weighs; 1 where not given.
+    """
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
-    regions = row.context or _whole(row.prompt)
     question = _between(row.prompt, row.question)
-    depths = [_depth(span, regions) for span in row.evidence]
+    places = places_of(row.evidence, row.context or region_of(row.prompt))
+    if row.role == "judgment" and not row.evidence:
+        places = places_told(row.metadata, row.prompt)
+        if not places.depths and "context" in row.metadata:  # where released rows name their critical chunk
+            places = Places(missing=True)
     return Entry(
         id=row.id,
         kind="judgment" if row.role == "judgment" else "comparison",
@@ -188,23 +209,18 @@ def of_comparison(row: Comparison) -> Entry:
         question=question,
         responses=responses,
         ranks=row.ranks or (),
-        depths=tuple(depth for depth in depths if depth is not None),
-        missing=None in depths or (row.role == "judgment" and not depths and "context" in row.metadata),
+        places=places,
         label=_score_of(row.metadata, responses[row.best_first()[0]] if row.ranks else "")
         if row.role == "judgment"
         else "",
-        votes=recount(row, LARGEST),
+        votes=recount(row, voting, weights),
         facts=_facts(row.metadata),
     )
 
 
 def of_demonstration(row: Demonstration) -> Entry:
-    """An entry for a demonstration; `evidence`, `depths` and `question` of our own rows are used."""
+    """An entry for a demonstration; `evidence`, or else `depths`, and `question` of our own rows are used."""
     prompt, completion = text_of(row.prompt), text_of(row.completion)
-    depths = row.metadata.get("depths")
-    spans = [_span_of(value) for value in row.metadata.get("evidence") or ()]
-    told = [depth for depth in depths if isinstance(depth, int | float)] if isinstance(depths, list) else []
-    found = [_depth(span, _whole(row.prompt)) for span in spans if span is not None]
     group = row.metadata.get("group") or row.metadata.get("document") or group_of({}, row.prompt, (), None)
     asked = row.metadata.get("question")
     question = asked if isinstance(asked, str) else ""
@@ -217,8 +233,7 @@ def of_demonstration(row: Demonstration) -> Entry:
         rest=f"{question or prompt}\n{completion}",
         question=question,
         responses=(completion,),
-        depths=tuple(told or [depth for depth in found if depth is not None]),
-        missing=not told and None in found,
+        places=places_told(row.metadata, row.prompt),
         label=_score_of(row.metadata, completion),
         facts=_facts(row.metadata),
     )
@@ -233,6 +248,7 @@ def of_document(document: Document) -> Entry:
     answer = document.answer.strip()
     found = _places(answer, document.text) if answer and document.metric not in _FREE else None
     around = len(document.text) - len(answer)
+    once = found is not None and len(found) == 1 and around > 0
     return Entry(
         id=document.id,
         kind="document",
@@ -242,8 +258,9 @@ def of_document(document: Document) -> Entry:
         rest=f"{document.question}\n{document.answer}",
         question=document.question,
         responses=(document.answer,),
-        depths=(found[0] / around,) if found and len(found) == 1 and around > 0 else (),
-        missing=found == [],
+        places=Places((found[0] / around,), (len(answer) / len(document.text),))
+        if found and once
+        else Places(missing=found == []),
         label=document.metric or "a judge only",
         facts=_facts({"task": document.task, **document.metadata}),
     )
@@ -256,7 +273,7 @@ def _places(answer: str, text: str) -> list[int]:
 
 
 def _recognized(path: Path) -> str:
-    if (path / "data").is_dir() and (path / "predictions").is_dir():
+    if is_leval(path):
         return "leval"
     first = next((raw for raw in raw_rows(find_files(path)) if raw.value is not None), None)
     if first is None or first.value is None:
@@ -321,35 +338,5 @@ def _score_of(metadata: Mapping[str, Any], judgment: str) -> str:
     return f"{float(written[1]):g}" if written else NOT_READ
 
 
-def _whole(prompt: Sequence[Message]) -> tuple[Span, ...]:
-    texts = enumerate(map(message_text, prompt))
-    return tuple(Span(number, 0, len(text)) for number, text in texts)
-
-
 def _between(prompt: Sequence[Message], span: Span | None) -> str:
     return "" if span is None else message_text(prompt[span.message])[span.start : span.end]
-
-
-def _depth(evidence: Span, regions: Sequence[Span]) -> float | None:
-    """The share of the rest of the regions that stands before the evidence; None where it is not within one."""
-    sizes = [region.end - region.start for region in regions]
-    before = [0, *accumulate(sizes)]
-    for region, start in zip(regions, before, strict=False):
-        if (
-            region.message == evidence.message
-            and region.start <= evidence.start
-            and evidence.end <= region.end
-        ):
-            rest = sum(sizes) - (evidence.end - evidence.start)
-            return (start + evidence.start - region.start) / rest if rest else None
-    return None
-
-
-def _span_of(value: Any) -> Span | None:
-    if not isinstance(value, Mapping):
-        return None
-    numbers = [value.get(name) for name in ("message", "start", "end")]
-    if not all(isinstance(number, int) for number in numbers):
-        return None
-    message, start, end = (int(number) for number in numbers if number is not None)
-    return Span(message, start, end)

@@ -14,12 +14,13 @@ from longrm.data.chunking import words
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a text shares with the benchmark text that it shares most with.
+    """What a text shares with the texts of benchmarks.
 
     Attributes:
-        name: The benchmark text.
-        of_row: Share of the row's n-grams that this benchmark text holds.
-        of_benchmark: Share of the benchmark text's n-grams that the row holds.
+        name: The benchmark text that shares the most.
+        of_row: Share of the row's n-grams that benchmark texts hold, all of them together: a long context may be made
+            of several.
+        of_benchmark: Share of the named text's n-grams that the row holds.
     """
 
     name: str
@@ -53,7 +54,7 @@ class TextIndex:
         self._sizes: npt.NDArray[np.int64] = np.array(sizes, np.int64)
 
     def most_shared(self, numbers: Numbers) -> Shared | None:
-        """The text that shares the most n-grams with these; None where none shares any."""
+        """What texts share with these n-grams; None where none shares any."""
         low = np.searchsorted(self._held, numbers, "left")
         high = np.searchsorted(self._held, numbers, "right")
         counts = high - low
@@ -65,7 +66,7 @@ class TextIndex:
         best = int(np.argmax(shares))
         return Shared(
             self._names[best],
-            float(found[best] / len(numbers)),
+            float(np.count_nonzero(counts) / len(numbers)),
             float(found[best] / self._sizes[best]),
         )
 
@@ -120,7 +121,8 @@ class Leakage:
         if worst is not None and worst.most >= self._settings.leaked:
             yield (
                 kind,
-                f"{entry.id}: {worst.of_row:.0%} of it stands in {worst.name}, {worst.of_benchmark:.0%} of that here",
+                f"{entry.id}: {worst.of_row:.0%} of it stands in benchmarks, most of it in {worst.name}, of which "
+                f"{worst.of_benchmark:.0%} stands here",
             )
 
     def _of(self, text: str) -> Numbers:

@@ -3,7 +3,7 @@
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, zip_longest
 
 import numpy as np
 from scipy import stats
@@ -17,6 +17,7 @@ from longrm.synthesis.agreement import Agreement
 _EXAMPLES = 10
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _FOR_A_TEST = 50  # five a tenth: fewer make a chi-squared test unreliable
+_FINE = 0.05  # share of its context that a piece of evidence takes at most, if depths are to be even
 _MEASURED = "words and marks"
 
 
@@ -52,7 +53,7 @@ def check(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "without_contrast", entry.id
     if contrast == "format":
         yield "contrast_of_form_only", entry.id
-    if entry.missing:
+    if entry.places.missing:
         yield "evidence_not_found", entry.id
 
 
@@ -105,22 +106,30 @@ def _lengths(held: "array[int]") -> Lengths:
 
 
 class DepthMeasure:
-    """Where the evidence of all rows stands."""
+    """Where the evidence of all contexts stands."""
 
     def __init__(self) -> None:
-        self._tenths = [0] * 10
+        self._tenths, self._fine = [0] * 10, [0] * 10
         self._sum = 0.0
+        self._seen: set[int] = set()
 
     def see(self, entry: Entry) -> None:
-        """Takes in a row's evidence."""
-        for depth in entry.depths:
-            self._tenths[min(9, int(depth * 10))] += 1
+        """Takes in a row's evidence, unless an earlier row shares its context."""
+        places = entry.places
+        key = hash((entry.group, places))
+        if not places.depths or key in self._seen:
+            return
+        self._seen.add(key)
+        for depth, share in zip_longest(places.depths, places.shares, fillvalue=1.0):
+            tenth = min(9, int(depth * 10))
+            self._tenths[tenth] += 1
+            self._fine[tenth] += share <= _FINE
             self._sum += depth
 
     def result(self) -> Depths:
         """The spread of the depths."""
         known = sum(self._tenths)
-        even = float(stats.chisquare(self._tenths).pvalue) if known >= _FOR_A_TEST else None
+        even = float(stats.chisquare(self._fine).pvalue) if sum(self._fine) >= _FOR_A_TEST else None
         return Depths(known, tuple(self._tenths), self._sum / known if known else None, even)
 
 

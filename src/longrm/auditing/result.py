@@ -72,8 +72,8 @@ class Auditing(Config):
         against: Benchmarks that the rows must not share text with, by their names, such as `leval:PATH`.
         ngram: Words in a row that do not come together in two texts by chance.
         sampled: One in so many n-grams of contexts is looked up, the same ones everywhere.
-        leaked: Share of a row's n-grams that a benchmark holds, or of a benchmark text's that the row holds, from
-            which on the row has leaked.
+        leaked: Share of a row's n-grams that benchmark texts hold together, or of one such text's that the row holds,
+            from which on the row has leaked.
         resamples: Of the bootstrap.
         seed: Of the bootstrap.
     """
@@ -121,11 +121,12 @@ class Depths:
     """Where evidence stands: the share of the rest of the context that comes before it, from 0 to 1.
 
     Attributes:
-        known: Pieces of evidence whose place is known.
+        known: Pieces of evidence whose place is known; rows with one and the same context count once.
         tenths: How many begin in each tenth of the depth.
         mean: Their mean depth; None where none is known.
-        even: How likely depths drawn evenly are to spread as unevenly over the tenths (chi-squared test); None with
-            fewer than 50 pieces, for which the test does not hold.
+        even: How likely depths drawn evenly are to spread as unevenly over the tenths (chi-squared test), by the
+            pieces that take a twentieth of their context at most: among a few large ones there are no more than a few
+            depths. None with fewer than 50 of these, for which the test does not hold.
     """
 
     known: int
@@ -157,7 +158,10 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """The votes of judgment rows, counted again: judges with equal scores form a cluster.
+    """The votes of judgment rows, counted again by the rules of the run that wrote them, if its folder tells them.
+
+    Else judges with equal scores form a cluster, and the only largest one decides. Rows that votes did not decide
+    were not kept, so these votes are a selection.
 
     Attributes:
         rows: Rows that tell who scored what.

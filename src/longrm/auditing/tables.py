@@ -165,7 +165,7 @@ def _depths(found: Audit) -> Part:
         chance = "less than 0.001" if depths.even < 0.001 else f"{depths.even:.3f}"
         even = f" Were depths drawn evenly, they would spread as unevenly as this with a probability of {chance}."
     known = f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
-    note = f"0 is the start and 1 the end of the context; {known}"
+    note = f"0 is the start and 1 the end of the context; rows that share theirs count once. {known}"
     bars = tuple(count / most for count in depths.tenths)
     return Part("Evidence by depth", note + even, ("depth", "pieces"), tuple(rows), bars)
 
@@ -194,7 +194,9 @@ def _votes(found: Audit) -> Part:
         *((name, _measured(one)) for name, one in (("alpha", votes.alpha), ("equal scores", votes.pairwise))),
     ]
     note = (
-        "Judges whose scores are equal form a cluster; votes without a score are apart. Alpha is Krippendorff's, for "
+        "By the rules of the run that wrote the rows, or else: judges whose scores are equal form a cluster. Votes "
+        "without a score are apart. Rows that votes did not decide were not kept: these votes are a selection, and "
+        "judges agree less on all that they were asked. Alpha is Krippendorff's, for "
         "interval data: 1 is agreement, 0 chance. Equal scores: the share of pairs of judges. 95% intervals over texts."
     )
     return Part(

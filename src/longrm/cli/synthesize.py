@@ -181,9 +181,38 @@ def _tell(manifest: Mapping[str, Any], out: Path, then: str) -> None:
         click.echo(_agreement(manifest["agreement"]))
     where = out / ROWS if (out / ROWS).is_dir() else out
     click.echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs lie in {where}")
-    if counts["rows"]:
+    if not counts["rows"]:
+        _explain(counts["steps"], out)
+    else:
         told = then.format(out=out)
         click.echo(told[0].upper() + told[1:])
+
+
+def _explain(steps: Mapping[str, Any], out: Path) -> None:
+    """Why a run came to nothing: the step at which the last of it was dropped, and where answers can be read."""
+    from longrm.synthesis.models import CACHE
+
+    last = next((name for name, found in steps.items() if not found["kept"]), None)
+    if last is None:
+        return
+    reasons = steps[last]["dropped"]
+    most = max(reasons, key=lambda reason: reasons[reason])
+    hint = _HINTS.get(most, "")
+    answers = f"; {out / CACHE} holds what the models answered" if (out / CACHE).exists() else ""
+    click.echo(
+        f"Nothing was left after the step '{last}', most of it as {most.replace('_', ' ')}{hint}{answers}"
+    )
+
+
+_HINTS = {
+    "unparsed": ": the judge did not end with a score such as [[7]] (try remote.json_schema = true, or another judge)",
+    "insufficient": ": the critical chunks do not hold the gold answer's words, and one of up to six words must stand "
+    'there as it is (try sufficiency = "judge", a larger most, or find = "given")',
+    "too_long": ": no length leaves room for the critical chunks (raise lengths, or lower chunk and most)",
+    "padding_ran_out": ": there are too few chunks to pad with (raise pool_chunks, or add documents)",
+    "nothing_found": ': no critical chunk was found (documents need evidence with find = "given")',
+    "no_candidate": ": there are no answers to judge (see candidates)",
+}
 
 
 def _agreement(found: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import random
 import time
@@ -21,7 +22,9 @@ from longrm.clients.settings import Remote
 from longrm.errors import ConfigError, ModelError, RunError
 from longrm.types import Message, Outcome
 
+_logger = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 20.0  # seconds
+_TELL_EVERY = 10.0  # seconds
 _LONGEST_BACKOFF = 60.0  # seconds
 
 
@@ -82,6 +85,7 @@ class OpenAIClient(Writer):
         self._cached_as = endpoint(cached_as) if cached_as else self._url
         self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._reached = False
+        self._told = -_TELL_EVERY
 
     @property
     def total_tokens(self) -> int:
@@ -174,6 +178,7 @@ class OpenAIClient(Writer):
         fault = _PassingError("")
         for attempt in range(1 + self._settings.retries):
             if attempt:
+                self._tell(fault)
                 backoff = min(_LONGEST_BACKOFF, 2.0 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
                 await self._sleep(max(backoff, fault.wait))
             if self._is_spent():
@@ -190,6 +195,13 @@ class OpenAIClient(Writer):
                 f"{self._url} is gone: {fault}; start the server and run the same command again to go on"
             )
         return Completion(Outcome.ERROR, detail=str(fault))
+
+    def _tell(self, fault: "_PassingError") -> None:
+        """Says that something is sent again, at most every ten seconds: else a failing server looks like a slow one."""
+        now = time.monotonic()
+        if now - self._told >= _TELL_EVERY:
+            self._told = now
+            _logger.info("%s: %s; sending it again", self._url, fault)
 
     async def _send(self, http: httpx.AsyncClient, body: bytes) -> Completion:
         """Sends a request once.

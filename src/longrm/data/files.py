@@ -41,7 +41,8 @@ def find_files(path: Path) -> list[Path]:
     """The files that hold the rows of a path, in order.
 
     Args:
-        path: A file, a folder written by `datasets.save_to_disk`, or a folder of JSONL or Parquet shards.
+        path: A file, a folder written by `datasets.save_to_disk`, a folder of JSONL or Parquet shards, or a run
+            folder of `longrm synthesize`, whose shards lie in `rows/`.
 
     Raises:
         DataError: There is nothing to read, or it is several data sets.
@@ -52,6 +53,12 @@ def find_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise DataError(f"{path}: there is no such file or folder")
+    if (path / "rows").is_dir():
+        if not any((path / "rows").iterdir()):
+            raise DataError(
+                f"{path}: this run has made no row so far; its manifest.json tells what was dropped"
+            )
+        return find_files(path / "rows")
     state = path / "state.json"
     if state.is_file():
         return _saved_files(state)

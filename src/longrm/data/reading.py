@@ -191,6 +191,8 @@ def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
                 return name
         columns = ", ".join(raw.value) if raw.value else ""
         reason = raw.fault or f"the columns ({columns}) are of no known format; known: {describe_formats()}"
+        if raw.value is not None and {"prompt", "completion"} <= raw.value.keys():
+            reason = "a demonstration to imitate, which longrm train sft reads; comparisons are needed here"
         problem = f"{raw.place}: {reason}"
         if on_bad_row == "stop":
             break

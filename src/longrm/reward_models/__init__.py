@@ -1,7 +1,8 @@
 """Reward models of every kind behind one protocol."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from longrm.clients import Completion
 from longrm.clients.settings import Remote
 from longrm.errors import ConfigError
 from longrm.reward_models.baselines import BASELINES, Baseline
@@ -26,6 +27,7 @@ def load(
     remote: Remote | None = None,
     compress: Compress | None = None,
     key: Iterable[Comparison] = (),
+    paid: Callable[[Completion], None] | None = None,
 ) -> RewardModel:
     """Loads a reward model by its name.
 
@@ -37,6 +39,7 @@ def load(
         remote: How an endpoint is reached.
         compress: How much of a context is left.
         key: The comparisons that a simulated judge will be asked about: it errs at stated rates.
+        paid: Is told of every answer that came from an endpoint.
 
     Raises:
         ConfigError: An unknown baseline, or a name that lacks a part.
@@ -50,7 +53,7 @@ def load(
         case "compress" if name:
             from longrm.reward_models.compress import CompressRewardModel
 
-            inner = load(name, judge=judge, remote=remote, key=key)
+            inner = load(name, judge=judge, remote=remote, key=key, paid=paid)
             return CompressRewardModel(inner, compress)
         case "simulated" if name:
             from longrm.reward_models.simulated import Rates, SimulatedRewardModel, key_of
@@ -59,7 +62,7 @@ def load(
         case "openai" if name:
             from longrm.reward_models.remote import load_remote
 
-            return load_remote(name, judge, remote)
+            return load_remote(name, judge, remote, paid)
         case "baseline" | "compress" | "simulated" | "openai":
             raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {_FORMS[kind]}")
         case _:

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from longrm.clients import Completion, Request
 from longrm.config import Config
 from longrm.data.chunking import size_of
-from longrm.errors import RunError
+from longrm.synthesis.asking import check_asked
 from longrm.synthesis.documents import Document
 from longrm.synthesis.pipeline import Asked, Fates, Made
 from longrm.synthesis.records import Candidate, to_row
@@ -95,8 +95,8 @@ def shown_of(document: Document, passage: int) -> Shown:
     return Shown(
         passages_of(document.text, passage, holds_answer(document)),
         document.question,
-        tuple(map(str, document.metadata.get("exemplars") or ())),
-        tuple(map(str, document.metadata.get("steps") or ())),
+        tuple(document.metadata.get("exemplars") or ()),
+        tuple(document.metadata.get("steps") or ()),
     )
 
 
@@ -149,6 +149,8 @@ class Answering:
         answers = await asyncio.gather(
             *(model.ask(self._requests(model, documents, views)) for model in self._models)
         )
+        for model, said in zip(self._models, answers, strict=True):
+            check_asked(model, said)
         by_model = [iter(answered) for answered in answers]
         made = []
         for document, own in zip(documents, views, strict=True):
@@ -186,10 +188,6 @@ def _candidate(
     document: Document, model: str, plan: Plan, view: Shown, answer: Completion, fates: Fates
 ) -> Candidate | None:
     """What a model wrote, as a candidate; None where nothing whole came, which is counted."""
-    if answer.outcome is Outcome.ERROR:
-        raise RunError(
-            f"{model} could not be asked about '{document.id}' ({answer.detail}); run the same command again"
-        )
     if answer.outcome is not Outcome.ANSWERED or not answer.text.strip():
         fates.drop("written", answer.outcome.value if answer.outcome is not Outcome.ANSWERED else "empty")
         return None

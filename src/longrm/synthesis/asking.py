@@ -1,9 +1,11 @@
 """Asking models, and stopping where one could not be asked."""
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from longrm.clients import Completion, Request
 from longrm.errors import RunError
+from longrm.runs.records import Trial
 from longrm.synthesis.pipeline import Asked
 from longrm.types import Outcome
 
@@ -21,7 +23,17 @@ async def ask_all(asked: Asked, groups: Sequence[Sequence[Request]]) -> list[lis
     return [[next(answers) for _ in group] for group in groups]
 
 
-def check_asked(asked: Asked, answers: Iterable[Completion]) -> None:
+class Named(Protocol):
+    """Whatever is asked.
+
+    Attributes:
+        name: How messages call it.
+    """
+
+    name: str
+
+
+def check_asked(asked: Named, answers: Iterable[Completion | Trial]) -> None:
     """Stops the run where a model could not be asked: else a repeated run would never ask again.
 
     Raises:

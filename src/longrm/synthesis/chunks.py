@@ -1,6 +1,7 @@
 """Chunks of a document, and what of a gold answer they hold."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,6 +10,8 @@ from typing import Self
 from longrm.data.chunking import chunks, words
 
 _PHRASE = 6  # words up to which an answer is looked for as it stands, not word by word
+_GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[,'’\u00a0\u2009\u202f ]\d{3})+(?!\d)")
+_OTHERWISE = "\0"  # is no word, so no phrase reaches across it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,21 @@ def runs(text: str, parts: Sequence[Chunk]) -> tuple[Chunk, ...]:
     return tuple(found)
 
 
+def said(text: str) -> list[str]:
+    """The words of a text to look for: a number in groups of digits, such as 12,500, is one word."""
+    return words(_GROUPED.sub(_joined, text))
+
+
+def searched(text: str) -> list[str]:
+    """The words of a text to look in, and all of them once more where numbers in groups may be several numbers."""
+    joined = _GROUPED.sub(_joined, text)
+    return words(text) if joined == text else [*words(joined), _OTHERWISE, *words(text)]
+
+
+def _joined(number: re.Match[str]) -> str:
+    return "".join(filter(str.isdecimal, number[0]))
+
+
 @dataclass(frozen=True, slots=True)
 class Sought:
     """Words that are looked for in texts, each by its rarity.
@@ -80,7 +98,7 @@ class Sought:
 
     def held(self, text: str) -> float:
         """The share of the weights that a text holds, from 0 to 1; of a phrase, all or nothing."""
-        found = words(text)
+        found = searched(text)
         if self.phrase:
             return float(self.phrase in f" {' '.join(found)} ")
         return sum(self.weights[word] for word in sorted({*found}) if word in self.weights) / self.most
@@ -88,10 +106,10 @@ class Sought:
 
 def gold_of(question: str, answer: str, rarity: Callable[[str], float]) -> Sought:
     """What of a gold answer can be looked for: a short one as it stands, of a longer one what the question lacks."""
-    said = words(answer)
-    phrase = f" {' '.join(said)} " if 0 < len(said) <= _PHRASE else ""
-    asked = {*words(question)}
-    own = [word for word in said if word not in asked] or said
+    given = said(answer)
+    phrase = f" {' '.join(given)} " if 0 < len(given) <= _PHRASE else ""
+    asked = {*searched(question)}
+    own = [word for word in given if word not in asked] or given
     return Sought({word: rarity(word) for word in dict.fromkeys(own)}, phrase)
 
 
@@ -134,9 +152,9 @@ class Answering:
             enough: See `Answering`.
             alike: What share of the evidence's own match with the question a distractor must stay below.
         """
-        known = {word for text in evidence for word in words(text)}
+        known = {word for text in evidence for word in searched(text)}
         # Squared, so that the one name asked about outweighs the words that many chunks share with the question.
-        weights = {word: rarity(word) ** 2 for word in dict.fromkeys(words(question)) if word in known}
+        weights = {word: rarity(word) ** 2 for word in dict.fromkeys(said(question)) if word in known}
         asked = Sought(weights)
         best = max((asked.held(text) for text in evidence), default=0.0)
         return cls(gold_of(question, answer, rarity), enough, asked, alike * best if best else math.inf)

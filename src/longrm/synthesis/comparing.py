@@ -57,7 +57,7 @@ def comparison(
     question: str,
     evidence: Sequence[tuple[int, int]],
 ) -> Comparison:
-    """Two answers to one prompt, ranked by their `judge_scores`, with the `margin` in points.
+    """Two answers to one prompt, ranked by their `judge_scores`, and how many `points_apart` they are.
 
     Args:
         identity: Unique in its run.
@@ -72,7 +72,7 @@ def comparison(
     """
     last = len(prompt) - 1
     end = len(message_text(prompt[last]))
-    told = {**metadata, "judge_scores": list(scores), "margin": abs(scores[0] - scores[1])}
+    told = {**metadata, "judge_scores": list(scores), "points_apart": abs(scores[0] - scores[1])}
     return Comparison(
         id=identity,
         group=group,

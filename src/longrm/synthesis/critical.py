@@ -10,7 +10,7 @@ from longrm.errors import DataError
 from longrm.judging.answers import answer_of
 from longrm.reward_models.lexical import index
 from longrm.synthesis.chunks import Chunk
-from longrm.synthesis.documents import Document
+from longrm.synthesis.documents import Document, is_span
 from longrm.synthesis.tags import free_name
 from longrm.types import Outcome
 
@@ -41,8 +41,7 @@ def given(document: Document) -> list[tuple[int, int]]:
     spans = document.metadata.get("evidence") or ()
     found = []
     for span in spans:
-        whole = isinstance(span, Sequence) and len(span) == 2 and all(isinstance(at, int) for at in span)
-        if not whole or not 0 <= span[0] < span[1] <= len(document.text):
+        if not is_span(span) or not 0 <= span[0] < span[1] <= len(document.text):
             raise DataError(
                 f"document '{document.id}', field 'evidence': needs spans [start, end] within the text's "
                 f"{len(document.text)} characters, such as [[0, 80]]; got {span!r:.40}"

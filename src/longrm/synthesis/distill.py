@@ -20,13 +20,14 @@ from longrm.data.fields import FieldError, group_of, messages_of, required
 from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import DataError, RunError
+from longrm.errors import DataError
 from longrm.judging import fit
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.records import Trial
+from longrm.synthesis.asking import ask_all, check_asked
 from longrm.synthesis.comparing import OPENING, plain_prompt
-from longrm.synthesis.documents import Document
+from longrm.synthesis.documents import Document, storable
 from longrm.synthesis.pipeline import Asked, Fates, Made
 from longrm.types import Judgment, Message, Outcome, Query, Span, as_messages, message_text, text_of
 
@@ -102,11 +103,13 @@ def read_tasks(path: str | Path) -> Iterator[Task]:
     if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
         for row in read_demonstrations(path):
             one = row.demonstration
-            yield Task(one.id, _group(one.prompt), one.prompt, metadata=_told(one.metadata))
+            yield Task(storable(one.id), _group(one.prompt), one.prompt, metadata=_told(one.metadata))
     elif recognize(columns):
         for found in read(path):
             two = found.comparison
-            yield Task(two.id, two.group, two.prompt, two.context, two.question, _told(two.metadata))
+            yield Task(
+                storable(two.id), two.group, two.prompt, two.context, two.question, _told(two.metadata)
+            )
     else:
         yield from map(_of_prompt, raw_rows(files))
 
@@ -121,7 +124,7 @@ def _of_prompt(raw: Raw) -> Task:
     except FieldError as fault:
         raise DataError(f"{raw.place}, {fault}") from fault
     identity = str(raw.value["id"]) if raw.value.get("id") is not None else f"row-{raw.number}"
-    return Task(identity, _group(prompt), prompt, metadata=_told(raw.value))
+    return Task(storable(identity), _group(prompt), prompt, metadata=_told(raw.value))
 
 
 def _group(prompt: tuple[Message, ...]) -> str:
@@ -130,7 +133,8 @@ def _group(prompt: tuple[Message, ...]) -> str:
 
 def _told(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What of a row's metadata its demonstration keeps."""
-    return {name: metadata[name] for name in ("task", "source", "length") if metadata.get(name) is not None}
+    names = ("task", "source", "length")
+    return {name: storable(metadata[name]) for name in names if metadata.get(name) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +192,11 @@ def choose(
         Query(task.id, task.prompt, _responses(answers), task.context, task.question)
         for task, answers in compared
     ]
-    judged = iter(reward_model.judge_in_all_orders(queries) if queries else [])
+    trials = reward_model.judge_in_all_orders(queries) if queries else []
+    check_asked(reward_model, trials)
+    judged = iter(trials)
     return [
-        _best(next(judged), task, settings) if len(answers) > 1 else _tie((), settings)
-        for task, answers in asked
+        _best(next(judged), settings) if len(answers) > 1 else _tie((), settings) for task, answers in asked
     ]
 
 
@@ -239,27 +244,18 @@ class Distillation:
             RunError: The policy or the reward model could not be asked. What was answered is in the cache.
         """
         requests = [rollout_requests(task, self._settings) for task in tasks]
-        completions = iter(await self._policy.ask([request for some in requests for request in some]))
+        rollouts = await ask_all(self._policy, requests)
         fates = [Fates() for _ in tasks]
-        asked = []
-        for task, some, counted in zip(tasks, requests, fates, strict=True):
-            rollouts = [next(completions) for _ in some]
-            self._stop_at_errors(task, rollouts)
-            asked.append((task, distinct_answers(rollouts, counted)))
+        asked = [
+            (task, distinct_answers(own, counted))
+            for task, own, counted in zip(tasks, rollouts, fates, strict=True)
+        ]
         answered = [(task, answers) for task, answers in asked if answers]
         choices = iter(await asyncio.to_thread(choose, self._reward_model, answered, self._settings))
         return [
             self._made(task, answers, next(choices) if answers else Choice(None, (), "no_answer"), counted)
             for (task, answers), counted in zip(asked, fates, strict=True)
         ]
-
-    def _stop_at_errors(self, task: Task, rollouts: Sequence[Completion]) -> None:
-        failed = next((one for one in rollouts if one.outcome is Outcome.ERROR), None)
-        if failed is not None:
-            raise RunError(
-                f"{self._policy.name} could not be asked about '{task.id}' ({failed.detail}); run the same "
-                "command again"
-            )
 
     def _made(self, task: Task, answers: Sequence[str], choice: Choice, fates: Fates) -> Made:
         if choice.best is None:
@@ -315,11 +311,7 @@ class ShortSighted(RewardModel):
         return self._tokenizer.count(text_of(query.prompt))
 
 
-def _best(trial: Trial, task: Task, settings: Distilling) -> Choice:
-    if trial.outcome is Outcome.ERROR:
-        raise RunError(
-            f"the reward model could not be asked about '{task.id}' ({trial.detail}); run it again"
-        )
+def _best(trial: Trial, settings: Distilling) -> Choice:
     scores = points(trial)
     if not scores:
         return Choice(None, (), "unjudged")

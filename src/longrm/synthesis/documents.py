@@ -1,7 +1,7 @@
 """Where synthesis begins: documents with a question and its gold answer, from files, comparisons or L-Eval."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -113,7 +113,7 @@ def read_compared(path: Path) -> Iterator[tuple[Document, Comparison]]:
         ]
         yield (
             Document(
-                comparison.id,
+                storable(comparison.id),
                 _of_span(comparison, context),
                 _of_span(comparison, comparison.question),
                 text_of(comparison.responses[comparison.best_first()[0]]),
@@ -162,9 +162,9 @@ def _of_leval(task: str, question: leval.Question) -> Document:
         metric = _of_exam(question.gold)
     return Document(
         id=f"{task}/{question.number}",
-        text=question.document,
-        question=question.text,
-        answer=question.gold,
+        text=storable(question.document),
+        question=storable(question.text),
+        answer=storable(question.gold),
         task=task,
         metric=metric,
         metadata={"source": "L-Eval", "evaluation": question.evaluation},
@@ -207,9 +207,12 @@ def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
 def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
     """Reads one row with `context`, `question`, `answer`; its number is its id where it names none.
 
+    Halves of surrogate pairs, which no file and no tokenizer takes, become question marks.
+
     Raises:
         DataError: A field is missing or of another type; the message names `place` and the field.
     """
+    row = storable(row)
     for name in _TEXTS:
         if not isinstance(row.get(name), str) or (name != "answer" and not row[name].strip()):
             raise DataError(f"{place}, field '{name}': needs a text, got {row.get(name)!r:.60}")
@@ -219,8 +222,9 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
             metric_named(metric)
         except (ConfigError, TypeError) as error:
             raise DataError(f"{place}, field 'metric': {error}") from error
+    _check_lists(row, place)
     return Document(
-        id=str(row.get("id") or number),
+        id=_identity(row.get("id"), number, place),
         text=row["context"],
         question=row["question"],
         answer=row["answer"],
@@ -228,6 +232,45 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
         metric=metric,
         metadata={name: value for name, value in row.items() if name not in _NAMED and value is not None},
     )
+
+
+def storable(value: Any) -> Any:
+    """A JSON value whose texts have bytes: halves of surrogate pairs become question marks, one each."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {storable(key): storable(item) for key, item in value.items()}
+    return [storable(item) for item in value] if isinstance(value, list) else value
+
+
+def is_span(value: Any) -> bool:
+    """Whether a value is the start and the end of some characters."""
+    pair = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+    return pair and all(isinstance(at, int) and not isinstance(at, bool) for at in value)
+
+
+def _identity(given: Any, number: int, place: str) -> str:
+    if given is None or given == "":
+        return str(number)
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise DataError(f"{place}, field 'id': needs a text or a number, got {given!r:.60}")
+    return str(given)
+
+
+def _check_lists(row: Mapping[str, Any], place: str) -> None:
+    """Checks the columns that say more about a document, where they are given."""
+    wanted: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "evidence": ("spans [start, end] of the context, such as [[0, 80]]", is_span),
+        "exemplars": ("texts", lambda item: isinstance(item, str)),
+        "steps": ("texts", lambda item: isinstance(item, str)),
+    }
+    for name, (what, fits) in wanted.items():
+        given = row.get(name)
+        if given is not None and not (isinstance(given, list) and all(map(fits, given))):
+            raise DataError(
+                f"{place}, field '{name}': needs a list of {what}, got {given!r:.60}; rename a column that holds "
+                "something else"
+            )
 
 
 FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {

@@ -15,7 +15,6 @@ from longrm.data.files import find_files
 from longrm.errors import ConfigError
 from longrm.synthesis.degraded import with_degraded
 from longrm.synthesis.documents import Document, is_leval, read_answered, read_compared, read_documents
-from longrm.synthesis.pipeline import ROWS
 from longrm.synthesis.records import Candidate, Source, read_candidates, sources
 from longrm.types import text_of
 
@@ -152,7 +151,7 @@ class Inputs(Config):
         if candidates.recorded:
             found = self.documents.answered()
         elif candidates.path is not None:
-            written = read_candidates(rows_of(candidates.path))
+            written = read_candidates(Path(candidates.path).expanduser())
             found = sources(self.documents.read(), written, all_documents=self.documents.limit is None)
         else:
             found = (Source(document, ()) for document in self.documents.read())
@@ -166,14 +165,10 @@ class Inputs(Config):
         told = [self.documents.provenance()]
         path = self.candidates.path
         if path is not None:
-            told.append({"name": "candidates", "path": path, "sha256": digest_of(find_files(rows_of(path)))})
+            told.append(
+                {"name": "candidates", "path": path, "sha256": digest_of(find_files(Path(path).expanduser()))}
+            )
         return told
-
-
-def rows_of(path: str) -> Path:
-    """Where the rows of a path lie: in `rows/`, where it is a run folder of ours."""
-    place = Path(path).expanduser()
-    return place / ROWS if (place / ROWS).is_dir() else place
 
 
 def digest_of(files: list[Path]) -> str:

@@ -9,9 +9,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from longrm.data.chunking import words
 from longrm.data.tokenizing import Tokenizer
-from longrm.synthesis.chunks import Answering, Sought, cut
+from longrm.synthesis.chunks import Answering, Sought, cut, searched
 from longrm.synthesis.domains import Layout
 from longrm.synthesis.tags import wrapped
 from longrm.worlds.draws import Draws
@@ -59,9 +58,9 @@ class Pool:
         self._texts: list[str] = []
         postings: dict[str, list[int]] = {}
         for number, piece in enumerate(self.pieces):
-            said = words(piece.text)
-            self._texts.append(f" {' '.join(said)} ")
-            for word in dict.fromkeys(said):
+            found = searched(piece.text)
+            self._texts.append(f" {' '.join(found)} ")
+            for word in dict.fromkeys(found):
                 postings.setdefault(word, []).append(number)
         self._postings = {word: np.array(found, np.int32) for word, found in postings.items()}
 

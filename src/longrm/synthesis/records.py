@@ -11,7 +11,7 @@ from typing import Any
 
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import DataError
-from longrm.synthesis.documents import Document
+from longrm.synthesis.documents import Document, storable
 from longrm.types import Message, Span
 
 
@@ -180,7 +180,7 @@ def read_candidates(path: str | Path) -> Iterator[Candidate]:
     for raw in raw_rows(find_files(Path(path))):
         if raw.value is None:
             raise DataError(f"{raw.place}: {raw.fault}")
-        yield candidate_from(raw.value, raw.place)
+        yield candidate_from(storable(raw.value), raw.place)
 
 
 def by_document(candidates: Iterable[Candidate]) -> Iterator[tuple[str, list[Candidate]]]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from longrm.synthesis.voting import UNPARSED, Contrast, Tally, Vote, Voting, by_agreement, read_vote, tally
 from longrm.types import Comparison, text_of
 
+_CONTRASTS: tuple[Contrast, ...] = ("score", "format", "none")
+
 
 @dataclass(frozen=True, slots=True)
 class Recount:
@@ -23,6 +25,7 @@ class Recount:
         chosen: The judge whose judgment was chosen.
         rejected: The judges whose judgments were rejected, in their order.
         contrast: What tells the rejected judgments from the chosen one.
+        weights: What every judge's vote weighs; None where all weigh the same.
     """
 
     id: str
@@ -32,6 +35,7 @@ class Recount:
     chosen: str
     rejected: tuple[str, ...]
     contrast: Contrast
+    weights: Mapping[str, float] | None = None
 
     @property
     def same_conf(self) -> bool:
@@ -53,7 +57,7 @@ class Recount:
     def same_chosen(self) -> bool:
         """Whether the explanation that agrees best with its consensus is the one that was chosen."""
         held = self.tally.consensus
-        return held is not None and by_agreement(held.votes)[0].judge == self.chosen
+        return held is not None and by_agreement(held.votes, self.weights)[0].judge == self.chosen
 
     @property
     def outside(self) -> tuple[str, ...]:
@@ -61,8 +65,13 @@ class Recount:
         return tuple(judge for judge in self.rejected if judge not in self.consensus)
 
 
-def recount(row: Comparison, settings: Voting) -> Recount | None:
+def recount(row: Comparison, settings: Voting, weights: Mapping[str, float] | None = None) -> Recount | None:
     """Counts one row's votes again.
+
+    Args:
+        row: The row; the `contrast` that it tells is believed, and found by its scores where it tells none.
+        settings: The rules.
+        weights: What every judge's vote weighs; 1 where not given, or not for all judges of the row.
 
     Returns:
         None where the row does not tell the scores of its judges, or who wrote its judgments.
@@ -82,8 +91,11 @@ def recount(row: Comparison, settings: Voting) -> Recount | None:
         for judge, score in sorted(known.items())
     )
     sizes = tuple(conf) if isinstance(conf, Sequence) else ()
-    counted = tally(votes, settings)
-    return Recount(row.id, votes, counted, sizes, judges[0], tuple(judges[1:]), _contrast(judges, known))
+    weighing = weights if weights is not None and known.keys() <= weights.keys() else None
+    counted = tally(votes, settings, weighing)
+    told = row.metadata.get("contrast")
+    contrast = next((one for one in _CONTRASTS if one == told), None) or _contrast(judges, known)
+    return Recount(row.id, votes, counted, sizes, judges[0], tuple(judges[1:]), contrast, weighing)
 
 
 def _contrast(judges: Sequence[str], scores: Mapping[str, float]) -> Contrast:

@@ -11,9 +11,9 @@ from pydantic import Field, field_validator
 
 from longrm.clients import Completion, Request
 from longrm.config import Config
-from longrm.errors import RunError
 from longrm.judging.pointwise import Pointwise
 from longrm.synthesis.answers import Metric, metric_named
+from longrm.synthesis.asking import ask_all
 from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import DOMAINS, language_of
 from longrm.synthesis.models import Model
@@ -122,15 +122,13 @@ def by_judge(judge: Asked, settings: JudgeCheck) -> Check:
 
     def rate(asked: Sequence[Answers]) -> list[list[float | None]]:
         requests = [[_request(document, text, settings) for text in texts] for document, texts in asked]
-        completions = iter(asyncio.run(judge.ask([request for some in requests for request in some])))
-        return [[read(document, text, next(completions)) for text in texts] for document, texts in asked]
+        answers = asyncio.run(ask_all(judge, requests))
+        return [
+            [read(document, *pair) for pair in zip(texts, own, strict=True)]
+            for (document, texts), own in zip(asked, answers, strict=True)
+        ]
 
     def read(document: Document, text: str, completion: Completion) -> float | None:
-        if completion.outcome is Outcome.ERROR:
-            raise RunError(
-                f"{judge.name} could not be asked about '{document.id}' ({completion.detail}); run the same "
-                "command again"
-            )
         if completion.outcome is not Outcome.ANSWERED:
             return None
         reading = scores.parse(completion.text, Query(document.id, (), (as_messages(text, "assistant"),)))

@@ -16,7 +16,7 @@ class ShortToLong(Config):
             of the answers to one question by the scores that they got, over one long context, for models that score.
         judge_reads: "short", the critical chunks alone, as the paper has it; or "long", the padded context of the
             row, which makes naive long data to compare with: judged by what a judge makes of a long context.
-        domain: What is judged: a key of `domains.DOMAINS`.
+        domain: What is judged: "qa_faithfulness", "qa_helpfulness", "summary", "safety", "code" or "chat".
         language: Of the instructions; "auto" takes the question's.
         lengths: Tokens of the prompts, as the target tokenizer counts them with its chat template; every row draws
             one of those that its evidence fits into.
@@ -26,10 +26,10 @@ class ShortToLong(Config):
             lexical retrieval, or by asking a model.
         most: The most chunks that retrieval takes.
         window: Chunks that the finding model reads at a time.
-        sufficiency: How it is checked that they suffice: the gold answer's words are there, a judge says so, or
-            not at all.
-        check: How chunks that answer the question, rightly or not, are kept out of the padding: by words, by words
-            and a judge who reads the closest ones, or not at all.
+        sufficiency: How it is checked that they suffice. "words": the gold answer stands there, one of up to six words
+            as it is, a longer one by its words (`enough`); "judge": a judge says so; "none": not at all.
+        check: How chunks that answer the question, rightly or not, are kept out of the padding. "words": by those of
+            the gold answer and the question; "judge": a judge also reads the closest ones; "none": not at all.
         enough: The share of a long gold answer's words, weighted by rarity, that counts as holding it.
         alike: A chunk also counts as answering from this share of the evidence's own match with the question on.
         closest: Chunks of the padding that the judge reads.

@@ -6,10 +6,12 @@ pipelines write and no others, told apart by their instructions.
 
 import hashlib
 import re
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from zlib import crc32
 
 from longrm.clients import Completion, Request
 from longrm.data.chunking import size_of, words
@@ -33,6 +35,7 @@ _ASTRAY = 3  # points at least by which a wrong score is off
 _BEFORE = 16  # earlier documents whose answers a lost writer may give
 _QUOTE = 40  # words of a quotation at most
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s*|\n+")
+_LABEL = re.compile(r"\s*\[\d+\] ")  # of a numbered passage
 _NOT_QUOTED = re.compile(r"[\"“”「」\[\]]+")
 _CLOSING = r"</({name}(?:-\d+)?)>\s*\Z"
 _ANSWERING, _, _ = text_of(prompt_of(Shown((), ""))).rpartition("\n\nQuestion: ")
@@ -61,6 +64,7 @@ class Known:
         answer: The gold answer.
         metric: Which metric rates answers to it; empty for token F1.
         scores: By the digest of a candidate's text, its score; None where it has none.
+        sentences: Digests of its text's different sentences.
     """
 
     place: int
@@ -69,6 +73,7 @@ class Known:
     answer: str
     metric: str
     scores: dict[str, float | None]
+    sentences: "array[int]"
 
 
 class Knowledge:
@@ -95,7 +100,15 @@ class Knowledge:
     def see(self, document: Document, candidates: Sequence[Candidate] = ()) -> None:
         """Remembers a document, and forgets the one seen longest ago where there are too many."""
         scores = {_digest(candidate.text): candidate.score for candidate in candidates}
-        known = Known(self._seen, document.id, document.question, document.answer, document.metric, scores)
+        known = Known(
+            self._seen,
+            document.id,
+            document.question,
+            document.answer,
+            document.metric,
+            scores,
+            array("I", {*_sentences(document.text)}),
+        )
         self._seen += 1
         self._latest.append(known)
         self._by_question.setdefault(known.question.strip(), []).append(known)
@@ -107,13 +120,27 @@ class Knowledge:
                 del self._by_question[old.question.strip()]
 
     def about(self, question: str, text: str, response: str = "") -> Known | None:
-        """The document that a question is about; of several, one with this response, whose answer the text holds."""
+        """The document that a question is about.
 
-        def fit(known: Known) -> tuple[bool, float]:
-            return _digest(response) in known.scores, _held(known.question, known.answer, text)
+        Of several it is one with this response, of these the one of which most is shown: so documents that come
+        later, which batches decide on, change nothing, unless the right one's text is not shown at all.
 
+        Args:
+            question: What is asked.
+            text: What is shown.
+            response: What is judged, if anything is.
+        """
         found = self._by_question.get(question.strip(), [])
-        return max(found, key=fit) if len(found) > 1 else found[0] if found else None
+        if len(found) > 1:
+            found = [known for known in found if _digest(response) in known.scores] or found
+        if len(found) > 1:
+            shown = {*_sentences(text)}
+            shares = [_share(known.sentences, shown) for known in found]
+            most = max(shares)
+            found = [known for known, share in zip(found, shares, strict=True) if share == most]
+        if len(found) > 1:
+            return max(found, key=lambda known: _held(known.question, known.answer, text))
+        return found[0] if found else None
 
     def before(self, known: Known) -> list[str]:
         """Answers to other questions that came shortly before one; later ones, which batches decide on, never."""
@@ -128,10 +155,10 @@ class Simulated:
 
     Scores: the true score is the candidate's own (0 to 1, as 0 to 10 points), else what the document's metric, or
     token F1, gives the response beside the gold answer; where there is neither a draw decides. With probability
-    `rates.error_at` the length of the prompt, in words and marks, another one at least 3 points away is given; with
-    `disagreement` one a point beside; with `misformat` none. Answers: the gold answer if the shown passages hold its
-    words, but for that error, else the answer to another question. Sufficiency and attribution go by the gold answer's
-    words, without error.
+    `rates.error_at` the length of the prompt, in words and marks, another one at least 3 points away is given, else
+    with `disagreement` one a point beside; with `misformat` none. Answers: the gold answer if the shown passages hold
+    its words, but for that error, else the answer to another question. Sufficiency and attribution go by the gold
+    answer's words, without error.
 
     Every draw depends on the name, the seed and the prompt alone (above temperature 0, on the request's seed too): so
     models with other names err independently, and the same model anew on every prompt.
@@ -189,7 +216,7 @@ class Simulated:
             score = draws.below(11)
         elif astray < self._rates.error_at(size, 2):
             score = draws.one([other for other in range(11) if abs(other - score) >= _ASTRAY])
-        if beside < self._rates.disagreement:
+        elif beside < self._rates.disagreement:
             score += 1 if score == 0 or (score < 10 and which < 0.5) else -1
         lead, good, fair, poor = _ANALYSES[language]
         quote = _quotation(context, known)
@@ -299,6 +326,19 @@ def _quotation(context: str, known: Known) -> str:
     best, _ = max(told, key=lambda sentence: len(gold & sentence[1]), default=("", gold))
     plain = " ".join(_NOT_QUOTED.sub("", best).split())
     return plain if size_of(plain) <= _QUOTE else " ".join(plain.split()[:_QUOTE])
+
+
+def _share(sentences: Sequence[int], shown: set[int]) -> float:
+    """The share of a text's sentences that are shown."""
+    return sum(1 for one in sentences if one in shown) / len(sentences) if sentences else 0.0
+
+
+def _sentences(text: str) -> Iterator[int]:
+    """Digests of the sentences of a text, 4 bytes each; what a prompt puts before a sentence is no part of it."""
+    for part in _SENTENCE.split(text):
+        inner = _LABEL.sub("", part).strip()
+        if inner:
+            yield crc32(inner.encode(errors="surrogatepass"))
 
 
 def _digest(text: str) -> str:

@@ -141,3 +141,21 @@ def test_the_tasks_of_l_eval_are_known_there_and_nowhere_else(tmp_path, put):
     tasks = benchmark._with_tasks(of(found)).tasks
     assert (tasks["gsm100"], tasks["quality"]) == ("ICL", "LongQA")
     assert Document("d", "t", "q", "g", "quality").task in tasks
+
+
+def test_a_killed_run_whose_sources_have_changed_is_not_continued(tmp_path, recipe, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark, "card", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(of(recipe), tmp_path / "out")
+    monkeypatch.undo()
+    documents = tmp_path / "documents.jsonl"
+    good = documents.read_text()
+    documents.write_text(good.replace("LongQA", "Summ"))
+    with pytest.raises(RunError, match="sources that have changed since"):
+        run(of(recipe), tmp_path / "out")
+    documents.write_text(good)
+    run(of(recipe), tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out").glob("*.jsonl")] == ["LongQA.jsonl"]

@@ -10,6 +10,8 @@ from longrm.synthesis.runs.distill import RECIPE, run
 from longrm.types import text_of
 from longrm.worlds import Plan, generate, words
 
+from ...clients.conftest import said, server  # noqa: F401  # the server is a fixture
+
 
 @pytest.fixture
 def recipe(put):
@@ -49,7 +51,7 @@ def test_the_answers_that_stand_in_the_text_become_demonstrations(tmp_path, reci
     assert all(text_of(row.completion) == right[row.id] for row in rows)  # overlap sees which answer is there
     assert all(text_of(row.prompt).endswith(row.metadata["question"]) for row in rows)
     assert rows[0].metadata["reward_model"] == "baseline:overlap"
-    assert manifest["models"] == {"policy": "pupil"}
+    assert manifest["models"] == {"policy": "pupil", "reward model": "baseline:overlap"}
     steps = manifest["counts"]["steps"]
     assert steps["rollouts"]["in"] == 12 * 6
     assert steps["best"]["in"] == 12
@@ -91,3 +93,28 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path, recipe):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="give one"):
         of(recipe, prompts="x.jsonl")
+
+
+def test_a_reward_model_behind_http_is_named_and_its_answers_are_counted(tmp_path, recipe, server):  # noqa: F811
+    server.script = lambda seen, number: said(f"Fine.\n\n[[{len(seen.text) % 10}]]", usage=(100, 7))
+    name = f"openai:{server.url}#tiny"
+    for _ in range(2):  # the second finds everything in the cache, and the account as it was
+        manifest = run(of(recipe, reward_model=name), tmp_path / "out")
+        asked = {"answers": len(server.seen), "prompt_tokens": 100 * len(server.seen)}
+        assert manifest["spending"][name].items() >= asked.items()
+        assert manifest["models"] == {"policy": "pupil", "reward model": name}
+        assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert len(server.seen) > 12
+    lines = (tmp_path / "out" / "spending.jsonl").read_text().splitlines()
+    assert [json.loads(line)["model"] for line in lines] == [name] * len(server.seen)
+
+
+def test_halves_of_surrogate_pairs_in_ids_are_replaced(tmp_path):
+    rows = [{"id": "a\ud800", "prompt": "One?", "task": "b\udfff"}]
+    rows += [{"id": "c\ud800", "prompt": "Say it.", "completion": "It."}]
+    for number, row in enumerate(rows):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(json.dumps(row))
+        (task,) = read_tasks(path)
+        assert task.id in ("a?", "c?")
+        assert task.metadata.get("task", "b?") == "b?"

@@ -69,9 +69,9 @@ def run(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = silent) -> d
     """
     sources = recipe.provenance()
     with RunFolder(out, "synthesis of benchmark", recipe):
-        finished = _finished(out, sources)
-        if finished is not None:
-            return finished
+        begun = _begun(out, sources)
+        if begun.get("counts") is not None:
+            return begun
         settings = _with_tasks(recipe)
         chosen, counts, checked_by, spending = _chosen_by(recipe, settings, out, progress)
         biases = Biases()
@@ -106,14 +106,14 @@ def _chosen_by(
     return chosen, counts, checked_by, spending
 
 
-def _finished(out: Path, sources: list[dict[str, str]]) -> dict[str, Any] | None:
+def _begun(out: Path, sources: list[dict[str, str]]) -> dict[str, Any]:
+    """The manifest, which names the sources from the start: files of a killed run are of these, too."""
     manifest = read_manifest(out)
-    if manifest.get("counts") is None:
-        return None
-    if manifest["sources"] != sources:
+    if manifest.setdefault("sources", sources) != sources:
         raise RunError(
             f"{out} holds a benchmark of sources that have changed since; bring them back, or take another --out"
         )
+    write_json(out / MANIFEST, manifest)
     return manifest
 
 

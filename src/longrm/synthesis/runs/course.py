@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from longrm.config import Config
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
 from longrm.runs.progress import Progress
-from longrm.synthesis.models import Model, asked_models, defining
+from longrm.synthesis.models import Model, Spending, asked_models, defining
 from longrm.synthesis.pipeline import Asked, Made, Output, Pipeline, Provenance
 from longrm.synthesis.simulated import Knowledge
 
@@ -36,6 +36,21 @@ class Recipe(Config):
         return kept
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a run works with once it has begun.
+
+    Attributes:
+        folder: The open run folder.
+        models: The models that are asked, by what they do.
+        spending: The account of what they cost.
+    """
+
+    folder: RunFolder
+    models: Mapping[str, Asked]
+    spending: Spending
+
+
 @dataclass(frozen=True)
 class Course(Generic[Item]):
     """A run of a pipeline.
@@ -49,6 +64,7 @@ class Course(Generic[Item]):
         sources: For the manifest, as `Provenance` has them.
         prompts: For the manifest, likewise.
         seed: Of all draws.
+        named: Names of models that the work asks in its own way, by what they do, for the manifest.
     """
 
     kind: str
@@ -59,19 +75,19 @@ class Course(Generic[Item]):
     sources: Sequence[Mapping[str, str]]
     prompts: Mapping[str, str]
     seed: int
+    named: Mapping[str, str] = field(default_factory=dict)
 
     def take(
         self,
         out: Path,
-        prepare: Callable[[RunFolder, Mapping[str, Asked]], tuple[Work[Item], int]],
+        prepare: Callable[[Opened], tuple[Work[Item], int]],
         progress: Progress,
     ) -> dict[str, Any]:
         """Runs in the folder `out`, continuing what is there.
 
         Args:
             out: The run folder.
-            prepare: Given the open folder and the models by what they do, returns the pipeline's work and how many
-                inputs there are.
+            prepare: Returns the pipeline's work and how many inputs there are.
             progress: Told how many are done, and what was spent.
 
         Returns:
@@ -83,8 +99,8 @@ class Course(Generic[Item]):
             RunFolder(out, f"synthesis of {self.kind}", self.recipe) as folder,
             asked_models(models, out, knowledge=knowledge, seed=self.seed) as (asked, spending),
         ):
-            work, total = prepare(folder, dict(zip(self.models, asked, strict=True)))
-            names = {role: model.called for role, model in self.models.items()}
+            work, total = prepare(Opened(folder, dict(zip(self.models, asked, strict=True)), spending))
+            names = {role: model.called for role, model in self.models.items()} | dict(self.named)
             run = Pipeline[Item](self.identity, work).run(
                 folder,
                 knowledge.watching(self.items()),

@@ -1,25 +1,25 @@
 """`longrm synthesize distill`: the best of a policy's answers, by a reward model, as demonstrations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from longrm import reward_models
+from longrm.clients import Completion
 from longrm.clients.settings import Remote
 from longrm.config import Config
 from longrm.data.files import find_files
-from longrm.errors import ConfigError
 from longrm.reward_models import Compress, Judge, RewardModel
-from longrm.runs.folder import RunFolder
 from longrm.runs.progress import Progress, silent
 from longrm.synthesis.distill import Distillation, Distilling, Reads, ShortSighted, Task, read_tasks, task_of
 from longrm.synthesis.documents import Document
-from longrm.synthesis.inputs import Documents, digest_of, rows_of
+from longrm.synthesis.inputs import Documents, digest_of
 from longrm.synthesis.models import CACHE, Model, defining
-from longrm.synthesis.pipeline import Asked, Made
-from longrm.synthesis.runs.course import Course, Recipe, Work
+from longrm.synthesis.pipeline import Made
+from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
 from longrm.worlds.words import load_tokenizer
 
 Item = Document | Task
@@ -70,6 +70,15 @@ class DistillRecipe(Recipe, Distilling):
             raise ValueError(
                 "a policy answers the questions of `documents` or the prompts of `prompts`: give one"
             )
+        if self.prompts is not None and self.policy.model.startswith("simulated:"):
+            raise ValueError(
+                "a simulated policy knows the questions of `documents` only, and not those of `prompts`"
+            )
+        if self.reward_model.startswith("simulated:"):
+            raise ValueError(
+                f"'{self.reward_model}' knows no answers that are yet to be written; take baseline:NAME, "
+                "openai:URL#NAME or the folder of a reward model"
+            )
         return self
 
     @classmethod
@@ -96,12 +105,10 @@ def run(recipe: DistillRecipe, out: Path, *, progress: Progress = silent) -> dic
         ModelError: A model or the tokenizer cannot be loaded or reached.
         RunError: The folder holds something else, or a model could not be asked.
     """
-    reward_model = _reward_model(
-        recipe, out
-    )  # before the folder is claimed: what cannot be had leaves nothing
 
-    def prepare(_: RunFolder, asked: Mapping[str, Asked]) -> tuple[Work[Item], int]:
-        distillation = Distillation(asked["policy"], reward_model, recipe)
+    def prepare(opened: Opened) -> tuple[Work[Item], int]:
+        paid = partial(opened.spending.pay, recipe.reward_model)
+        distillation = Distillation(opened.models["policy"], _reward_model(recipe, out, paid), recipe)
 
         async def work(items: Sequence[Item]) -> list[Made]:
             return await distillation.work(
@@ -119,6 +126,7 @@ def run(recipe: DistillRecipe, out: Path, *, progress: Progress = silent) -> dic
         [_provenance(recipe)],
         {},
         recipe.seed,
+        {"reward model": recipe.reward_model},
     )
     return course.take(out, prepare, progress)
 
@@ -127,28 +135,23 @@ def _items(recipe: DistillRecipe) -> Iterator[Item]:
     if recipe.documents is not None:
         return recipe.documents.read()
     assert recipe.prompts is not None, "checked by the recipe"
-    return read_tasks(rows_of(recipe.prompts))
+    return read_tasks(Path(recipe.prompts).expanduser())
 
 
 def _provenance(recipe: DistillRecipe) -> dict[str, str]:
     if recipe.documents is not None:
         return recipe.documents.provenance()
     assert recipe.prompts is not None, "checked by the recipe"
-    digest = digest_of(find_files(rows_of(recipe.prompts)))
+    digest = digest_of(find_files(Path(recipe.prompts).expanduser()))
     return {"name": "prompts", "license": "unknown", "path": recipe.prompts, "sha256": digest}
 
 
-def _reward_model(recipe: DistillRecipe, out: Path) -> RewardModel:
-    if recipe.reward_model.startswith("simulated:"):
-        raise ConfigError(
-            f"'{recipe.reward_model}' knows no answers that are yet to be written; take baseline:NAME, openai:URL#NAME "
-            "or the folder of a reward model"
-        )
+def _reward_model(recipe: DistillRecipe, out: Path, paid: Callable[[Completion], None]) -> RewardModel:
     remote = recipe.remote
     if remote.cache is None:  # what was paid for once is not asked for again when the run continues
         remote = remote.model_copy(update={"cache": str(out / CACHE)})
     model = reward_models.load(
-        recipe.reward_model, judge=recipe.judge, remote=remote, compress=recipe.compress
+        recipe.reward_model, judge=recipe.judge, remote=remote, compress=recipe.compress, paid=paid
     )
     reads = recipe.reads
     if reads is None:

@@ -58,8 +58,10 @@ def run(recipe: ResponsesRecipe, out: Path, *, progress: Progress = silent) -> d
     total = sum(1 for _ in recipe.documents.read())
     return course.take(
         out,
-        lambda _, writers: (
-            Answering(recipe, [*writers.values()], pool_of(recipe.documents.read(), recipe), count).work,
+        lambda opened: (
+            Answering(
+                recipe, [*opened.models.values()], pool_of(recipe.documents.read(), recipe), count
+            ).work,
             total,
         ),
         progress,

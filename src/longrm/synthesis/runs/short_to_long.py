@@ -1,19 +1,16 @@
 """`longrm synthesize short-to-long`: stage 1."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import model_validator
 
-from longrm.runs.folder import RunFolder
 from longrm.runs.progress import Progress, silent
 from longrm.synthesis.casework import gather_pool, prompt_hashes
 from longrm.synthesis.inputs import Inputs
 from longrm.synthesis.models import Model
-from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.records import Source
-from longrm.synthesis.runs.course import Course, Recipe, Work
+from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
 from longrm.synthesis.short_to_long import Synthesizer
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.worlds.words import load_tokenizer
@@ -58,7 +55,8 @@ def run(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = silent) ->
     tokenizer = load_tokenizer(recipe.tokenizer)
     models = {"judge": recipe.judge} | ({"finder": recipe.finder} if recipe.finder is not None else {})
 
-    def prepare(_: RunFolder, asked: Mapping[str, Asked]) -> tuple[Work[Source], int]:
+    def prepare(opened: Opened) -> tuple[Work[Source], int]:
+        asked = opened.models
         pool = gather_pool(recipe.documents.read(), tokenizer, recipe)
         synthesizer = Synthesizer(recipe, tokenizer, pool, asked["judge"], asked.get("finder"))
         return synthesizer.work, sum(1 for _ in recipe.sources())

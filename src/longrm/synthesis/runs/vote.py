@@ -1,6 +1,5 @@
 """`longrm synthesize vote`: stage 2."""
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from longrm.errors import ConfigError
-from longrm.runs.folder import MANIFEST, RunFolder, write_json
+from longrm.runs.folder import MANIFEST, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, silent
 from longrm.synthesis.agreement import Agreement
@@ -18,9 +17,8 @@ from longrm.synthesis.casework import gather_pool, prompt_hashes
 from longrm.synthesis.inputs import Inputs, digest_of
 from longrm.synthesis.jury import Jury
 from longrm.synthesis.models import Model
-from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.records import Source
-from longrm.synthesis.runs.course import Course, Recipe, Work
+from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.synthesis.voting import Voting
 from longrm.worlds.words import load_tokenizer
@@ -85,9 +83,10 @@ def run(recipe: VoteRecipe, out: Path, *, progress: Progress = silent) -> dict[s
     weights = _weights(recipe)
     with ExitStack() as stack:
 
-        def prepare(folder: RunFolder, asked: Mapping[str, Asked]) -> tuple[Work[Source], int]:
+        def prepare(opened: Opened) -> tuple[Work[Source], int]:
+            asked = opened.models
             pool = gather_pool(recipe.documents.read(), tokenizer, recipe)
-            votes = stack.enter_context(Log(folder.path / VOTES, Cast))
+            votes = stack.enter_context(Log(opened.folder.path / VOTES, Cast))
             jury = Jury(
                 recipe,
                 recipe.voting,

@@ -29,7 +29,9 @@ def test_parts_run_in_other_processes_and_report(tmp_path):
     assert all(value >= 0 for value in seconds.values())
     pids = {int((tmp_path / name).read_text().split()[1]) for name in ("a", "b", "c")}
     assert os.getpid() not in pids
-    assert sorted(told) == sorted((f"{name}: noting", done, 2) for name in ("a", "b", "c") for done in (1, 2))
+    assert sorted(told) == sorted(
+        (f"{name}: noting", done, 2, "") for name in ("a", "b", "c") for done in (1, 2)
+    )
 
 
 def need(path, *, progress):

@@ -2,7 +2,7 @@ import pytest
 
 from longrm.data.native import from_row, to_row
 from longrm.synthesis.comparing import apart, comparison, plain_prompt
-from longrm.synthesis.pipeline import Fates
+from longrm.synthesis.fates import Fates
 from longrm.types import message_text
 
 

@@ -9,7 +9,7 @@ from longrm.data import read_demonstrations, write_rows
 from longrm.errors import RunError
 from longrm.reward_models import Baseline, RewardModel
 from longrm.synthesis.distill import Distillation, Distilling, ShortSighted, Task, choose, rollout_requests
-from longrm.synthesis.pipeline import Fates
+from longrm.synthesis.fates import Fates
 from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
 from longrm.worlds.words import load_tokenizer
 

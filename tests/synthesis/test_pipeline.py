@@ -13,14 +13,9 @@ from longrm.data import read_demonstrations
 from longrm.errors import DataError, RunError
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.runs.logs import Log
-from longrm.synthesis.pipeline import (
-    Fates,
-    Made,
-    Output,
-    Pipeline,
-    Provenance,
-    prompt_hash,
-)
+from longrm.synthesis.fates import Fates, Made
+from longrm.synthesis.pipeline import Pipeline, Provenance, prompt_hash
+from longrm.synthesis.shards import Output
 
 PROVENANCE = Provenance(
     [{"name": "numbers", "license": "CC0-1.0"}], 7, {"judge": prompt_hash("ask")}, {"judge": "m"}

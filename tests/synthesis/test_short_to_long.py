@@ -18,8 +18,10 @@ from longrm.synthesis import critical
 from longrm.synthesis.casework import gather_pool, prompt_hashes
 from longrm.synthesis.chunks import cut
 from longrm.synthesis.documents import Document, read_documents
-from longrm.synthesis.pipeline import KEPT, Output, Pipeline, Provenance
+from longrm.synthesis.fates import KEPT
+from longrm.synthesis.pipeline import Pipeline, Provenance
 from longrm.synthesis.records import Candidate, Source
+from longrm.synthesis.shards import Output
 from longrm.synthesis.short_to_long import Synthesizer
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.types import Outcome, message_text

@@ -14,7 +14,8 @@ from longrm.config import Config
 from longrm.data.chunking import size_of
 from longrm.synthesis.asking import check_asked
 from longrm.synthesis.documents import Document
-from longrm.synthesis.pipeline import Asked, Fates, Made
+from longrm.synthesis.fates import Fates, Made
+from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.records import Candidate, to_row
 from longrm.synthesis.responses import (
     Material,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from longrm.synthesis.domains import Language
+from longrm.synthesis.fates import Fates
 from longrm.synthesis.lengthening import Evidence, Long
-from longrm.synthesis.pipeline import Fates
 from longrm.synthesis.records import Candidate, Source
 from longrm.synthesis.voting import Verdict
 from longrm.types import Message

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from longrm.synthesis.pipeline import Fates
+from longrm.synthesis.fates import Fates
 from longrm.types import Comparison, Message, Span, message_text
 
 OPENING = "A document comes first, and a question about it after it.\n\n"

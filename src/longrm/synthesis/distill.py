@@ -28,7 +28,8 @@ from longrm.runs.records import Trial
 from longrm.synthesis.asking import ask_all, check_asked
 from longrm.synthesis.comparing import OPENING, plain_prompt
 from longrm.synthesis.documents import Document, storable
-from longrm.synthesis.pipeline import Asked, Fates, Made
+from longrm.synthesis.fates import Fates, Made
+from longrm.synthesis.pipeline import Asked
 from longrm.types import Judgment, Message, Outcome, Query, Span, as_messages, message_text, text_of
 
 Reads = Literal["first", "last", "ends"]

@@ -9,9 +9,10 @@ from longrm.synthesis.asking import ask_all
 from longrm.synthesis.cases import Case
 from longrm.synthesis.chunks import Answering, Chunk, cut, gold_of, runs, touching
 from longrm.synthesis.domains import DOMAINS, language_of
+from longrm.synthesis.fates import Fates
 from longrm.synthesis.lengthening import Evidence
 from longrm.synthesis.padding import Pool
-from longrm.synthesis.pipeline import Asked, Fates
+from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.records import Source
 from longrm.synthesis.short_to_long_settings import ShortToLong
 

@@ -12,8 +12,9 @@ from longrm.runs.logs import Log
 from longrm.synthesis.ballots import Ballot, Cast, Election
 from longrm.synthesis.cases import Answer, Case
 from longrm.synthesis.casework import Casework
+from longrm.synthesis.fates import Fates, Made
 from longrm.synthesis.padding import Pool
-from longrm.synthesis.pipeline import Asked, Fates, Made
+from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.records import JudgmentRow, Source, to_row
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.synthesis.voting import Tally, Voting, judgment_row, verdict

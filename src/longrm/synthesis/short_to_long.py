@@ -11,9 +11,10 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.synthesis.asking import ask_all
 from longrm.synthesis.cases import Answer, Case
 from longrm.synthesis.casework import Casework
+from longrm.synthesis.fates import Made
 from longrm.synthesis.judged import read_judgment
 from longrm.synthesis.padding import Pool
-from longrm.synthesis.pipeline import Asked, Made
+from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.records import DemonstrationRow, Source, to_row
 from longrm.synthesis.short_to_long_settings import ShortToLong
 

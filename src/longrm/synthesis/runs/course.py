@@ -9,8 +9,10 @@ from typing import Any, Generic, TypeVar
 from longrm.config import Config
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
 from longrm.runs.progress import Progress
+from longrm.synthesis.fates import Made
 from longrm.synthesis.models import Model, Spending, asked_models, defining
-from longrm.synthesis.pipeline import Asked, Made, Output, Pipeline, Provenance
+from longrm.synthesis.pipeline import Asked, Pipeline, Provenance
+from longrm.synthesis.shards import Output
 from longrm.synthesis.simulated import Knowledge
 
 Item = TypeVar("Item")

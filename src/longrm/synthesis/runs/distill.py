@@ -16,9 +16,9 @@ from longrm.reward_models import Compress, Judge, RewardModel
 from longrm.runs.progress import Progress, silent
 from longrm.synthesis.distill import Distillation, Distilling, Reads, ShortSighted, Task, read_tasks, task_of
 from longrm.synthesis.documents import Document
+from longrm.synthesis.fates import Made
 from longrm.synthesis.inputs import Documents, digest_of
 from longrm.synthesis.models import CACHE, Model, defining
-from longrm.synthesis.pipeline import Made
 from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
 from longrm.worlds.words import load_tokenizer
 

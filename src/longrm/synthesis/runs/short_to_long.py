@@ -1,40 +1,26 @@
 """`longrm synthesize short-to-long`: stage 1."""
 
 from pathlib import Path
-from typing import Any, Self
-
-from pydantic import model_validator
+from typing import Any
 
 from longrm.runs.progress import Progress, silent
 from longrm.synthesis.casework import gather_pool, prompt_hashes
-from longrm.synthesis.inputs import Inputs
 from longrm.synthesis.models import Model
 from longrm.synthesis.records import Source
-from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
+from longrm.synthesis.runs.course import Course, Opened, Work
+from longrm.synthesis.runs.stages import StageRecipe
 from longrm.synthesis.short_to_long import Synthesizer
-from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.worlds.words import load_tokenizer
 
 
-class ShortToLongRecipe(Recipe, Inputs, ShortToLong):
+class ShortToLongRecipe(StageRecipe):
     """Settings of `longrm synthesize short-to-long`.
 
     Attributes:
         judge: Scores answers, and says whether passages suffice where settings ask a judge.
-        finder: Names the critical chunks where `find = "model"`; by default the judge.
-        tokenizer: The target tokenizer, a folder, file or Hub id: that of the model that will be trained. "words"
-            counts words and punctuation marks.
     """
 
     judge: Model
-    finder: Model | None = None
-    tokenizer: str = "words"
-
-    @model_validator(mode="after")
-    def _asks_its_finder(self) -> Self:
-        if self.finder is not None and self.find != "model":
-            raise ValueError('a finder is asked only with find = "model"')
-        return self
 
 
 RECIPE = ShortToLongRecipe

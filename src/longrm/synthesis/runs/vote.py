@@ -14,12 +14,12 @@ from longrm.runs.progress import Progress, silent
 from longrm.synthesis.agreement import Agreement
 from longrm.synthesis.ballots import Cast, measured
 from longrm.synthesis.casework import gather_pool, prompt_hashes
-from longrm.synthesis.inputs import Inputs, digest_of
+from longrm.synthesis.inputs import digest_of
 from longrm.synthesis.jury import Jury
 from longrm.synthesis.models import Model
 from longrm.synthesis.records import Source
-from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
-from longrm.synthesis.short_to_long_settings import ShortToLong
+from longrm.synthesis.runs.course import Course, Opened, Work
+from longrm.synthesis.runs.stages import StageRecipe
 from longrm.synthesis.voting import Voting
 from longrm.worlds.words import load_tokenizer
 
@@ -27,7 +27,7 @@ VOTES = "votes.jsonl"
 EQUAL = "equal"
 
 
-class VoteRecipe(Recipe, Inputs, ShortToLong):
+class VoteRecipe(StageRecipe):
     """Settings of `longrm synthesize vote`.
 
     Attributes:
@@ -37,16 +37,11 @@ class VoteRecipe(Recipe, Inputs, ShortToLong):
         weights: What the judges' votes weigh: "equal", or the folder of an earlier vote of judges with the same
             names, whose measured agreement with the others is taken. With the answers in one `remote.cache`, the
             second of two runs asks nobody again.
-        finder: Names the critical chunks where `find = "model"`; by default the first judge.
-        tokenizer: The target tokenizer, a folder, file or Hub id: that of the model that will be trained. "words"
-            counts words and punctuation marks.
     """
 
     judges: tuple[Model, ...] = Field(min_length=2)
     voting: Voting = Voting()
     weights: str = EQUAL
-    finder: Model | None = None
-    tokenizer: str = "words"
 
     @model_validator(mode="after")
     def _asks_different_judges(self) -> Self:
@@ -57,8 +52,6 @@ class VoteRecipe(Recipe, Inputs, ShortToLong):
                 f"'{again[0]}' votes twice, and at temperature 0 it would say the same twice; set temperature, or "
                 "name another model"
             )
-        if self.finder is not None and self.find != "model":
-            raise ValueError('a finder is asked only with find = "model"')
         return self
 
 

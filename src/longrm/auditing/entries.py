@@ -22,7 +22,6 @@ from longrm.data.reading import Skipped
 from longrm.errors import DataError
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
-from longrm.synthesis.pipeline import ROWS
 from longrm.synthesis.recount import Recount, recount
 from longrm.synthesis.voting import Voting
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
@@ -99,7 +98,7 @@ class Entries:
         self.origin = origin_of(folder)
         if not named and format is None and _is_long_rewardbench(folder):
             named, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
-        self._path = folder / ROWS if self.origin and (folder / ROWS).is_dir() else folder
+        self._path = folder
         self._benchmark = str(path) if named else ""
         self._told_format = format
         self._rules = _rules_of(folder, self.origin)

@@ -9,7 +9,7 @@ from longrm.benchmarks import Leval, Probe
 from longrm.data.chunking import size_of
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.build import LEVAL_TASKS, Benchmark, choose, comparisons, write
-from longrm.synthesis.card import biases_of, card
+from longrm.synthesis.card import Biases, card
 from longrm.synthesis.documents import Document
 from longrm.synthesis.inputs import Inputs
 from longrm.synthesis.ranking import Gap, tier_of
@@ -183,7 +183,10 @@ def test_the_card_tells_what_was_counted(tmp_path):
     source = made()
     settings = Benchmark(gap=Gap(least=0.5, most=3.0))
     chosen, counts = choose(source, settings, by_scores(planted_errors), size_of)
-    biases = biases_of(c for task in ("LongQA", "Summ") for c in comparisons(source, chosen, task))
+    biases = Biases()
+    for task in ("LongQA", "Summ"):
+        for comparison in comparisons(source, chosen, task):
+            biases.see(comparison)
     text = card(
         "mine", settings, counts, biases, checked_by="a planted judge", sources={"here": "mit"}, seed=0
     )

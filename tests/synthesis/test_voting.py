@@ -7,7 +7,7 @@ import pytest
 
 from longrm.data import read, write_rows
 from longrm.synthesis.records import to_row
-from longrm.synthesis.recount import preferred_judges, recount
+from longrm.synthesis.recount import recount
 from longrm.synthesis.voting import (
     Vote,
     Voting,
@@ -190,6 +190,22 @@ def test_the_released_rows_count_as_they_were_recorded():
     assert sum(verdict(one, Voting()) is not None for one in ours) == 12
     # Most of what was rejected says the same score as what was chosen.
     assert (sum(len(row.outside) for row in found), sum(len(row.rejected) for row in found)) == (23, 72)
+
+
+def preferred_judges(rows):
+    """A fixed order of the judges, best first, that explains which judgment of every consensus was chosen."""
+    before = {judge: set() for row in rows for judge in row.consensus}
+    for row in rows:
+        for judge in row.consensus:
+            if judge != row.chosen and row.chosen in before:
+                before[judge].add(row.chosen)
+    order = []
+    while len(order) < len(before):
+        free = [judge for judge in sorted(before) if judge not in order and before[judge] <= set(order)]
+        if not free:
+            return None
+        order.append(free[0])
+    return order
 
 
 @pytest.mark.real

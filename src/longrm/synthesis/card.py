@@ -1,7 +1,7 @@
 """The data card of a benchmark that was built here: what is in it, how it came about, and what speaks against it."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from longrm.benchmarks.long_rewardbench import TASKS
@@ -38,14 +38,6 @@ class Biases:
         self.shorter += best < min(others)
         models = comparison.metadata.get("candidates_model") or [comparison.metadata.get("chosen_model")]
         self.best_by_model[str(models[0])] += 1
-
-
-def biases_of(comparisons: Iterable[Comparison]) -> Biases:
-    """Looks at all comparisons, one by one."""
-    biases = Biases()
-    for comparison in comparisons:
-        biases.see(comparison)
-    return biases
 
 
 def card(

@@ -103,27 +103,3 @@ def _contrast(judges: Sequence[str], scores: Mapping[str, float]) -> Contrast:
     if others - {UNPARSED}:
         return "score"
     return "format" if others else "none"
-
-
-def preferred_judges(rows: Sequence[Recount]) -> list[str] | None:
-    """A fixed order of the judges, best first, that explains which judgment of every consensus was chosen.
-
-    Where one judge is chosen while another is in the same consensus, it must come first in the order; ties are
-    settled by name. In the released sample such an order exists, so the rows were chosen by it, or by something
-    that amounts to it, and not by what the explanations of the row say.
-
-    Returns:
-        None where no order explains all rows.
-    """
-    before: dict[str, set[str]] = {judge: set() for row in rows for judge in row.consensus}
-    for row in rows:
-        for judge in row.consensus:
-            if judge != row.chosen and row.chosen in before:
-                before[judge].add(row.chosen)
-    order: list[str] = []
-    while len(order) < len(before):
-        free = [judge for judge in sorted(before) if judge not in order and before[judge] <= set(order)]
-        if not free:
-            return None
-        order.append(free[0])
-    return order

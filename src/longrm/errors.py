@@ -1,5 +1,8 @@
 """Every error a user can cause. Each message says what was wrong, where, and what to do."""
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class LongRMError(Exception):
     """The root: the command line prints its message as one line and exits with status 1."""
@@ -23,3 +26,9 @@ class RunError(LongRMError):
 
 class TrainingError(LongRMError):
     """Training that stopped because it could not succeed: a NaN, a stalled loss."""
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """What a message about an unknown name ends with: the known name next to it, or all of them."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"

@@ -289,22 +289,26 @@ def test_a_context_made_of_many_benchmark_texts_has_leaked(put):
     assert found.startswith("row 1: 90% of it")  # at each of five seams 12 runs are new
 
 
-def test_votes_are_counted_again(tmp_path):
-    def row(number, scores, conf, chosen, rejects):
-        texts = {judge: f"{judge} says so.\n[[{score}]]" for judge, score in scores.items()}
-        return {
-            "id": f"r{number}",
-            "chat_template": [{"role": "user", "content": f"Judge {number}."}],
-            "chosen": texts[chosen],
-            "rejects": [texts[judge] for judge in rejects],
-            "chosen_model": chosen,
-            "reject_models": rejects,
-            "scores": scores,
-            "conf": conf,
-        }
+def voted(number, scores, conf, chosen, **more):
+    """A row of stage 2: one judgment chosen, and those of all other judges rejected."""
+    texts = {judge: f"{judge} says so of {number}.\n[[{score}]]" for judge, score in scores.items()}
+    rejects = [judge for judge in scores if judge != chosen]
+    return {
+        "id": f"r{number}",
+        "chat_template": [{"role": "user", "content": f"Judge {number}."}],
+        "chosen": texts[chosen],
+        "rejects": [texts[judge] for judge in rejects],
+        "chosen_model": chosen,
+        "reject_models": rejects,
+        "scores": scores,
+        "conf": conf,
+        **more,
+    }
 
+
+def test_votes_are_counted_again(tmp_path):
     scores = {"a": 8, "b": 8, "c": 2}
-    rows = [row(1, scores, [2, 1], "a", ["b", "c"]), row(2, scores, [3], "c", ["a", "b"])]
+    rows = [voted(1, scores, [2, 1], "a"), voted(2, scores, [3], "c")]
     write_rows(tmp_path / "rows.jsonl", rows)
     found = audit(tmp_path / "rows.jsonl")
     votes = found.votes
@@ -372,24 +376,9 @@ def test_depths_of_one_context_count_once_and_large_pieces_are_not_tested(put):
 
 
 def test_votes_are_counted_by_the_rules_of_the_run_that_wrote_them(tmp_path):
-    def row(number, scores, conf, contrast):
-        texts = {judge: f"{judge} says so of {number}.\n[[{score}]]" for judge, score in scores.items()}
-        chosen, *rejects = scores
-        return {
-            "id": f"r{number}",
-            "chat_template": [{"role": "user", "content": f"Judge {number}."}],
-            "chosen": texts[chosen],
-            "rejects": [texts[judge] for judge in rejects],
-            "chosen_model": chosen,
-            "reject_models": rejects,
-            "scores": scores,
-            "conf": conf,
-            "contrast": contrast,
-        }
-
     rows = [
-        row(1, {"a": 8, "b": 7, "c": 2}, [2, 1], "score"),
-        row(2, {"a": 8, "b": 7, "c": 8}, [3], "none"),
+        voted(1, {"a": 8, "b": 7, "c": 2}, [2, 1], "a", contrast="score"),
+        voted(2, {"a": 8, "b": 7, "c": 8}, [3], "a", contrast="none"),
     ]
     for name, told in (("run", "[voting]\ntolerance = 1.0\n"), ("silent", "")):
         write_rows(tmp_path / name / "rows" / "rows-00000.jsonl", rows)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data.fields import group_of
 from longrm.data.files import raw_rows
-from longrm.errors import ConfigError, DataError
+from longrm.errors import ConfigError, DataError, nearest
 from longrm.types import Comparison, Span
 
 LOOKS_FOR = (
@@ -101,9 +100,7 @@ def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tup
         )
     for task in settings.tasks:
         if task not in files:
-            near = get_close_matches(task, files, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(files)}"
-            raise ConfigError(f"{folder} has no task '{task}'; {hint}")
+            raise ConfigError(f"{folder} has no task '{task}'; {nearest(task, files)}")
     return files, predictions
 
 
@@ -274,12 +271,7 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: A row cannot be read.
     """
-    rows = []
-    for raw in raw_rows([file]):
-        if raw.value is None:
-            raise DataError(f"{raw.place}: {raw.fault}")
-        rows.append(raw.value)
-    return rows
+    return [raw.checked() for raw in raw_rows([file])]
 
 
 def _text(row: Mapping[str, Any], field: str, place: str) -> str:

@@ -36,6 +36,16 @@ class Raw:
     value: dict[str, Any] | None
     fault: str = ""
 
+    def checked(self) -> dict[str, Any]:
+        """The row.
+
+        Raises:
+            DataError: It cannot be read; the message names its place.
+        """
+        if self.value is None:
+            raise DataError(f"{self.place}: {self.fault}")
+        return self.value
+
 
 def find_files(path: Path) -> list[Path]:
     """The files that hold the rows of a path, in order.

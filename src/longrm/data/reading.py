@@ -108,10 +108,9 @@ class _Rows(Generic[AnyRow]):
             yield row
 
     def _checked(self, raw: Raw, seen: dict[str, str]) -> AnyRow:
-        if raw.value is None:
-            raise DataError(f"{raw.place}: {raw.fault}")
+        value = raw.checked()
         try:
-            identity, row = self._row(raw, raw.value)
+            identity, row = self._row(raw, value)
         except FieldError as fault:
             raise DataError(f"{raw.place}, {fault}") from fault
         if identity in seen:

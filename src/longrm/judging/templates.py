@@ -1,6 +1,5 @@
 """Prompts of the user's own: a jinja2 file becomes the one user's message that asks for a judgment."""
 
-import difflib
 import re
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -9,7 +8,7 @@ import jinja2
 from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from longrm.errors import ConfigError, DataError
+from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging.prompts import conversation_text
 from longrm.types import Query, Span, message_text
 
@@ -100,9 +99,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 def _check_names(file: Path, names: Set[str], known: list[str]) -> None:
     for name in sorted(names - {*known, *_environment().globals}):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-        raise ConfigError(f"the template {file} shows '{name}', which there is not; {hint}")
+        raise ConfigError(f"the template {file} shows '{name}', which there is not; {nearest(name, known)}")
     if known[-1] not in names:
         raise ConfigError(f"the template {file} does not show what is to be judged; show '{known[-1]}'")
 

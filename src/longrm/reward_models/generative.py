@@ -1,11 +1,10 @@
 """Reward models that write: they are asked for a verdict, and what they write is read."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Request, Writer, seed_of
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.judging import Format, Reading, fit, load_format, why_uncut
@@ -122,9 +121,7 @@ class GenerativeRewardModel(RewardModel):
         )
 
     def _request(self, one: "_Conversation", attempt: int) -> Request:
-        parts = (self._settings.seed, one.query.id, one.query.trial, attempt, one.place)
-        digest = hashlib.sha256("\0".join(str(part) for part in parts).encode()).digest()
-        seed = int.from_bytes(digest[:4], "big") >> 1  # servers take whole numbers below 2**31 at least
+        seed = seed_of(self._settings.seed, one.query.id, one.query.trial, attempt, one.place)
         return Request(one.messages, one.room, self._settings.temperature, seed)
 
     def _take(self, one: "_Conversation", completion: Completion) -> bool:

@@ -245,9 +245,8 @@ def _only(files: Sequence[Path]) -> Path:
 def _rows(files: Sequence[Path], *columns: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every row with its place, and with these columns filled."""
     for raw in raw_rows(files):
-        if raw.value is None:
-            raise DataError(f"{raw.place}: {raw.fault}")
+        value = raw.checked()
         for column in columns:
-            if raw.value.get(column) is None:
+            if value.get(column) is None:
                 raise DataError(f"{raw.place}, field '{column}': missing")
-        yield raw.place, raw.value
+        yield raw.place, value

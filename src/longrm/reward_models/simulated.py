@@ -4,11 +4,10 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from string import ascii_uppercase as LETTERS
 from typing import Self
 
-from longrm.errors import ConfigError, DataError
+from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging import load_format
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Comparison, Judgment, Outcome, Query, Response, text_of
@@ -55,9 +54,7 @@ class Rates:
             name, equals, value = (side.strip() for side in part.rpartition("="))
             name = name if equals else "error"
             if name not in names:
-                near = get_close_matches(name, names, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
-                raise ConfigError(f"no rate '{name}' in 'simulated:{text}'; {hint}")
+                raise ConfigError(f"no rate '{name}' in 'simulated:{text}'; {nearest(name, names)}")
             if name in rates:
                 raise ConfigError(f"'simulated:{text}' gives {name} twice; give it once")
             try:

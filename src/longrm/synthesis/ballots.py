@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from longrm.clients import Completion, Request
+from longrm.clients import Completion, Request, seed_of
 from longrm.errors import ConfigError
 from longrm.runs.logs import Log
 from longrm.synthesis.agreement import Agreement
@@ -128,8 +128,7 @@ def _vote(judge: str, ballot: Ballot, answer: Completion) -> Vote:
 
 def _of_judge(request: Request, judge: str) -> Request:
     """A judge's own draws: one model that votes several times, under several names, is not to repeat itself."""
-    drawn = hashlib.sha256(f"{request.seed}\x00{judge}".encode()).digest()
-    return replace(request, seed=int.from_bytes(drawn[:4], "big") >> 1)  # servers take 31 bits
+    return replace(request, seed=seed_of(request.seed, judge))
 
 
 def _digest(identity: str) -> bytes:

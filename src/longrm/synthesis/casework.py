@@ -13,7 +13,7 @@ from longrm.synthesis.asking import ask_all
 from longrm.synthesis.cases import Answer, Case, Context
 from longrm.synthesis.comparing import apart, comparison, plain_prompt
 from longrm.synthesis.documents import Document
-from longrm.synthesis.domains import DOMAINS
+from longrm.synthesis.domains import DOMAINS, SCORE
 from longrm.synthesis.finding import Finding
 from longrm.synthesis.lengthening import Lengthener, Long
 from longrm.synthesis.padding import Pool, closest
@@ -25,7 +25,6 @@ from longrm.types import Comparison, Message, Span
 from longrm.worlds.draws import Draws
 
 _CHECKS = 3  # rounds in which a judge may find an answer in the padding before the row is given up
-_SCORE = r"\[\[(10|[0-9])\]\]"
 _SEEDS = 2**31  # servers take 31 bits
 
 
@@ -62,7 +61,7 @@ class Casework:
             text = self._lengthener.short_context(case.evidence, context.tag)
         drawn = Draws(settings.seed, case.source.document.id, answer.number, "judging").below(_SEEDS)
         messages = self._judging(case, answer.candidate, context.tag, text, rubric=True)
-        return Request(messages, settings.max_tokens, settings.temperature, drawn, _SCORE)
+        return Request(messages, settings.max_tokens, settings.temperature, drawn, SCORE)
 
     async def work_on(
         self, sources: Sequence[Source], judge: Callable[[Sequence[Case]], Awaitable[None]], least_gap: float

@@ -5,7 +5,6 @@ part of the prompt only (`ShortSighted`) is the baseline that a long-context one
 """
 
 import asyncio
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from longrm.clients import Completion, Request
+from longrm.clients import Completion, Request, seed_of
 from longrm.config import Config
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import FieldError, group_of, messages_of, required
@@ -117,15 +116,14 @@ def read_tasks(path: str | Path) -> Iterator[Task]:
 
 def _of_prompt(raw: Raw) -> Task:
     """A row that holds a prompt alone."""
-    if raw.value is None:
-        raise DataError(f"{raw.place}: {raw.fault}")
+    value = raw.checked()
     try:
-        name, given = required(raw.value, *_PROMPTS)
+        name, given = required(value, *_PROMPTS)
         prompt = messages_of(given, name, "user")
     except FieldError as fault:
         raise DataError(f"{raw.place}, {fault}") from fault
-    identity = str(raw.value["id"]) if raw.value.get("id") is not None else f"row-{raw.number}"
-    return Task(storable(identity), _group(prompt), prompt, metadata=_told(raw.value))
+    identity = str(value["id"]) if value.get("id") is not None else f"row-{raw.number}"
+    return Task(storable(identity), _group(prompt), prompt, metadata=_told(value))
 
 
 def _group(prompt: tuple[Message, ...]) -> str:
@@ -156,7 +154,12 @@ class Choice:
 def rollout_requests(task: Task, settings: Distilling) -> list[Request]:
     """The requests for a task's answers, each with a seed of its own."""
     return [
-        Request(task.prompt, settings.max_tokens, settings.temperature, _seed(settings.seed, task.id, number))
+        Request(
+            task.prompt,
+            settings.max_tokens,
+            settings.temperature,
+            seed_of("rollout", settings.seed, task.id, number),
+        )
         for number in range(settings.rollouts)
     ]
 
@@ -329,8 +332,3 @@ def _tie(scores: tuple[float, ...], settings: Distilling) -> Choice:
 
 def _responses(answers: Sequence[str]) -> tuple[tuple[Message, ...], ...]:
     return tuple(as_messages(answer, "assistant") for answer in answers)
-
-
-def _seed(seed: int, identity: str, rollout: int) -> int:
-    digest = hashlib.sha256(f"rollout\x00{seed}\x00{identity}\x00{rollout}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") >> 1  # servers take 31 bits

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.closeness import choices
 from longrm.data import Reading, read
 from longrm.data.files import find_files, raw_rows
-from longrm.errors import ConfigError, DataError
+from longrm.errors import ConfigError, DataError, nearest
 from longrm.synthesis.answers import metric_named
 from longrm.types import Comparison, Span, message_text, text_of
 
@@ -80,9 +79,7 @@ def read_documents(
     if format is None:
         format = "leval" if is_leval(place) else "jsonl"
     if format not in FORMATS:
-        near = get_close_matches(format, FORMATS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(FORMATS)}"
-        raise ConfigError(f"no format of documents '{format}'; {hint}")
+        raise ConfigError(f"no format of documents '{format}'; {nearest(format, FORMATS)}")
     return FORMATS[format](place, auditor or Auditor(leval.LOOKS_FOR))
 
 
@@ -199,9 +196,7 @@ def _compared_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
 
 def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
     for raw in raw_rows(find_files(path)):
-        if raw.value is None:
-            raise DataError(f"{raw.place}: {raw.fault}")
-        yield document_of(raw.value, raw.number, raw.place)
+        yield document_of(raw.checked(), raw.number, raw.place)
 
 
 def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:

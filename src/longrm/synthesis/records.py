@@ -178,9 +178,7 @@ def read_candidates(path: str | Path) -> Iterator[Candidate]:
         DataError: A row cannot be read.
     """
     for raw in raw_rows(find_files(Path(path))):
-        if raw.value is None:
-            raise DataError(f"{raw.place}: {raw.fault}")
-        yield candidate_from(storable(raw.value), raw.place)
+        yield candidate_from(storable(raw.checked()), raw.place)
 
 
 def by_document(candidates: Iterable[Candidate]) -> Iterator[tuple[str, list[Candidate]]]:

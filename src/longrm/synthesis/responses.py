@@ -7,12 +7,11 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
 from longrm.data.chunking import chunks, size_of
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.synthesis.documents import Document
 from longrm.types import Message
 from longrm.worlds.draws import Draws
@@ -193,12 +192,12 @@ def check_perturbation(name: str, settings: Mapping[str, Any]) -> None:
         ConfigError: An unknown name or setting, a missing one, or one that is no number or out of range.
     """
     if name not in PERTURBATIONS:
-        raise ConfigError(f"no perturbation '{name}'; {_nearest(name, PERTURBATIONS)}")
+        raise ConfigError(f"no perturbation '{name}'; {nearest(name, PERTURBATIONS)}")
     parameters = list(inspect.signature(PERTURBATIONS[name]).parameters.values())[2:]
     known = [parameter.name for parameter in parameters]
     for key, value in settings.items():
         if key not in known:
-            raise ConfigError(f"the perturbation '{name}' has no setting '{key}'; {_nearest(key, known)}")
+            raise ConfigError(f"the perturbation '{name}' has no setting '{key}'; {nearest(key, known)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"the perturbation '{name}' needs a number for '{key}', got {value!r}")
     for parameter in parameters:
@@ -276,8 +275,3 @@ def _whole(name: str, **settings: float) -> None:
 def _within(name: str, setting: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ConfigError(f"the perturbation '{name}' needs {setting} from {low} to {high}, got {value}")
-
-
-def _nearest(name: str, known: Any) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
@@ -11,11 +10,12 @@ from pydantic import Field, field_validator
 
 from longrm.clients import Completion, Request
 from longrm.config import Config
+from longrm.errors import nearest
 from longrm.judging.pointwise import Pointwise
 from longrm.synthesis.answers import Metric, metric_named
 from longrm.synthesis.asking import ask_all
 from longrm.synthesis.documents import Document
-from longrm.synthesis.domains import DOMAINS, language_of
+from longrm.synthesis.domains import DOMAINS, SCORE, language_of
 from longrm.synthesis.models import Model
 from longrm.synthesis.pipeline import Asked
 from longrm.synthesis.ranking import Item
@@ -31,7 +31,6 @@ Checked = tuple[Document, Sequence[Candidate], Sequence[Item]]
 Check = Callable[[Sequence[Checked]], list[list[Verdict]]]
 """Says of every item of some documents whether its order holds."""
 
-_SCORE = r"\[\[(10|[0-9])\]\]"  # how the domains' prompts ask for it
 Answers = tuple[Document, Sequence[str]]
 Rate = Callable[[Sequence[Answers]], list[list[float | None]]]
 """Rates answers to the questions of some documents: higher is better, None where there is no rating."""
@@ -107,8 +106,7 @@ class JudgeCheck(Config):
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in DOMAINS:
-            near = get_close_matches(name, DOMAINS, n=1)
-            raise ValueError(f"did you mean '{near[0]}'?" if near else f"known: {', '.join(DOMAINS)}")
+            raise ValueError(nearest(name, DOMAINS))
         return name
 
 
@@ -140,7 +138,7 @@ def by_judge(judge: Asked, settings: JudgeCheck) -> Check:
 def _request(document: Document, text: str, settings: JudgeCheck) -> Request:
     domain, language = DOMAINS[settings.domain], language_of(document.question)
     prompt = domain.prompt(language, document.text, document.question, text, tag="", rubric=True)
-    return Request(as_messages(prompt, "user"), settings.max_tokens, verdict=_SCORE)
+    return Request(as_messages(prompt, "user"), settings.max_tokens, verdict=SCORE)
 
 
 def _rated(checking: Mapping[str, Metric], document: Document, text: str) -> float | None:

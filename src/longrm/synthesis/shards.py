@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,7 +100,7 @@ class Shards:
     def _seal(self, shard: int) -> None:
         path = self._path(shard)
         if self._output.format == "parquet" and path.exists():
-            write_rows(path.with_suffix(".parquet"), _rows_of(path))
+            write_rows(path.with_suffix(".parquet"), (raw.checked() for raw in raw_rows([path])))
             path.unlink()
 
     def _path(self, shard: int) -> Path:
@@ -136,9 +136,3 @@ def to_json_line(row: Mapping[str, Any]) -> bytes:
         return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except UnicodeEncodeError:  # half a surrogate pair has no bytes, but an escape
         return json.dumps(row, allow_nan=False).encode() + b"\n"
-
-
-def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    for raw in raw_rows([path]):
-        assert raw.value is not None, f"{raw.place}: {raw.fault}"
-        yield raw.value

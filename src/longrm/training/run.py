@@ -1,6 +1,5 @@
 """A training as a user asks for it: a recipe in, a run folder with the model out."""
 
-import difflib
 import os
 import shutil
 import time
@@ -14,7 +13,7 @@ from transformers.integrations.integration_utils import (
 )
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError, RunError
+from longrm.errors import ConfigError, RunError, nearest
 from longrm.modeling.allocator import return_freed_memory
 from longrm.modeling.folders import first_line
 from longrm.modeling.loading import LanguageModel, Scorer, save
@@ -239,9 +238,9 @@ def _check_trackers(names: Sequence[str]) -> None:
     available = get_available_reporting_integrations()  # type: ignore[no-untyped-call]  # transformers' own
     for name in names:
         if name not in INTEGRATION_TO_CALLBACK:
-            near = difflib.get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(INTEGRATION_TO_CALLBACK)}"
-            raise ConfigError(f"report_to: there is no tracker '{name}'; {hint}")
+            raise ConfigError(
+                f"report_to: there is no tracker '{name}'; {nearest(name, INTEGRATION_TO_CALLBACK)}"
+            )
         if name not in available:
             raise ConfigError(
                 f"report_to: the package of '{name}' is missing; install it (pip install {name})"

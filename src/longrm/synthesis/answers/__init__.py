@@ -1,10 +1,9 @@
 """How good an answer is beside a gold answer, from 0 to 1: one metric a file, each with its reference."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from types import MappingProxyType
 
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.synthesis.answers.chrf import chrf
 from longrm.synthesis.answers.citation import citation_f1, citation_precision, citation_recall
 from longrm.synthesis.answers.edit_similarity import edit_similarity
@@ -42,6 +41,4 @@ def metric_named(name: str) -> Metric:
     """
     if name in METRICS:
         return METRICS[name]
-    near = get_close_matches(name, METRICS, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(METRICS)}"
-    raise ConfigError(f"no answer metric '{name}'; {hint}")
+    raise ConfigError(f"no answer metric '{name}'; {nearest(name, METRICS)}")

@@ -24,6 +24,8 @@ _REQUEST = {
         "然后在最后一行单独写出分数，即 0 到 10 之间的一个整数，放在双方括号内，形式如下：[[5]]。"
     ),
 }
+SCORE = r"\[\[(10|[0-9])\]\]"
+"""The last line that the prompts ask for, as a regular expression."""
 _TAGGED = {
     "en": "The question is about what stands between <{tag}> and </{tag}>; everything else is beside the point.",
     "zh": "问题针对的是 <{tag}> 与 </{tag}> 之间的内容，其余内容与问题无关。",

@@ -76,7 +76,7 @@ def run(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = silent) -> d
         chosen, counts, checked_by, spending = _chosen_by(recipe, settings, out, progress)
         biases = Biases()
         files = write(out, recipe.sources, chosen, _seeing(biases, len(chosen), progress))
-        licenses = {recipe.documents.provenance()["name"]: recipe.documents.license}
+        licenses = {sources[0]["name"]: recipe.documents.license}
         told = card(
             recipe.name, settings, counts, biases, checked_by=checked_by, sources=licenses, seed=recipe.seed
         )

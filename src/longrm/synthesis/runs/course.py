@@ -95,7 +95,7 @@ class Course(Generic[Item]):
         Returns:
             The manifest.
         """
-        knowledge = Knowledge(max(4096, 2 * self.recipe.output.batch))
+        knowledge = Knowledge(max(1024, 2 * self.recipe.output.batch))
         models = [*self.models.values()]
         with (
             RunFolder(out, f"synthesis of {self.kind}", self.recipe) as folder,

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import re
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +16,7 @@ from longrm.data.training_rows import tokenize
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.synthesis import critical
+from longrm.synthesis.cases import Case
 from longrm.synthesis.casework import gather_pool, prompt_hashes
 from longrm.synthesis.chunks import cut
 from longrm.synthesis.documents import Document, read_documents
@@ -405,6 +407,20 @@ def test_a_row_depends_on_nothing_but_its_document():
     assert sorted(together, key=lambda row: row["id"]) == sorted(alone, key=lambda row: row["id"])
     other, _ = make(seed=1)
     assert [row["prompt"] for row in other] != [row["prompt"] for row in together]
+
+
+@pytest.mark.parametrize("rows", ["judgments", "pairs"])
+def test_what_was_worked_on_is_let_go_at_once(rows):
+    """Else a long run holds all of it until the collector of reference cycles comes by."""
+    gc.collect()
+    gc.disable()
+    try:
+        made, _ = make(rows=rows, find="retrieval", judge=Judge(score=by_truth))
+        left = [one for one in gc.get_objects() if isinstance(one, Case)]
+    finally:
+        gc.enable()
+    assert made
+    assert not left
 
 
 def test_a_run_is_read_by_training_without_conversion(tmp_path):

@@ -4,6 +4,7 @@ Paper, section 3. Critical chunks are found and must suffice; contexts are padde
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from longrm.clients import Request
@@ -13,7 +14,7 @@ from longrm.synthesis.asking import ask_all
 from longrm.synthesis.cases import Answer, Case, Context
 from longrm.synthesis.comparing import apart, comparison, plain_prompt
 from longrm.synthesis.documents import Document
-from longrm.synthesis.domains import DOMAINS, SCORE
+from longrm.synthesis.domains import DOMAINS, SCORE, Language
 from longrm.synthesis.finding import Finding
 from longrm.synthesis.lengthening import Lengthener, Long
 from longrm.synthesis.padding import Pool, closest
@@ -60,7 +61,9 @@ class Casework:
         else:
             text = self._lengthener.short_context(case.evidence, context.tag)
         drawn = Draws(settings.seed, case.source.document.id, answer.number, "judging").below(_SEEDS)
-        messages = self._judging(case, answer.candidate, context.tag, text, rubric=True)
+        messages = self._judging(
+            case.source.document, case.language, answer.candidate, context.tag, text, rubric=True
+        )
         return Request(messages, settings.max_tokens, settings.temperature, drawn, SCORE)
 
     async def work_on(
@@ -168,21 +171,16 @@ class Casework:
     def _own_context(self, case: Case, number: int, candidate: Candidate) -> Context:
         key = (self._settings.seed, self._domain.name, case.source.document.id, number)
         tag = self._tag(case, [candidate.text], key)
+        judging = partial(self._judging, case.source.document, case.language, candidate, tag, rubric=False)
 
-        def render(context: str) -> tuple[Message, ...]:
-            return self._judging(case, candidate, tag, context, rubric=False)
-
-        return Context(key, tag, render)
+        return Context(key, tag, judging)
 
     def _shared_context(self, case: Case) -> Context:
         key = (self._settings.seed, self._domain.name, case.source.document.id)
         tag = self._tag(case, [candidate.text for candidate in case.source.candidates], key)
         about = self._domain.about(case.language, tag) if tag else ""
-
-        def render(context: str) -> tuple[Message, ...]:
-            return plain_prompt(context, case.source.document.question, about)
-
-        return Context(key, tag, render)
+        question = case.source.document.question
+        return Context(key, tag, lambda context: plain_prompt(context, question, about))
 
     def _tag(self, case: Case, responses: Iterable[str], key: tuple[object, ...]) -> str:
         if self._domain.layout not in ("document", "segment"):
@@ -191,10 +189,18 @@ class Casework:
         return draw_tag([document.text, document.question, *responses, *foreign], Draws(*key, "tag"))
 
     def _judging(
-        self, case: Case, candidate: Candidate, tag: str, context: str, *, rubric: bool
+        self,
+        document: Document,
+        language: Language,
+        candidate: Candidate,
+        tag: str,
+        context: str,
+        *,
+        rubric: bool,
     ) -> tuple[Message, ...]:
-        question = case.source.document.question
-        text = self._domain.prompt(case.language, context, question, candidate.text, tag=tag, rubric=rubric)
+        # Takes no case: contexts keep this call, and a case that held itself so would outlive its batch.
+        question = document.question
+        text = self._domain.prompt(language, context, question, candidate.text, tag=tag, rubric=rubric)
         return ({"role": "user", "content": text},)
 
     async def _answered_in_padding(

@@ -416,7 +416,7 @@ def test_what_was_worked_on_is_let_go_at_once(rows):
     gc.disable()
     try:
         made, _ = make(rows=rows, find="retrieval", judge=Judge(score=by_truth))
-        left = [one for one in gc.get_objects() if isinstance(one, Case)]
+        left = [one for one in gc.get_objects() if type(one) is Case]
     finally:
         gc.enable()
     assert made

@@ -1,5 +1,8 @@
+import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import closing
 
 import pytest
 
@@ -112,6 +115,21 @@ with Cache(Path(sys.argv[1])) as cache:
         for index in range(200):
             assert [cache.get(f"{name} {index}").text for name in ("one", "two")] == ["one", "two"]
             assert cache.get(f"both {index}").text in ("one", "two")
+
+
+def test_a_cache_that_another_process_is_setting_up_is_waited_for(file):
+    file.parent.mkdir()
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE other (key TEXT)")
+        other.execute(
+            "BEGIN IMMEDIATE"
+        )  # for which SQLite's own patience does not wait when the journal changes
+        release = threading.Timer(0.3, other.execute, ["COMMIT"])
+        release.start()
+        with Cache(file) as cache:
+            release.join()
+            cache.put("key", Completion(Outcome.ANSWERED, "text"))
+            assert cache.get("key").text == "text"
 
 
 def test_a_file_that_is_no_cache_is_refused_in_one_line(server, tmp_path):

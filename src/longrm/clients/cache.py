@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sqlite3
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,7 @@ from longrm.errors import RunError
 from longrm.types import Outcome
 
 _PATIENCE = 60.0  # seconds to wait while another process writes
+_PAUSE = 0.05  # seconds between two tries
 _SETUP = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
@@ -34,8 +36,7 @@ class Cache:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)
-            for statement in _SETUP:
-                self._database.execute(statement)
+            self._set_up(self._database)
         except (OSError, sqlite3.Error) as error:
             self._close()
             raise self._unusable(error) from None
@@ -66,6 +67,19 @@ class Cache:
         """
         text = json.dumps(dataclasses.asdict(completion))
         self._run("INSERT OR IGNORE INTO completions VALUES (?, ?)", key, text)
+
+    def _set_up(self, database: sqlite3.Connection) -> None:
+        """Makes the file a cache; who finds another process at that waits here, because SQLite itself does not."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                for statement in _SETUP:
+                    database.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+            time.sleep(_PAUSE)
 
     def _run(self, statement: str, *values: str) -> list[tuple[str, ...]]:
         assert self._database is not None, "open the cache before use"

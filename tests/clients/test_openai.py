@@ -296,6 +296,15 @@ def test_write_works_while_an_event_loop_is_running(server):
     assert [answer.text for answer in asyncio.run(notebook())] == ["echo of question 0", "echo of question 1"]
 
 
+@pytest.fixture
+def interruptible():
+    """A shell starts what it runs in the background deaf to interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_nothing_behind(server):
     arrived, done = threading.Event(), threading.Event()
 

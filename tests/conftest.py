@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips, so that the summary lists them, what a plain run leaves out."""
+    _skip_without_gpu(items)
     wanted = config.getoption("--run")
     if wanted:
         items[:] = [item for item in items if item.get_closest_marker(wanted)]
@@ -36,6 +37,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in _APART.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _skip_without_gpu(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch  # only here: most test runs collect files that need none
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
 
 
 @pytest.fixture

@@ -138,6 +138,15 @@ def test_frozen_weights_of_fp32_training_are_fp32():
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
+def test_a_frozen_scalar_head_is_fp32():
+    exact = make_pair("llama", "scores")[1].requires_grad_(False)
+    model = make_pair("llama", "scores")[1].requires_grad_(False)
+    set_precision(model, "bfloat16")
+    kept = {name for name, weight in model.named_parameters() if weight.dtype == torch.float32}
+    assert kept == {"score.weight"}
+    assert torch.equal(model.score.weight, exact.score.weight)
+
+
 PART = 7
 
 

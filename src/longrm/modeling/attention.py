@@ -1,7 +1,7 @@
 """Attention over a shared prefix, as one function that transformers calls by name.
 
-Both paths compute the same: causal attention within every prefix, then every branch against its prefix and
-itself.
+A GPU has kernels that compute it at once (`attention_kernels`). Two paths are for a CPU, and for a GPU where no kernel
+works. Both compute the same: causal attention within every prefix, then every branch against its prefix and itself.
 
 - *per_branch*: one attention a branch, over the prefix's keys and its own. Copies the prefix's keys and
   values once a branch. Needs no mask where a kernel knows `causal_lower_right`.
@@ -30,6 +30,8 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from longrm.errors import ModelError
+from longrm.modeling.attention_kernels import kernel_for
+from longrm.modeling.sequence_parallel import Group, over_heads, over_tokens
 from longrm.modeling.shared_prefix import Layout, TreeShape
 
 NAME = "longrm_shared_prefix"
@@ -87,9 +89,12 @@ def shared_prefix_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     layout: Layout | None = None,
+    sequence: Group | None = None,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 S H D"], None]:
     """The attention of a packed sequence; registered with transformers under `NAME`.
+
+    With `sequence`, the processes that share it, every tensor holds the tokens of a process's own share.
 
     Raises:
         ModelError: the call has no layout (a plain forward, whose padding would be ignored), or the model
@@ -101,9 +106,25 @@ def shared_prefix_attention(
             "or model.set_attn_implementation('sdpa') for a plain forward"
         )
     _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
-    assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
     query, key = _as_values(query, key, value)
+    if sequence is not None:
+        query, key, value = over_heads(query, key, value, layout.tokens, sequence)
+    assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
+    output = _computed(query, key, value, scaling, layout)
+    return (output if sequence is None else over_tokens(output, sequence)), None
 
+
+def _computed(
+    query: Float[Tensor, "1 H S D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    scaling: float | None,
+    layout: Layout,
+) -> Float[Tensor, "1 S H D"]:
+    """By a kernel for the whole sequence where there is one, else run by run of equal trees."""
+    kernel = None if _forced_path.get() else kernel_for(query, key)
+    if kernel is not None:
+        return kernel(query, key, value, layout, scaling)
     runs = list(layout.runs())
     sizes = [shape.tokens * count for shape, count in runs]
     # The backward of one split is one concatenation; slices would each fill a tensor of full size.
@@ -113,7 +134,7 @@ def shared_prefix_attention(
         q, k, v = (_as_batch(states, count) for states in part)
         path = _forced_path.get() or choose_path(shape, query.device.type)
         outputs.append(_PATHS[path](q, k, v, shape, scaling).flatten(0, 1)[None])
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1), None
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
 def continuation_attention(

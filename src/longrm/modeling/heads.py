@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from longrm.modeling.memory import computing
+from longrm.modeling.sequence_parallel import divided, own_share, rows_of, sequence_group, united
 from longrm.modeling.shared_prefix import Layout, Packed
 
 LOGITS_AT_ONCE = 2**26
@@ -25,21 +26,20 @@ Model = Any
 
 
 def hidden_states(model: Model, packed: Packed) -> Float[Tensor, "S C"]:
-    """The base model's last hidden states, one forward for all trees."""
+    """The base model's last hidden states, one forward for all trees; those of a process's own share, if it has one."""
+    group = sequence_group(model)
+    inputs: dict[str, Any] = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}
+    if group is not None:
+        inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
     with computing(model):
-        output = model.base_model(
-            input_ids=packed.input_ids,
-            position_ids=packed.position_ids,
-            use_cache=False,
-            layout=packed.layout,
-        )
+        output = model.base_model(**inputs, use_cache=False, layout=packed.layout)
     states: Tensor = output.last_hidden_state[0]
     return states
 
 
 def branch_scores(model: Model, hidden: Float[Tensor, "S C"], layout: Layout) -> Float[Tensor, " branches"]:
     """One fp32 score a branch, read by the scalar head at the branch's last token."""
-    return _linear(hidden[layout.branch_ends()], model.score).squeeze(-1)
+    return _linear(_rows(model, hidden, layout.branch_ends()), model.score).squeeze(-1)
 
 
 def scores(model: Model, packed: Packed) -> Float[Tensor, " branches"]:
@@ -64,8 +64,24 @@ def token_logprobs(
         targets: Indices into the packed sequence; none may be the first token of a prefix.
     """
     head = model.get_output_embeddings() or model.get_input_embeddings()
-    states = hidden[packed.layout.predictors(targets)]
+    states = _rows(model, hidden, packed.layout.predictors(targets))
     tokens = packed.input_ids[0, list(targets)]
+    group = sequence_group(model)
+    if group is None:
+        return _in_parts(states, head, tokens)
+    own = _in_parts(divided(states, group), head, divided(tokens, group))
+    return united(own, len(tokens), group)
+
+
+def _rows(model: Model, hidden: Float[Tensor, "S C"], indices: Sequence[int]) -> Float[Tensor, "N C"]:
+    group = sequence_group(model)
+    return hidden[indices] if group is None else rows_of(hidden, indices, group)
+
+
+def _in_parts(
+    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    assert isinstance(head.weight, Tensor)
     size = max(1, LOGITS_AT_ONCE // len(head.weight))
     if len(tokens) <= size:
         return _logprobs(states, head, tokens)

@@ -21,12 +21,15 @@ _PRECISION = "longrm_precision"
 def set_precision(model: nn.Module, precision: Precision) -> None:
     """Brings the weights of a model to the precision of training, in place.
 
-    Trained weights and scalar heads are fp32 always: an update of 1e-6 would be lost in bf16. With "bfloat16" the
-    frozen weights are bf16, and `hidden_states` computes the body's matrix products in bf16.
+    Trained weights and scalar heads are fp32 always: an update of 1e-6 would be lost in bf16. With "bfloat16" all
+    other weights are bf16, and `hidden_states` computes the body's matrix products in bf16.
     """
     frozen = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    head = getattr(model, "score", None)
+    of_head = set() if head is None else set(head.parameters())
     for parameter in model.parameters():
-        parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else frozen)
+        exact = parameter.requires_grad or parameter in of_head
+        parameter.data = parameter.data.to(torch.float32 if exact else frozen)
     setattr(model, _PRECISION, precision)
 
 

@@ -1,0 +1,201 @@
+"""Which kernel computes attention over a shared prefix on a GPU: each is tried before it is trusted.
+
+The order is a flash kernel for sequences of varying length, from flash-attn or from torch, then FlexAttention, and
+scaled_dot_product_attention last, which copies a prefix's keys and values once a branch. A candidate must be there
+and, on a small tree with heads as the model has them, agree forward and backward with attention that is written
+out. One line in the log says which it is, and why none before it.
+
+Kernels of the Hugging Face hub are no candidates: they are programs that the first attention would download and run
+unasked, and torch brings the same flash kernel along.
+"""
+
+import importlib.util
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from longrm.modeling.attention_flex import flex_attention_of, sees_of
+from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, VarlenKernel, varlen_attention
+from longrm.modeling.shared_prefix import Layout, TreeShape
+
+_log = logging.getLogger(__name__)
+
+Attend = Callable[[Tensor, Tensor, Tensor, Layout, float | None], Tensor]
+"""Query, key and value of heads first, a layout and the scale to the output of tokens first."""
+
+TRIAL = Layout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShape(41, (130,))))
+"""What a candidate is tried on: twins, no length aligned to a block, segments that cross blocks."""
+
+ONE_TOKEN = Layout((TreeShape(301, (1,)), TreeShape(40, (1,))))
+"""What it is tried on besides: flash kernels compute single queries, here all branches, in a way of their own."""
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}
+"""The largest deviation of output and gradients from what is written out in fp32, relative to the largest element.
+In bf16 rounding makes up to 8e-3, and one key too many or too few for every query of a branch at least 6e-2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What attention is computed of: one choice holds for all layers of a model.
+
+    Attributes:
+        device: Where.
+        dtype: Of queries, keys and values.
+        queries: Query heads.
+        keys: Key heads.
+        size: Size of a head.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    queries: int
+    keys: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel that may be there.
+
+    Attributes:
+        name: How the log calls it.
+        missing: What it lacks for these heads; None where it can be tried.
+        make: The kernel.
+    """
+
+    name: str
+    missing: Callable[[Heads], str | None]
+    make: Callable[[], Attend]
+
+
+def kernel_for(query: Float[Tensor, "1 H S D"], key: Float[Tensor, "1 G S D"]) -> Attend | None:
+    """The kernel for a model's heads; None where scaled_dot_product_attention it must be, as on a CPU."""
+    if query.device.type != "cuda":
+        return None
+    _, queries, _, size = query.shape
+    return _chosen(Heads(query.device, query.dtype, queries, key.shape[1], size))
+
+
+@lru_cache(maxsize=8)
+def _chosen(heads: Heads) -> Attend | None:
+    return choose(heads, CANDIDATES)
+
+
+def choose(heads: Heads, candidates: Sequence[Candidate]) -> Attend | None:
+    """The first candidate that is there and computes what it should; tells in the log which and why."""
+    against: list[str] = []
+    for candidate in candidates:
+        reason = candidate.missing(heads)
+        if reason is None:
+            attend, reason = _tried(candidate, heads)
+            if attend is not None:
+                _log.info("attention over a shared prefix: %s%s", candidate.name, _because(against))
+                return attend
+        against.append(f"{candidate.name}: {reason}")
+    _log.warning(
+        "attention over a shared prefix: scaled_dot_product_attention, which copies a prefix's keys and values once "
+        "a response%s",
+        _because(against),
+    )
+    return None
+
+
+def _because(against: Sequence[str]) -> str:
+    return f" (not {'; not '.join(against)})" if against else ""
+
+
+def _tried(candidate: Candidate, heads: Heads) -> tuple[Attend | None, str]:
+    try:
+        attend = candidate.make()
+        off = _largest([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN)])
+    # A full device is no fault of the kernel, and the choice is kept for good.
+    except torch.OutOfMemoryError:
+        raise
+    # Whatever a kernel of another version or another device raises, the next candidate may do.
+    except Exception as error:
+        said = str(error).strip().splitlines()
+        return None, f"it failed on a small tree ({said[0] if said else type(error).__name__})"
+    # With TF32, which has the mantissa of fp16, what is written out is rounded as well.
+    tf32 = heads.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    if not off < TOLERANCE[torch.float16 if tf32 else heads.dtype]:
+        return None, f"it was off by {off:.2g} on a small tree"
+    return attend, ""
+
+
+def deviation(attend: Attend, heads: Heads, layout: Layout = TRIAL) -> float:
+    """How far a kernel's output and gradients are from attention written out in fp32, relative to the largest."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(count: int) -> Tensor:
+        states = torch.randn(1, count, layout.tokens, heads.size, generator=generator)
+        return states.to(heads.device, heads.dtype)
+
+    states = [draw(count) for count in (heads.queries, heads.keys, heads.keys)]
+    grad = draw(heads.queries).transpose(1, 2)
+    truth = _values_and_gradients(_written_out, [state.float() for state in states], grad.float(), layout)
+    found = _values_and_gradients(attend, states, grad, layout)
+    pairs = zip(found, truth, strict=True)
+    return _largest([float((own.float() - true).abs().max() / true.abs().max()) for own, true in pairs])
+
+
+def _largest(values: Sequence[float]) -> float:
+    # Python's own would pass over a NaN that is not the first.
+    return float(np.max(values))
+
+
+def _values_and_gradients(
+    attend: Attend, states: Sequence[Tensor], grad: Tensor, layout: Layout
+) -> list[Tensor]:
+    # The first attention may be computed in inference or under autocast: the trial is not. And what it keeps for its
+    # way back is no concern of the checkpoint round a layer, whose hooks would compute the layer again to return it.
+    own_way_back = torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept)
+    plain = torch.autocast(grad.device.type, enabled=False)
+    with torch.inference_mode(False), torch.enable_grad(), plain, own_way_back:
+        leaves = [state.clone().requires_grad_() for state in states]
+        query, key, value = leaves
+        output = attend(query, key, value, layout, None)
+        return [output.detach(), *torch.autograd.grad(output, leaves, grad.clone())]
+
+
+def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scaling: float | None) -> Tensor:
+    group = q.shape[1] // k.shape[1]
+    k, v = (states.repeat_interleave(group, dim=1) for states in (k, v))
+    tokens = torch.arange(layout.tokens, device=q.device)
+    sees = sees_of(layout, q.device)(tokens, tokens, tokens[:, None], tokens)
+    logits = (q @ k.transpose(-1, -2)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+    return (logits.masked_fill(~sees, -torch.inf).softmax(dim=-1) @ v).transpose(1, 2)
+
+
+def _no_flash(heads: Heads) -> str | None:
+    """What every flash kernel asks for."""
+    if heads.dtype not in (torch.float16, torch.bfloat16):
+        return f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
+    if torch.cuda.get_device_capability(heads.device) < (8, 0):
+        return "it needs a GPU of compute capability 8.0 or later"
+    return None
+
+
+def _no_flash_attn(heads: Heads) -> str | None:
+    return "not installed" if importlib.util.find_spec("flash_attn") is None else _no_flash(heads)
+
+
+def _no_flex(heads: Heads) -> str | None:
+    return "triton is not installed" if importlib.util.find_spec("triton") is None else None
+
+
+def _varlen(kernel: type[VarlenKernel]) -> Attend:
+    return partial(varlen_attention, kernel())
+
+
+CANDIDATES = (
+    Candidate("the varlen kernel of flash-attn", _no_flash_attn, partial(_varlen, FlashAttnKernel)),
+    Candidate("the varlen kernel of torch", _no_flash, partial(_varlen, TorchKernel)),
+    Candidate("FlexAttention", _no_flex, lambda: flex_attention_of),
+)
+"""In the order in which they are tried."""

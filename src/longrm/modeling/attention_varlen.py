@@ -1,0 +1,260 @@
+"""Attention over a shared prefix in two calls of a flash kernel for sequences of varying length.
+
+The first call: every prefix and every branch attends to itself, causally. The second: the branches of a tree attend
+to their prefix, without a mask, all of them as one sequence of queries. Both softmaxes are put together by their
+log-sum-exps, as flash attention does with blocks (Dao et al. 2022) and ring attention with devices (Liu et al.
+2023). So the prefix's keys and values are read where they lie and copied for no branch, and no mask is made.
+
+Autograd cannot do this by itself: the kernels give no gradient of a log-sum-exp. None is needed: a backward that is
+given the output and the log-sum-exp of the whole returns for each part its share of the gradient of the whole.
+
+Letters: S tokens of the packed sequence, N branch tokens of all trees, P prefix tokens of all trees, T tokens of a
+call's queries, U of its keys, H query heads, G key heads, D head size.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from longrm.modeling.shared_prefix import Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Where the sequences of one call of a kernel begin and end.
+
+    Attributes:
+        queries: The first query of every sequence, and one past the last of all.
+        keys: The same of keys.
+        longest_queries: Queries of the sequence that has most.
+        longest_keys: Keys of the sequence that has most.
+        causal: Whether a query sees the keys up to its own place only; else it sees all keys of its sequence.
+    """
+
+    queries: Int[Tensor, " sequences+1"]
+    keys: Int[Tensor, " sequences+1"]
+    longest_queries: int
+    longest_keys: int
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """The two calls for a layout.
+
+    Attributes:
+        own: Every prefix and branch on itself.
+        before: The branches of every tree on its prefix.
+        branches: Which tokens the queries of `before` are; a slice, which copies nothing, where there is one tree.
+        prefixes: Which tokens its keys are.
+    """
+
+    own: Spans
+    before: Spans
+    branches: Int[Tensor, " N"] | slice
+    prefixes: Int[Tensor, " P"] | slice
+
+
+class VarlenKernel(Protocol):
+    """A flash kernel for sequences of varying length, laid end to end."""
+
+    def forward(
+        self,
+        query: Float[Tensor, "T H D"],
+        key: Float[Tensor, "U G D"],
+        value: Float[Tensor, "U G D"],
+        spans: Spans,
+        scale: float,
+    ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]:
+        """The output and the log-sum-exp of every query's scores."""
+
+    def backward(
+        self,
+        grad: Float[Tensor, "T H D"],
+        query: Float[Tensor, "T H D"],
+        key: Float[Tensor, "U G D"],
+        value: Float[Tensor, "U G D"],
+        output: Float[Tensor, "T H D"],
+        lse: Float[Tensor, "H T"],
+        spans: Spans,
+        scale: float,
+    ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "U G D"], Float[Tensor, "U G D"]]:
+        """The gradients of queries, keys and values, from the output and log-sum-exps that it is given."""
+
+
+@lru_cache(maxsize=4)
+def calls_of(layout: Layout, device: torch.device) -> Calls:
+    """The two calls for a layout; made once for all layers."""
+    segments = [length for tree in layout.trees for length in (tree.prefix, *tree.branches)]
+    branches = [tree.branch_tokens for tree in layout.trees]
+    prefixes = [tree.prefix for tree in layout.trees]
+
+    def ends(lengths: list[int]) -> Tensor:
+        return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+
+    own = Spans(ends(segments), ends(segments), max(segments), max(segments), causal=True)
+    before = Spans(ends(branches), ends(prefixes), max(branches), max(prefixes), causal=False)
+    if len(layout.trees) == 1:
+        return Calls(own, before, slice(prefixes[0], None), slice(prefixes[0]))
+    rows = torch.tensor(layout.branch_tokens(), device=device)
+    others = torch.ones(layout.tokens, dtype=torch.bool, device=device)
+    others[rows] = False
+    return Calls(own, before, rows, others.nonzero()[:, 0])
+
+
+def varlen_attention(
+    kernel: VarlenKernel,
+    query: Float[Tensor, "1 H S D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    layout: Layout,
+    scaling: float | None,
+) -> Float[Tensor, "1 S H D"]:
+    """The attention of a packed sequence by a kernel for sequences of varying length."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # A tensor that is made in inference mode would be refused later, when the cached calls serve training.
+    with torch.inference_mode(False):
+        calls = calls_of(layout, query.device)
+    q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
+    output: Tensor = _TwoCalls.apply(q, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
+    return output[None]
+
+
+class _TwoCalls(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Float[Tensor, "S H D"],
+        key: Float[Tensor, "S G D"],
+        value: Float[Tensor, "S G D"],
+        kernel: VarlenKernel,
+        calls: Calls,
+        scale: float,
+    ) -> Float[Tensor, "S H D"]:
+        rows, seen = calls.branches, calls.prefixes
+        output, lse = kernel.forward(query, key, value, calls.own, scale)
+        before, before_lse = kernel.forward(query[rows], key[seen], value[seen], calls.before, scale)
+        own_lse = lse[:, rows]
+        share = torch.sigmoid(before_lse - own_lse).T.unsqueeze(-1)
+        output[rows] = (share * before + (1 - share) * output[rows]).to(output.dtype)
+        lse[:, rows] = torch.logaddexp(own_lse, before_lse)
+        ctx.save_for_backward(query, key, value, output, lse)
+        ctx.kernel, ctx.calls, ctx.scale = kernel, calls, scale
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, lse = ctx.saved_tensors
+        (grad,) = grads
+        kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
+        rows, seen = calls.branches, calls.prefixes
+        of_query, of_key, of_value = kernel.backward(grad, query, key, value, output, lse, calls.own, scale)
+        more_query, more_key, more_value = kernel.backward(
+            grad[rows],
+            query[rows],
+            key[seen],
+            value[seen],
+            output[rows],
+            lse[:, rows].contiguous(),
+            calls.before,
+            scale,
+        )
+        of_query[rows] += more_query
+        of_key[seen] += more_key
+        of_value[seen] += more_value
+        return of_query, of_key, of_value, None, None, None
+
+
+class TorchKernel:
+    """The kernel behind `torch.nn.attention.varlen`, which itself hands over no backward for a part of a softmax."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `VarlenKernel`."""
+        output, lse, *_ = torch.ops.aten._flash_attention_forward(
+            query, key, value, *_ends(spans), 0.0, spans.causal, False, scale=scale
+        )
+        return output, lse
+
+    def backward(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        output: Tensor,
+        lse: Tensor,
+        spans: Spans,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `VarlenKernel`."""
+        # The state of dropout, of which there is none.
+        state = torch.zeros(2, dtype=torch.uint64, device=query.device)
+        unused = torch.empty(0, device=query.device)
+        of_query, of_key, of_value = torch.ops.aten._flash_attention_backward(
+            grad, query, key, value, output, lse, *_ends(spans), 0.0, spans.causal, state, unused, scale=scale
+        )
+        return of_query, of_key, of_value
+
+
+class FlashAttnKernel:
+    """The kernel of the package flash-attn, 2.7 or later."""
+
+    def __init__(self) -> None:
+        from flash_attn import flash_attn_interface  # late: few machines have it
+
+        self._interface: Any = flash_attn_interface
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `VarlenKernel`."""
+        output, lse, *_ = self._interface._flash_attn_varlen_forward(
+            query, key, value, *_ends(spans), dropout_p=0.0, softmax_scale=scale, causal=spans.causal
+        )
+        return output, lse
+
+    def backward(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        output: Tensor,
+        lse: Tensor,
+        spans: Spans,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `VarlenKernel`."""
+        of_query, of_key, of_value = (torch.empty_like(states) for states in (query, key, value))
+        self._interface._flash_attn_varlen_backward(
+            grad,
+            query,
+            key,
+            value,
+            output,
+            lse,
+            of_query,
+            of_key,
+            of_value,
+            *_ends(spans),
+            dropout_p=0.0,
+            softmax_scale=scale,
+            causal=spans.causal,
+            window_size_left=-1,
+            window_size_right=-1,
+            softcap=0.0,
+            alibi_slopes=None,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+        return of_query, of_key, of_value
+
+
+def _ends(spans: Spans) -> tuple[Tensor, Tensor, int, int]:
+    return spans.queries, spans.keys, spans.longest_queries, spans.longest_keys

@@ -1,0 +1,66 @@
+"""The processes that work on one run together: this one alone, or those that a launcher such as `torchrun` started."""
+
+import os
+from pathlib import Path
+
+from longrm.errors import RunError
+
+
+def launched() -> int:
+    """How many processes the launcher has started; 1 where there is none."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def leads() -> bool:
+    """Whether this process speaks for all: the first that the launcher started, or the only one."""
+    return launched() == 1 or int(os.environ.get("RANK", "0")) == 0
+
+
+def speaks() -> bool:
+    """Whether this process tells what all processes of a machine find alike."""
+    return launched() == 1 or int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))) == 0
+
+
+def check_seen(folder: Path) -> None:
+    """Refuses to work where the folder that the first process has claimed is not to be seen.
+
+    Raises:
+        RunError: It is not.
+    """
+    if not folder.is_dir():
+        raise RunError(
+            f"{folder} is not to be seen here; the processes of one torchrun need a folder that all of them see"
+        )
+
+
+class Processes:
+    """This process alone, and what those that share a run with others do in its place.
+
+    The pieces of a run are numbered from 0, the same everywhere, and each is taken by one process.
+
+    Attributes:
+        rank: The number of this process, from 0.
+        count: How many there are.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
+        self.rank = rank
+        self.count = count
+        self._done = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that claims the run and writes its results."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Waits until all processes are here."""
+
+    def takes(self, piece: int) -> bool:
+        """Whether this process works on a piece; asked about every piece, in rising order."""
+        return True
+
+    def add_done(self, count: int) -> int:
+        """Counts what this process has done; returns what all have."""
+        self._done += count
+        return self._done

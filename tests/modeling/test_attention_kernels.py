@@ -1,0 +1,381 @@
+"""The kernels of a GPU, as far as a CPU can tell: spans, two softmaxes put together, the choice."""
+
+import logging
+from contextlib import nullcontext
+from functools import lru_cache, partial
+
+import pytest
+import torch
+from torch.utils.checkpoint import CheckpointError
+
+from longrm.modeling import attention, attention_flex, attention_kernels
+from longrm.modeling.attention import choose_path, forced_path, shared_prefix_attention
+from longrm.modeling.attention_flex import sees_of
+from longrm.modeling.attention_kernels import (
+    CANDIDATES,
+    ONE_TOKEN,
+    TRIAL,
+    Candidate,
+    Heads,
+    choose,
+    deviation,
+)
+from longrm.modeling.attention_varlen import TorchKernel, calls_of, varlen_attention
+from longrm.modeling.memory import keep_layer_inputs
+from longrm.modeling.shared_prefix import Layout, TreeShape, pack
+
+from .conftest import CONFIGS, make_pair
+from .test_equality import (
+    TOLERANCE,
+    make_trees,
+    separate,
+    shared,
+    values_and_gradients,
+)
+from .test_equality import (
+    deviation as apart,
+)
+
+CPU = torch.device("cpu")
+HEADS = Heads(CPU, torch.float32, 4, 2, 16)
+LAYOUTS = {
+    "one": Layout((TreeShape(501, (61, 37, 90, 5)),)),
+    "several": TRIAL,
+    "aligned": Layout((TreeShape(256, (128, 128)), TreeShape(128, (128,)))),
+    "one token": ONE_TOKEN,
+    "tiny": Layout((TreeShape(1, (1, 1)), TreeShape(2, (1,)))),
+    "blocks between": Layout((TreeShape(700, (300, 400)), TreeShape(10, (3,)), TreeShape(129, (200, 1)))),
+}
+
+
+class WrittenOut:
+    """What a flash kernel computes, by its definition: output, log-sum-exp, and gradients from what is given."""
+
+    faulty = ""
+
+    def __init__(self):
+        self.keys = []
+
+    def forward(self, query, key, value, spans, scale):
+        self.keys.append(key)
+        output, lse = torch.zeros_like(query), query.new_zeros(query.shape[1], len(query))
+        for (q, rows), (k, _), (v, _) in self._parts(query, key, value, spans):
+            logits = self._logits(q, k, spans, scale)
+            lse[:, rows] = logits.logsumexp(-1)
+            output[rows] = torch.einsum("hqk,khd->qhd", logits.softmax(-1), v)
+        return output, lse
+
+    def backward(self, grad, query, key, value, output, lse, spans, scale):
+        found = [torch.zeros_like(states) for states in (query, key, value)]
+        for (q, rows), (k, own), (v, _) in self._parts(query, key, value, spans):
+            logits = self._logits(q, k, spans, scale)
+            shares = (logits - lse[:, rows, None]).exp()
+            delta = torch.einsum("qhd,qhd->hq", grad[rows], output[rows])
+            of_logits = shares * (torch.einsum("qhd,khd->hqk", grad[rows], v) - delta[..., None]) * scale
+            found[0][rows] += torch.einsum("hqk,khd->qhd", of_logits, k)
+            of_k = torch.einsum("hqk,qhd->khd", of_logits, q)
+            of_v = torch.einsum("hqk,qhd->khd", shares, grad[rows])
+            for target, full in ((found[1], of_k), (found[2], of_v)):
+                target[own] += full.unflatten(1, (key.shape[1], -1)).sum(2)
+        return tuple(found)
+
+    def _parts(self, query, key, value, spans):
+        group = query.shape[1] // key.shape[1]
+        for index in range(len(spans.queries) - 1):
+            rows = slice(*spans.queries[index : index + 2].tolist())
+            own = slice(*spans.keys[index : index + 2].tolist())
+            yield (
+                (query[rows], rows),
+                (key[own].repeat_interleave(group, 1), own),
+                (value[own].repeat_interleave(group, 1), own),
+            )
+
+    def _logits(self, q, k, spans, scale):
+        logits = torch.einsum("qhd,khd->hqk", q, k) * scale
+        if not spans.causal or self.faulty == "sees all":
+            return logits
+        assert len(q) == len(k), "a causal call has as many keys as queries"
+        sees = torch.ones(len(q), len(k), dtype=torch.bool).tril()
+        return logits.masked_fill(~sees, -torch.inf)
+
+
+class OwnGradientsOnly(WrittenOut):
+    """What autograd makes of two calls whose log-sum-exps have no gradient: each call's own softmax."""
+
+    def backward(self, grad, query, key, value, output, lse, spans, scale):
+        own_output, own_lse = self.forward(query, key, value, spans, scale)
+        return super().backward(grad, query, key, value, own_output, own_lse, spans, scale)
+
+
+class SeesAll(WrittenOut):
+    faulty = "sees all"
+
+
+def masked(change):
+    """Attention with the mask that `change` makes of the right one, rounded where a kernel rounds: P and the output."""
+
+    def attend(query, key, value, layout, scaling):
+        dtype, group = query.dtype, query.shape[1] // key.shape[1]
+        key, value = (states.repeat_interleave(group, 1).float() for states in (key, value))
+        tokens = torch.arange(layout.tokens)
+        right = sees_of(layout, CPU)(tokens, tokens, tokens[:, None], tokens)
+        own, root, fork = (torch.from_numpy(part)[:, None] for part in attention_flex._segments(layout))
+        sees = change(own, root, fork, tokens[:, None], tokens, right)
+        logits = query.float() @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+        shares = logits.masked_fill(~sees, -torch.inf).softmax(-1).to(dtype).float()
+        return (shares @ value).transpose(1, 2).to(dtype)
+
+    return attend
+
+
+def branch_before(own, root, fork, query, key, right):
+    return (key <= query) & (key >= root)
+
+
+def one_future_token(own, root, fork, query, key, right):
+    return right | (query >= fork) & (own == own.T) & (key == query + 1)
+
+
+def one_key_missing(own, root, fork, query, key, right):
+    return right & ~((query >= fork) & (key == fork - 1))
+
+
+FAULTS = {TRIAL: [branch_before, one_future_token, one_key_missing], ONE_TOKEN: [one_key_missing]}
+"""By layout: a branch of one token has no future, and these no branch before."""
+
+
+def path_a(query, key, value, layout, scaling):
+    with forced_path("per_branch"):
+        return shared_prefix_attention(torch.nn.Module(), query, key, value, None, 0.0, scaling, layout)[0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_attention_written_out_is_path_a(layout):
+    assert deviation(path_a, HEADS, layout) < 1e-5
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_two_calls_are_one_attention(layout):
+    assert deviation(partial(varlen_attention, WrittenOut()), HEADS, layout) < 1e-5
+
+
+@pytest.mark.parametrize("wrong", [OwnGradientsOnly, SeesAll])
+def test_a_wrong_kernel_is_a_hundred_times_off(wrong):
+    assert deviation(partial(varlen_attention, wrong()), HEADS) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", [TRIAL, ONE_TOKEN], ids=["several", "one token"])
+def test_half_precision_is_told_from_a_wrong_mask(dtype, layout):
+    heads = Heads(CPU, dtype, 4, 2, 64)
+    tolerance = attention_kernels.TOLERANCE[dtype]
+    assert deviation(masked(lambda own, root, fork, query, key, right: right), heads, layout) < tolerance / 2
+    for fault in FAULTS[layout]:
+        assert deviation(masked(fault), heads, layout) > 2 * tolerance, fault.__name__
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_model_with_a_kernel_computes_what_separate_sequences_do(family, monkeypatch):
+    stock, ours = make_pair(family, "scores")
+    trees = make_trees()
+    truth = values_and_gradients(stock, separate(stock, "scores", trees))
+    attend = partial(varlen_attention, WrittenOut())
+    monkeypatch.setattr(attention, "kernel_for", lambda query, key: attend)
+    with torch.inference_mode():  # what is cached here must serve training
+        shared(ours, "scores", pack(trees))
+    found = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
+    assert apart(found, truth) < TOLERANCE
+    ours.train()
+    ours.activation_checkpointing_enable()
+    again = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
+    assert apart(again, found) < 1e-6
+
+
+def test_keys_of_one_prefix_are_copied_for_no_branch():
+    kernel = WrittenOut()
+    key = torch.randn(1, 2, 694, 16)
+    varlen_attention(kernel, torch.randn(1, 4, 694, 16), key, key, LAYOUTS["one"], None)
+    own, before = kernel.keys
+    assert own.data_ptr() == before.data_ptr() == key.data_ptr()
+    assert len(before) == 501
+
+
+def test_spans_of_a_packed_tree():
+    calls = calls_of(Layout((TreeShape(5, (2, 3)), TreeShape(4, (1,)))), CPU)
+    assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 7, 10, 14, 15]
+    assert calls.before.queries.tolist() == [0, 5, 6]
+    assert calls.before.keys.tolist() == [0, 5, 9]
+    assert calls.branches.tolist() == [5, 6, 7, 8, 9, 14]
+    assert calls.prefixes.tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13]
+    assert (calls.own.longest_queries, calls.before.longest_queries, calls.before.longest_keys) == (5, 5, 5)
+    assert (calls.own.causal, calls.before.causal) == (True, False)
+    assert calls.own.queries.dtype == torch.int32
+
+
+def there(name, attend, missing=None):
+    return Candidate(name, lambda heads: missing, lambda: attend)
+
+
+def fails(*_):
+    raise RuntimeError("no kernel image is available\nfor this device")
+
+
+def test_the_first_kernel_that_computes_what_it_should_is_chosen(caplog):
+    right, wrong = partial(varlen_attention, WrittenOut()), partial(varlen_attention, SeesAll())
+    candidates = [
+        there("one", right, missing="not installed"),
+        there("two", fails),
+        there("three", wrong),
+        there("four", right),
+        there("five", right),
+    ]
+    with caplog.at_level(logging.INFO), torch.inference_mode():  # as where the first thing done is scoring
+        assert choose(HEADS, candidates) is right
+    (line,) = caplog.messages
+    assert line.startswith(
+        "attention over a shared prefix: four (not one: not installed; not two: it failed on a small tree (no kernel "
+        "image is available); not three: it was off by "
+    )
+
+
+@pytest.fixture
+def tried_late(monkeypatch):
+    """A model's attention tries a kernel when it is first computed, as on a GPU."""
+    right = partial(varlen_attention, WrittenOut())
+
+    @lru_cache
+    def chosen(heads):
+        return choose(heads, [there("right", right)])
+
+    monkeypatch.setattr(
+        attention, "kernel_for", lambda q, k: chosen(Heads(CPU, q.dtype, q.shape[1], k.shape[1], q.shape[3]))
+    )
+
+
+@pytest.mark.usefixtures("tried_late")
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_kernel_may_be_tried_within_a_checkpointed_layer(family, caplog):
+    stock, ours = make_pair(family, "scores")
+    trees = make_trees()
+    truth = values_and_gradients(stock, separate(stock, "scores", trees))
+    keep_layer_inputs(ours.train(), offload=False)
+    with caplog.at_level(logging.INFO, "longrm"):  # the first that is computed is training
+        found = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
+    assert caplog.messages == ["attention over a shared prefix: right"]
+    assert apart(found, truth) < TOLERANCE
+
+
+@pytest.mark.usefixtures("tried_late")
+def test_a_trial_whose_tensors_checkpointing_takes_fails(monkeypatch, caplog):
+    """The control of the test above."""
+    monkeypatch.setattr(torch.autograd.graph, "saved_tensors_hooks", lambda *_: nullcontext())
+    _, ours = make_pair("llama", "scores")
+    keep_layer_inputs(ours.train(), offload=False)
+    with pytest.raises(CheckpointError):
+        values_and_gradients(ours, shared(ours, "scores", pack(make_trees())))
+    assert "it failed on a small tree" in caplog.text
+
+
+def full(*_):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_full_device_is_no_fault_of_a_kernel():
+    with pytest.raises(torch.OutOfMemoryError):
+        choose(HEADS, [there("one", full), there("two", partial(varlen_attention, WrittenOut()))])
+
+
+@pytest.fixture
+def tf32():
+    before = torch.get_float32_matmul_precision()
+    yield lambda: torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision(before)
+
+
+def test_the_rounding_of_tf32_is_no_fault_of_a_kernel(tf32):
+    right = partial(varlen_attention, WrittenOut())
+    rounded = there("rounded", lambda *args: 1.002 * right(*args))
+    assert choose(HEADS, [rounded]) is None
+    tf32()
+    assert choose(HEADS, [rounded]) is not None
+
+
+class GradientsOfNothing(WrittenOut):
+    """The output is right."""
+
+    def backward(self, *args):
+        return tuple(torch.full_like(states, torch.nan) for states in args[1:4])
+
+
+def test_without_any_kernel_there_is_one_warning(caplog):
+    nothing = partial(varlen_attention, GradientsOfNothing())
+    assert choose(HEADS, [there("one", fails), there("two", nothing)]) is None
+    assert "two: it was off by nan" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "scaled_dot_product_attention" in caplog.text
+
+
+def test_what_a_kernel_lacks_is_told(monkeypatch):
+    flash_attn, torch_s, flex = CANDIDATES
+    monkeypatch.setattr(attention_kernels.importlib.util, "find_spec", lambda name: None)
+    assert flash_attn.missing(HEADS) == "not installed"
+    assert torch_s.missing(HEADS) == "it computes in half precision, and this is float32"
+    assert flex.missing(HEADS) == "triton is not installed"
+    half = Heads(CPU, torch.bfloat16, 4, 2, 16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert torch_s.missing(half) == "it needs a GPU of compute capability 8.0 or later"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(attention_kernels.importlib.util, "find_spec", lambda name: object())
+    assert [candidate.missing(half) for candidate in CANDIDATES] == [None, None, None]
+
+
+def test_a_cpu_keeps_its_rule():
+    q, k = torch.zeros(1, 4, 8, 16), torch.zeros(1, 2, 8, 16)
+    assert attention_kernels.kernel_for(q, k) is None
+    assert choose_path(TreeShape(8192, (128, 128)), "cpu") == "joint"
+
+
+def test_torch_s_kernel_takes_what_it_is_handed():
+    """By its shapes alone: an argument that another torch renames is seen without a GPU."""
+    q, k, v = (torch.empty(TRIAL.tokens, n, 64, device="meta", dtype=torch.bfloat16) for n in (8, 2, 2))
+    own = calls_of(TRIAL, CPU).own
+    output, lse = TorchKernel().forward(q, k, v, own, 0.1)
+    assert (output.shape, lse.shape, lse.dtype) == (q.shape, (8, TRIAL.tokens), torch.float32)
+    found = TorchKernel().backward(output, q, k, v, output, lse, own, 0.1)
+    assert [part.shape for part in found] == [q.shape, k.shape, v.shape]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda candidate: candidate.name)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("size", [64, 128])
+def test_every_kernel_of_a_gpu_is_path_a(candidate, layout, size):
+    heads = Heads(torch.device("cuda", 0), torch.bfloat16, 8, 2, size)
+    if reason := candidate.missing(heads):
+        pytest.skip(f"{candidate.name}: {reason}")
+    tolerance = attention_kernels.TOLERANCE[torch.bfloat16]
+    assert deviation(path_a, heads, layout) < tolerance
+    assert deviation(candidate.make(), heads, layout) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("queries", "keys", "size"),
+    [(8, 2, 64), (8, 1, 64), (4, 4, 64), (8, 2, 80), (8, 2, 96), (8, 2, 256), (8, 2, 36)],
+    ids=str,
+)
+def test_heads_of_every_kind_have_a_kernel_of_a_gpu(dtype, queries, keys, size):
+    heads = Heads(torch.device("cuda", 0), dtype, queries, keys, size)
+    attend = choose(heads, CANDIDATES)
+    if attend is None and (dtype == torch.float32 or size % 8):
+        pytest.skip("no flash kernel takes these heads, and FlexAttention does not have to")
+    assert attend is not None
+    for layout in LAYOUTS.values():
+        assert deviation(attend, heads, layout) < attention_kernels.TOLERANCE[dtype]
+
+
+@pytest.mark.gpu
+def test_a_gpu_has_a_kernel_that_copies_nothing():
+    q, k = (torch.zeros(1, heads, 8, 128, device="cuda", dtype=torch.bfloat16) for heads in (8, 2))
+    assert attention_kernels.kernel_for(q, k) is not None

@@ -230,3 +230,27 @@ def test_skipped_rows_are_told_with_their_reason(tmp_path, pairs):
     assert done.returncode == 0
     assert "skipped" in done.stderr
     assert "bad.jsonl" in done.stderr.split("skipped")[1]
+
+
+def test_one_of_several_processes_of_a_machine_says_what_all_find(monkeypatch, tmp_path):
+    missing = (
+        "evaluate",
+        "--model",
+        "baseline:longest",
+        "--bench",
+        "file:/none.jsonl",
+        "--out",
+        tmp_path / "out",
+    )
+    monkeypatch.setenv("RANK", "3")  # left over, with no word of several processes
+    assert "none.jsonl" in refused(*missing)
+    for rank, lines in ((0, 1), (1, 0)):  # of the second machine
+        for name, value in {"WORLD_SIZE": 4, "RANK": 2 + rank, "LOCAL_RANK": rank}.items():
+            monkeypatch.setenv(name, str(value))
+        done = longrm("evaluate", "--nonsense")
+        assert (done.returncode, done.stderr.count("longrm: error:")) == (2, lines)
+
+
+def test_commands_that_share_nothing_are_refused_to_several_processes(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert "leave torchrun away" in refused("merge", tmp_path, "--out", tmp_path / "out")

@@ -89,8 +89,7 @@ OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
 COMPARING = [name for name in OBJECTIVES if name != "sft"]
 
 
-@pytest.fixture(scope="module")
-def models() -> dict[bool, Any]:
+def models_of(kv_heads: int) -> dict[bool, Any]:
     """A language model, and under True a scorer."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -98,7 +97,7 @@ def models() -> dict[bool, Any]:
         intermediate_size=48,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=kv_heads,
         initializer_range=0.2,
         pad_token_id=0,
         num_labels=1,
@@ -108,13 +107,25 @@ def models() -> dict[bool, Any]:
     return {scores: auto.from_config(config, attn_implementation=NAME) for scores, auto in autos.items()}
 
 
-@pytest.fixture
-def case(request, models) -> tuple[Callable[[list[Example]], Objective], Any, list[Example]]:
-    make, told = OBJECTIVES[request.param]
-    examples = demonstrations() if request.param == "sft" else make_examples()
-    if request.param == "plackett_luce":
+@pytest.fixture(scope="module")
+def models() -> dict[bool, Any]:
+    return models_of(2)
+
+
+Case = tuple[Callable[[list[Example]], Objective], Any, list[Example]]
+
+
+def case_of(name: str, models: dict[bool, Any]) -> Case:
+    make, told = OBJECTIVES[name]
+    examples = demonstrations() if name == "sft" else make_examples()
+    if name == "plackett_luce":
         examples = [replace(own, margin=None, probability=None) for own in examples]
     return lambda rows: make(rows, **told), models[make is ranking], examples
+
+
+@pytest.fixture
+def case(request, models) -> Case:
+    return case_of(request.param, models)
 
 
 class Fixed:

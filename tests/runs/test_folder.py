@@ -123,3 +123,14 @@ def test_a_run_that_is_refused_before_any_work_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="later"):
         fail_later()
     assert (tmp_path / "new" / "log.jsonl").exists()
+
+
+def test_a_failed_run_leaves_the_parts_of_others_alone(tmp_path):
+    def fail(folder):
+        (folder.path / "log.part-1.jsonl").touch()  # another process is about to write to it
+        raise RunError("no")
+
+    with pytest.raises(RunError), RunFolder(tmp_path / "run", "test", Settings()) as folder:
+        fail(folder)
+    assert (tmp_path / "run/log.part-1.jsonl").exists()
+    assert (tmp_path / "run/manifest.json").exists()

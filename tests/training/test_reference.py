@@ -1,5 +1,9 @@
 """The reference of DPO: log-probabilities by the model at its start, computed once."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -9,7 +13,9 @@ from longrm.modeling.encoding import Encoded
 from longrm.runs.logs import Log
 from longrm.runs.progress import silent
 from longrm.runs.records import ReferenceRecord
-from longrm.training.batches import Example
+from longrm.training import reference
+from longrm.training.batches import Example, Share
+from longrm.training.processes import Processes
 from longrm.training.reference import reference_logprobs
 from longrm.training.run import run
 from longrm.training.start import start_of
@@ -117,3 +123,41 @@ def test_data_without_an_end_is_refused_before_any_work(recipe):
     assert recipe("preference", **changes).loss.kind == "logo"
     with pytest.raises(ValueError, match=r'loss.kind = "dpo" asks .* generated data has no end'):
         recipe("preference", loss={"kind": "dpo"}, **changes)
+
+
+class Thread(Processes):
+    """A process of several, played by a thread; what all have found goes through a list."""
+
+    def __init__(self, index, parts, told, barrier):
+        super().__init__(index, parts, Share(index, parts))
+        object.__setattr__(self, "talk", (told, barrier))
+
+    def gather(self, found):
+        told, barrier = self.talk
+        told[self.rank] = found
+        barrier.wait(timeout=60)
+        whole = [one for own in told for one in own]
+        barrier.wait(timeout=60)
+        return whole
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_processes_that_share_it_end_in_the_bytes_of_one(tmp_path, model, examples, lines):
+    parts = 2
+    whole = computed(model, examples, tmp_path)
+    log = (tmp_path / "reference.jsonl").read_bytes()
+    barrier, told = threading.Barrier(parts), [None] * parts
+
+    def work(index):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        (folder / "reference.jsonl").write_bytes(b"".join(log.splitlines(keepends=True)[:lines]))
+        place = Thread(index, parts, told, barrier)
+        return reference_logprobs(model, examples, folder, budget=60, progress=silent, place=place)
+
+    with patch.object(reference, "_sums", side_effect=reference._sums) as sums, ThreadPoolExecutor() as pool:
+        assert list(pool.map(work, range(parts))) == [whole] * parts
+    batches = [tuple(example.id for example in call.args[1]) for call in sums.call_args_list]
+    assert len(batches) == len(set(batches)) == 2, "each batch is computed by one of them"
+    for index in range(parts):
+        assert (tmp_path / str(index) / "reference.jsonl").read_bytes() == log

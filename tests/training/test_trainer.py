@@ -272,9 +272,9 @@ def test_trackers_that_are_not_there_are_named_before_any_work(tmp_path, recipe,
     assert not (tmp_path / "run").exists()
 
 
-def test_one_of_several_processes_is_refused(tmp_path, recipe, monkeypatch):
+def test_several_processes_without_a_launcher_are_refused(tmp_path, recipe, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="a launcher started 2 processes"):
+    with pytest.raises(ConfigError, match="need a launcher .*: torchrun --nproc-per-node 2"):
         run(recipe("sft"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -10,7 +10,8 @@ from typing import NoReturn
 import click
 
 from longrm import __version__
-from longrm.errors import LongRMError
+from longrm.errors import ConfigError, LongRMError
+from longrm.runs.processes import launched, leads, speaks
 
 COMMANDS = {
     "demo": "longrm.cli.demo",
@@ -25,6 +26,8 @@ COMMANDS = {
     "report": "longrm.cli.report",
 }
 
+_SHARED = ("train", "evaluate", "score")
+"""Commands whose work several processes share."""
 
 _LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping", "peft")
 """Packages of the extra that runs models on this machine."""
@@ -49,6 +52,10 @@ class _Commands(click.Group):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(COMMANDS)}."
             raise click.UsageError(f"No such command '{args[0]}'. {hint}", ctx)
+        if launched() > 1 and args[0] in COMMANDS and args[0] not in _SHARED:
+            raise ConfigError(
+                f"{launched()} processes would each do what longrm {args[0]} does; leave torchrun away"
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -66,23 +73,22 @@ def main() -> NoReturn:
     try:
         cli.main(prog_name="longrm", standalone_mode=False)
     except LongRMError as error:
-        _stop(1, f"error: {error}")
+        _stop(error, 1, f"error: {error}")
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "longrm"
-        _stop(2, f"error: {error.format_message()} (see: {command} --help)")
+        _stop(error, 2, f"error: {error.format_message()} (see: {command} --help)")
     except click.ClickException as error:
-        _stop(1, f"error: {error.format_message()}")
+        _stop(error, 1, f"error: {error.format_message()}")
     except ModuleNotFoundError as error:
         if error.name not in _LOCAL:
             raise
-        _stop(
-            1, f"error: this needs the package '{error.name}'; install it with: pip install 'longrm[local]'"
-        )
-    except (KeyboardInterrupt, click.Abort):
-        _stop(130, "interrupted; the same command continues where it stopped")
+        needed = f"this needs the package '{error.name}'; install it with: pip install 'longrm[local]'"
+        _stop(error, 1, f"error: {needed}")
+    except (KeyboardInterrupt, click.Abort) as error:
+        _stop(error, 130, "interrupted; the same command continues where it stopped")
     except BrokenPipeError:
         # The reader of our output went away: nothing is left to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -91,14 +97,17 @@ def main() -> NoReturn:
 
 
 def _show_messages() -> None:
-    """What the package has to say while it works goes to standard error."""
+    """What the package has to say while it works goes to standard error; of several processes the first speaks."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("longrm")
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if leads() else logging.ERROR)
 
 
-def _stop(status: int, line: str) -> NoReturn:
-    print(f"longrm: {' '.join(line.split())}", file=sys.stderr)
+def _stop(error: BaseException, status: int, line: str) -> NoReturn:
+    # An error that passed by the other processes of a run, and is told by this one, has a note that says so.
+    notes = getattr(error, "__notes__", [])
+    if notes or speaks():
+        print(f"longrm: {' '.join([*line.split(), *notes])}", file=sys.stderr)
     sys.exit(status)

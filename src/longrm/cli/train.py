@@ -10,6 +10,8 @@ from longrm.cli.options import print_json, resolve, run_options
 from longrm.cli.progress import progress
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError
+from longrm.runs.processes import leads
+from longrm.runs.progress import silent
 
 if TYPE_CHECKING:
     from longrm.training.run import Recipe
@@ -22,8 +24,9 @@ _SUBCOMMANDS = {"sft": "sft", "preference": "preference", "bradley_terry": "brad
 def command() -> None:
     """Trains a reward model; every objective is a subcommand.
 
-    A prompt is encoded once for all its responses. A killed run continues bit for bit; the trained model lies in
-    DIR/model, where transformers, vLLM and SGLang load it as it is.
+    A prompt is encoded once for all its responses. Processes that torchrun starts train together. A killed run
+    continues bit for bit in the same layout, up to rounding in another; the trained model lies in DIR/model, where
+    transformers, vLLM and SGLang load it as it is.
     """
 
 
@@ -100,8 +103,10 @@ def _train(
         if recipe.evaluation is not None:
             from longrm.cli.evaluating import evaluator_of
 
-            evaluator = evaluator_of(recipe.evaluation, report)
+            evaluator = evaluator_of(recipe.evaluation, report if leads() else silent)
         summary = run(recipe, out, progress=report, evaluator=evaluator)
+    if not leads():
+        return
     if evaluator is not None:
         _illustrate(recipe, summary, out)
     if as_json:
@@ -165,7 +170,7 @@ def _tell(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
 def _rate(out: Path) -> str:
     from longrm.runs.logs import Log
     from longrm.runs.records import TimingRecord
-    from longrm.training.trainer import TIMING
+    from longrm.training.logs import TIMING
 
     timing = list(Log(out / TIMING, TimingRecord))
     seconds = sum(record.seconds for record in timing)

@@ -15,7 +15,7 @@ from longrm.reward_models import Judge
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord
-from longrm.training.trainer import CONTEXTS
+from longrm.training.logs import CONTEXTS
 from longrm.training.written import TEMPLATES
 from longrm.types import Comparison
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from longrm.config import Config, differences, to_toml
 from longrm.errors import RunError
+from longrm.runs.parts import PART
 
 SCHEMA_VERSION = 1
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
@@ -67,7 +68,9 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._made and not self._work():
+        # A part, empty as it may be, is of another process, which may be about to write to it.
+        alone = not any(self.path.glob(f"*{PART}*"))
+        if error is not None and self._made and alone and not self._work():
             self._withdraw()
         self._lock.close()
 

@@ -1,7 +1,7 @@
 """From examples to what goes through the model at once: trees of shared prefixes, packed to a token budget."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -69,14 +69,33 @@ class Step:
     """What one optimizer step reads.
 
     Attributes:
-        micro_batches: Its parts.
+        micro_batches: Its parts, where several processes share a step those of this process.
+        tokens: Of the whole step.
         length: Tokens of its longest prompt.
         digests: Of the contexts it reads.
     """
 
     micro_batches: Sequence[MicroBatch]
+    tokens: int
     length: int
     digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of every step a process reads.
+
+    Attributes:
+        index: Of the part, counted from 0.
+        parts: How many there are.
+    """
+
+    index: int = 0
+    parts: int = 1
+
+
+WHOLE = Share()
+"""A step that one process reads alone."""
 
 
 class Objective(Protocol):
@@ -114,16 +133,25 @@ class Batches:
         budget: Tokens of a micro-batch; a longer example stands alone.
         limit: Tokens that the model reads.
         curriculum: Lengths of generated data.
+        share: What this process reads of every step.
     """
 
     def __init__(
-        self, source: Source, objective: Objective, *, budget: int, limit: int, curriculum: Curriculum | None
+        self,
+        source: Source,
+        objective: Objective,
+        *,
+        budget: int,
+        limit: int,
+        curriculum: Curriculum | None,
+        share: Share = Share(),
     ) -> None:
         self._source = source
         self._objective = objective
         self._budget = budget
         self._limit = limit
         self._curriculum = curriculum
+        self._share = share
 
     def prepare(self, step: int) -> Step:
         """Draws and packs the examples of a step, counted from 0.
@@ -141,27 +169,26 @@ class Batches:
                 )
         digests = tuple(dict.fromkeys(example.digest for example in examples))
         longest = max(len(example.tokens.prompt) for example in examples)
-        return Step(self._parts(examples), longest, digests)
+        planted = sorted(_planted(examples, self._budget), key=_size_and_shape)
+        tokens = sum(one.shape.tokens for one in planted)
+        return Step(self._parts(planted), tokens, longest, digests)
 
-    def _parts(self, examples: Sequence[Example]) -> list[MicroBatch]:
-        """Fills micro-batches with trees, the largest first, each into the first that has room for it."""
-        total = sum(map(self._objective.weight, examples))
-        filled: list[list[_Planted]] = []
-        room: list[int] = []
-        for planted in sorted(_planted(examples, self._budget), key=_size_and_shape):
-            size = planted.shape.tokens
-            at = next((index for index, left in enumerate(room) if size <= left), len(room))
-            if at == len(room):
-                filled.append([])
-                room.append(self._budget)
-            filled[at].append(planted)
-            room[at] -= size
-        parts = []
-        for held in filled:
-            own = [example for planted in held for example in planted.examples]
-            weight = sum(map(self._objective.weight, own)) / total
-            parts.append(MicroBatch(pack([planted.tree for planted in held]), own, weight))
-        return parts
+    def _parts(self, planted: Sequence["_Planted"]) -> list[MicroBatch]:
+        """The micro-batches of this process, as many as the other processes have.
+
+        Under ZeRO all processes take part in every forward pass, so one with fewer repeats the smallest tree of the
+        step, which then counts nothing.
+        """
+        total = sum(self._objective.weight(own) for one in planted for own in one.examples)
+        filled = [_fill(hand, self._budget) for hand in _deal(planted, self._share.parts)]
+        own = [self._micro_batch(held, total) for held in filled[self._share.index]]
+        idle = replace(self._micro_batch(planted[-1:], total), weight=0.0)
+        return own + [idle] * (max(map(len, filled)) - len(own))
+
+    def _micro_batch(self, held: Sequence["_Planted"], total: float) -> MicroBatch:
+        own = [example for planted in held for example in planted.examples]
+        weight = sum(map(self._objective.weight, own)) / total
+        return MicroBatch(pack([planted.tree for planted in held]), own, weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +212,32 @@ def _planted(examples: Sequence[Example], budget: int) -> Iterator[_Planted]:
         while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
             own.append(next(rest))
         yield _Planted(tree, own)
+
+
+def _deal(planted: Sequence[_Planted], hands: int) -> list[list[_Planted]]:
+    """Deals trees, given the largest first, each to the hand that holds the fewest tokens."""
+    dealt: list[list[_Planted]] = [[] for _ in range(hands)]
+    held = [0] * hands
+    for one in planted:
+        least = held.index(min(held))
+        dealt[least].append(one)
+        held[least] += one.shape.tokens
+    return dealt
+
+
+def _fill(planted: Sequence[_Planted], budget: int) -> list[list[_Planted]]:
+    """Fills micro-batches with trees, given the largest first, each into the first that has room for it."""
+    filled: list[list[_Planted]] = []
+    room: list[int] = []
+    for one in planted:
+        size = one.shape.tokens
+        at = next((index for index, left in enumerate(room) if size <= left), len(room))
+        if at == len(room):
+            filled.append([])
+            room.append(budget)
+        filled[at].append(one)
+        room[at] -= size
+    return filled
 
 
 def _size_and_shape(planted: _Planted) -> tuple[int, int, tuple[int, ...]]:

@@ -1,6 +1,9 @@
 """Checkpoints of a training run: which there are, and the weights in them."""
 
+import pickle
 import shutil
+from collections.abc import Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from longrm.errors import RunError
+from longrm.modeling.folders import first_line
 
 CHECKPOINTS = "checkpoints"
 _WEIGHTS = "trained.safetensors"
+_OPTIMIZER, _SCHEDULE = "optimizer.pt", "scheduler.pt"  # as Trainer calls them
 
 
 def saved_steps(folder: Path) -> list[int]:
@@ -59,6 +64,34 @@ def read_weights(model: Any, folder: Path) -> None:
     with torch.no_grad():
         for name, weight in trained.items():
             weight.copy_(stored[name])
+
+
+def write_optimizer(state: Mapping[str, Any], schedule: Mapping[str, Any], folder: Path) -> None:
+    """Writes the states of the optimizer and of its schedule."""
+    torch.save(state, folder / _OPTIMIZER)
+    torch.save(schedule, folder / _SCHEDULE)
+
+
+def read_optimizer(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads the states of the optimizer and of its schedule.
+
+    Raises:
+        RunError: They cannot be read.
+    """
+    try:
+        # Mapped: the processes of a machine read the same pages.
+        state = torch.load(folder / _OPTIMIZER, map_location="cpu", weights_only=True, mmap=True)
+        schedule = torch.load(folder / _SCHEDULE, weights_only=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        raise RunError(
+            f"{folder} cannot be read ({first_line(error)}); remove it to continue from what lies before it"
+        ) from None
+    # Trainings of adapters once kept a group for weights without decay, which was empty.
+    kept = [bool(group["params"]) for group in state["param_groups"]]
+    state["param_groups"] = list(compress(state["param_groups"], kept))
+    for name in ("base_lrs", "_last_lr", "lr_lambdas"):
+        schedule[name] = list(compress(schedule[name], kept))
+    return state, schedule
 
 
 def _trained(model: Any) -> dict[str, torch.Tensor]:

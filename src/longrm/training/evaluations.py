@@ -12,7 +12,9 @@ from longrm.modeling.loading import LanguageModel, Scorer, save
 from longrm.runs.folder import SUMMARY, read_summary, write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
+from longrm.training.processes import ALONE, Processes
 from longrm.training.settings import EvaluationSettings
+from longrm.training.zero import readable, whole
 
 EVALUATIONS, RECORDS, BEST = "evaluations", "evaluations.jsonl", "best"
 
@@ -32,6 +34,7 @@ class Evaluations:
         trainee: Whom.
         folder: The run folder.
         last: The last step of the training, which is evaluated too.
+        place: This process among those that evaluate the model together; the first keeps the best one.
     """
 
     def __init__(
@@ -42,12 +45,14 @@ class Evaluations:
         folder: Path,
         *,
         last: int,
+        place: Processes = ALONE,
     ) -> None:
         self._settings = settings
         self._evaluator = evaluator
         self._trainee = trainee
         self._folder = folder
         self._last = last
+        self._place = place
         self._log = Log(folder / RECORDS, EvaluationRecord)
         self.records: list[EvaluationRecord] = []
 
@@ -68,12 +73,16 @@ class Evaluations:
     def evaluate(self, step: int) -> EvaluationRecord:
         """Evaluates the model, and keeps it if it is the best so far; the random state stays as it is."""
         model = self._trainee.model
-        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), readable(model):
             summary = self._evaluator(self._trainee, self._folder / EVALUATIONS / str(step))
-        record = EvaluationRecord(step, self._settings.metric, self._figure(summary))
+        value = self._place.agree(self._figure(summary))
+        record = EvaluationRecord(step, self._settings.metric, value)
         self.records.append(record)
         if self.kept == step:
-            save(self._trainee, self._folder / BEST)
+            with whole(model):
+                if self._place.leads:
+                    save(self._trainee, self._folder / BEST)
         with self._log as log:  # last, so that what a kill left half done is done again
             log.append(record)
         return record

@@ -37,8 +37,8 @@ def out_of_memory(number: int, step: Step) -> TrainingError:
     return TrainingError(
         f"memory ran out in step {number}, whose longest example is '{longest.id}' ({longest.size:,} tokens with "
         f"{len(longest.tokens.responses)} responses); in this order: a smaller memory.tokens_per_forward, "
-        'memory.checkpointing, memory.offload, model.lora, model.precision = "bfloat16"; what each saves is told by '
-        "longrm plan"
+        'memory.checkpointing, memory.tiled_mlp, memory.offload, model.lora, model.precision = "bfloat16"; what '
+        "each saves is told by longrm plan"
     )
 
 

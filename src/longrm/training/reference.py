@@ -1,6 +1,7 @@
 """What the model that training starts from thinks of the responses: the reference of DPO, computed once."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ReferenceRecord
 from longrm.training.batches import Example, MicroBatch
+from longrm.training.processes import ALONE, Processes
 from longrm.training.sft import response_logprobs
 
 REFERENCE = "reference.jsonl"
 
 
 def reference_logprobs(
-    model: Any, examples: Iterable[Example], folder: Path, *, budget: int, progress: Progress
+    model: Any,
+    examples: Iterable[Example],
+    folder: Path,
+    *,
+    budget: int,
+    progress: Progress,
+    place: Processes = ALONE,
 ) -> Mapping[str, Sequence[float]]:
     """The summed fp32 log-probability of every response, by example id.
 
@@ -32,6 +40,7 @@ def reference_logprobs(
         folder: The run folder.
         budget: Tokens of one forward pass; a longer example stands alone.
         progress: Called after every batch.
+        place: This process among those of the training: each part of them computes a batch while the others do.
 
     Raises:
         DataError: Two examples have the same id.
@@ -41,12 +50,18 @@ def reference_logprobs(
     needed: dict[str, Sequence[float]] = {}
     model.eval()
     with log:
-        for batch in within_budget(examples, budget):
-            if any(example.id not in found for example in batch):
-                computed = _sums(model, batch)
-                log.append(*(record for record in computed if record.id not in found))
-                found |= {record.id: record.logprobs for record in computed}
-            for example in batch:
+        batches = iter(within_budget(examples, budget))
+        while some := list(islice(batches, place.share.parts)):
+            mine = [
+                record
+                for batch in some[place.share.index :][:1]
+                if any(example.id not in found for example in batch)
+                for record in _sums(model, batch)
+            ]
+            computed = place.gather(mine)
+            log.append(*(record for record in computed if record.id not in found))
+            found |= {record.id: record.logprobs for record in computed}
+            for example in chain.from_iterable(some):
                 if example.id in needed:
                     raise DataError(f"two rows have the id '{example.id}'; their reference would be one")
                 needed[example.id] = found[example.id]

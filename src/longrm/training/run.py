@@ -1,6 +1,5 @@
 """A training as a user asks for it: a recipe in, a run folder with the model out."""
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +16,10 @@ from longrm.errors import ConfigError, RunError, nearest
 from longrm.modeling.allocator import return_freed_memory
 from longrm.modeling.folders import first_line
 from longrm.modeling.loading import LanguageModel, Scorer, save
-from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, RunFolder, read_json, read_summary, write_json
+from longrm.modeling.sequence_parallel import share_sequences
+from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json, read_summary, write_json
 from longrm.runs.logs import Log
+from longrm.runs.processes import launched
 from longrm.runs.progress import Progress, silent
 from longrm.runs.records import StepRecord
 from longrm.training.batches import Batches, Objective
@@ -27,11 +28,15 @@ from longrm.training.card import write_card
 from longrm.training.curriculum import Curriculum
 from longrm.training.data import FileSource, GeneratedSource, open_source
 from longrm.training.evaluations import BEST, Evaluations, Evaluator, evaluation_of
+from longrm.training.logs import STEPS, logged_steps
+from longrm.training.optimizers import check_optimizer
 from longrm.training.preference import Preference, PreferenceTraining
+from longrm.training.processes import Processes, own_folder, processes
 from longrm.training.reference import reference_logprobs
 from longrm.training.sft import SFT, SFTTraining
 from longrm.training.start import Kind, start_of
-from longrm.training.trainer import STEPS, logged_steps, train
+from longrm.training.trainer import train
+from longrm.training.zero import whole
 
 __all__ = ["MODEL", "RECIPES", "Evaluator", "Recipe", "run"]
 
@@ -70,31 +75,44 @@ def run(
         The summary; `summary.json` holds the same.
 
     Raises:
-        ConfigError: Several processes, a tracker that is not there, or evaluations without an evaluator.
+        ConfigError: The processes cannot be laid out as the recipe says, a tracker is not there, or evaluations have no
+            evaluator.
         ModelError: The start cannot be loaded, or is of the wrong kind.
         DataError: The data cannot be read.
         TrainingError: A NaN, a stalled loss, or memory that ran out.
     """
-    _check_alone()
     _check_trackers(recipe.report_to)
+    check_optimizer(recipe.optimizer)
+    recipe.check_devices(launched())
     if recipe.evaluation is not None and evaluator is None:
         raise ConfigError("the recipe asks for evaluations while training goes on: give run() an evaluator")
-    with RunFolder(out, "training", recipe) as folder:
+    with processes(recipe.parallel) as place, own_folder(place, out, recipe) as folder:
         if (out / SUMMARY).exists():
             summary = read_summary(out)
             if logged_steps(out) == summary["steps"]:
                 return summary
+        place.wait()  # until all have looked: the first is about to write
         kind: Kind = "scorer" if isinstance(recipe, BradleyTerryTraining) else "language_model"
         return_freed_memory()
         trainee = start_of(recipe, kind)
-        counts, evaluations = _train(recipe, trainee, out, progress, evaluator, clock)
-        summary = _summary(recipe.objective, list(Log(out / STEPS, StepRecord)), counts, evaluations)
-        if evaluations is not None and evaluations.kept is not None:
-            _copy(out / BEST, out / MODEL)
-        else:
-            save(trainee, out / MODEL)
-        write_card(out / MODEL, recipe, summary, evaluation=evaluation_of(out, summary["model_step"]))
-        folder.write_summary(summary)
+        if place.sequence is not None:
+            share_sequences(trainee.model, place.sequence)
+        own = folder.path
+        counts, evaluations = _train(
+            recipe, trainee, own, out, place, progress if place.leads else silent, evaluator, clock
+        )
+        summary = _summary(recipe.objective, list(Log(own / STEPS, StepRecord)), counts, evaluations)
+        best = evaluations is not None and evaluations.kept is not None
+        if not best:
+            with whole(trainee.model):
+                if place.leads:
+                    save(trainee, out / MODEL)
+        if place.leads:
+            if best:
+                _copy(out / BEST, out / MODEL)
+            write_card(out / MODEL, recipe, summary, evaluation=evaluation_of(out, summary["model_step"]))
+            folder.write_summary(summary)
+        place.wait()
         return summary
 
 
@@ -102,6 +120,8 @@ def _train(
     recipe: Recipe,
     trainee: Scorer | LanguageModel,
     out: Path,
+    home: Path,
+    place: Processes,
     progress: Progress,
     evaluator: Evaluator | None,
     clock: Callable[[], float],
@@ -116,19 +136,21 @@ def _train(
         if recipe.curriculum is not None
         else None
     )
-    objective = _objective(recipe, trainee, source, out, progress)
+    objective = _objective(recipe, trainee, source, out, place, progress)
     budget = recipe.memory.tokens_per_forward
-    batches = Batches(source, objective, budget=budget, limit=limit, curriculum=curriculum)
+    batches = Batches(source, objective, budget=budget, limit=limit, curriculum=curriculum, share=place.share)
     evaluations = None
     if recipe.evaluation is not None:
         assert evaluator is not None, "checked before"
-        evaluations = Evaluations(recipe.evaluation, evaluator, trainee, out, last=steps)
+        evaluations = Evaluations(recipe.evaluation, evaluator, trainee, out, last=steps, place=place)
     train(
         trainee,
         objective,
         batches,
         recipe,
         out,
+        home=home,
+        place=place,
         steps=steps,
         evaluations=evaluations,
         progress=progress,
@@ -170,7 +192,12 @@ def _check_same(out: Path, digest: str) -> None:
 
 
 def _objective(
-    recipe: Recipe, trainee: Scorer | LanguageModel, source: Any, out: Path, progress: Progress
+    recipe: Recipe,
+    trainee: Scorer | LanguageModel,
+    source: Any,
+    out: Path,
+    place: Processes,
+    progress: Progress,
 ) -> Objective:
     if isinstance(recipe, BradleyTerryTraining):
         graded = any(source.counts.get(name) for name in ("margin", "probability"))
@@ -186,6 +213,7 @@ def _objective(
         out,
         budget=recipe.memory.tokens_per_forward,
         progress=progress,
+        place=place,
     )
     return Preference(recipe.loss, reference)
 
@@ -224,14 +252,6 @@ def _copy(model: Path, target: Path) -> None:
         scratch.rename(target)
     except OSError as error:  # of many files, as shutil tells it
         raise RunError(f"cannot copy {model} to {target}: {first_line(error)}") from None
-
-
-def _check_alone() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            f"a launcher started {os.environ['WORLD_SIZE']} processes, and training knows one so far: start it "
-            "by itself"
-        )
 
 
 def _check_trackers(names: Sequence[str]) -> None:

@@ -6,12 +6,13 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from longrm.config import Config
+from longrm.errors import ConfigError
 from longrm.modeling.loading import ModelShape
 from longrm.training.curriculum import CurriculumSettings
 from longrm.training.data import Data
 
 # Groups that a run which is continued may change.
-_FREE = ("memory", "checkpoint", "stall_steps", "report_to", "plan")
+_FREE = ("memory", "parallel", "checkpoint", "stall_steps", "report_to", "plan")
 
 
 class NewModel(Config):
@@ -129,6 +130,8 @@ class OptimizerSettings(Config):
         betas: AdamW's decay rates.
         weight_decay: Decoupled weight decay.
         max_norm: The gradient is clipped to this norm.
+        kind: How AdamW's moments are kept: in fp32, or in 8 bits (Dettmers et al. 2022; needs bitsandbytes), "paged"
+            into the CPU's memory while a GPU has no room for them.
     """
 
     steps: int | None = Field(None, ge=1)
@@ -140,6 +143,7 @@ class OptimizerSettings(Config):
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = Field(0.0, ge=0.0)
     max_norm: float = Field(1.0, gt=0.0)
+    kind: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = "adamw"
 
     @model_validator(mode="after")
     def _fits(self) -> "OptimizerSettings":
@@ -157,16 +161,42 @@ class MemorySettings(Config):
         tokens_per_forward: A step is cut into parts of at most this many tokens; a longer row stands alone.
         checkpointing: Keep the input of every layer only, and compute the layer again on the way back.
         offload: Keep what `checkpointing` keeps in the memory of the CPU.
+        tiled_mlp: Compute feed-forward layers a tile of the tokens at a time, and again on the way back.
     """
 
     tokens_per_forward: int = Field(16_384, ge=1)
     checkpointing: bool = False
     offload: bool = False
+    tiled_mlp: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> "MemorySettings":
         if self.offload and not self.checkpointing:
             raise ValueError("memory.offload moves what memory.checkpointing keeps: set that too")
+        return self
+
+
+class Parallel(Config):
+    """Over how many devices one training is laid, and how; `torchrun` says how many there are.
+
+    Attributes:
+        sequence: Devices that share every sequence between them; the rest of the devices read other rows.
+        zero: What is cut over all devices (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients as well, 3
+            weights as well; 0 keeps all of it on every device.
+        offload: What lies in the CPU's memory while it is not computed with: the state and the update of the
+            "optimizer", or the "parameters" too.
+    """
+
+    sequence: int = Field(1, ge=1)
+    zero: Literal[0, 1, 2, 3] = 0
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Parallel":
+        if self.offload == "optimizer" and not self.zero:
+            raise ValueError("parallel.offload moves what ZeRO cuts: set parallel.zero to 1, 2 or 3")
+        if self.offload == "parameters" and self.zero != 3:
+            raise ValueError('parallel.offload = "parameters" needs parallel.zero = 3, which cuts them')
         return self
 
 
@@ -266,6 +296,7 @@ class Training(Config):
         curriculum: Context lengths of generated data.
         optimizer: AdamW, its schedule and the number of steps.
         memory: What is given for memory.
+        parallel: Over how many devices it is laid, and how.
         checkpoint: When the state is saved.
         evaluation: Evaluation while training goes on.
         stall_steps: Stop when the loss stays at a coin's over so many steps; 0 never stops.
@@ -279,6 +310,7 @@ class Training(Config):
     curriculum: CurriculumSettings | None = None
     optimizer: OptimizerSettings = OptimizerSettings()
     memory: MemorySettings = MemorySettings()
+    parallel: Parallel = Parallel()
     checkpoint: CheckpointSettings = CheckpointSettings()
     evaluation: EvaluationSettings | None = None
     stall_steps: int = Field(200, ge=0)
@@ -287,10 +319,29 @@ class Training(Config):
 
     @classmethod
     def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All but what changes no result beyond rounding: memory, checkpoints, trackers, the cache, the plan."""
+        """All but what changes no result beyond rounding: memory, devices, checkpoints, trackers, cache, plan."""
         kept = {key: value for key, value in settings.items() if key not in _FREE}
         data = {key: value for key, value in settings.get("data", {}).items() if key != "cache"}
         return {**kept, "data": data}
+
+    def parts_ways(self, devices: int) -> bool:
+        """Whether devices would wait for each other for ever.
+
+        Each tile gathers the weights that ZeRO-3 has cut, and devices that read other rows have other numbers of tiles.
+        """
+        return self.memory.tiled_mlp and self.parallel.zero == 3 and self.parallel.sequence < devices
+
+    def check_devices(self, devices: int) -> None:
+        """Refuses what so many devices cannot do together.
+
+        Raises:
+            ConfigError: They would wait for each other for ever.
+        """
+        if self.parts_ways(devices):
+            raise ConfigError(
+                "memory.tiled_mlp with parallel.zero = 3 needs devices that share every sequence, and these read rows "
+                f"of their own: set parallel.sequence to {devices}, parallel.zero to 2, or memory.tiled_mlp to false"
+            )
 
     @model_validator(mode="after")
     def _fits(self) -> "Training":
@@ -301,4 +352,8 @@ class Training(Config):
                 raise ValueError("generated data has no end: set optimizer.steps")
         elif self.curriculum is not None:
             raise ValueError("curriculum sets the lengths of generated data; a file's rows have their own")
+        if self.parallel.zero and self.optimizer.kind != "adamw":
+            raise ValueError(
+                f'parallel.zero cuts the state of optimizer.kind = "adamw" only: drop "{self.optimizer.kind}", or zero'
+            )
         return self

@@ -19,6 +19,7 @@ from longrm.modeling.loading import (
 )
 from longrm.modeling.memory import keep_layer_inputs, set_precision
 from longrm.modeling.structured_start import structure
+from longrm.modeling.tiled_mlp import tile_feed_forward, tile_length
 from longrm.training.settings import ModelSettings, NewModel, Training
 from longrm.worlds.words import load_tokenizer
 
@@ -47,6 +48,8 @@ def start_of(settings: Training, kind: Kind) -> Scorer | LanguageModel:
     set_precision(trainee.model, model.precision)
     if memory.checkpointing:
         keep_layer_inputs(trainee.model, offload=memory.offload)
+    if memory.tiled_mlp:
+        tile_feed_forward(trainee.model, tile_length(trainee.model.config.hidden_size))
     return trainee
 
 

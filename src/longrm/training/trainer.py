@@ -3,9 +3,8 @@
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import transformers
@@ -15,16 +14,31 @@ from torch import Tensor
 from longrm.errors import RunError
 from longrm.modeling.folders import first_line
 from longrm.modeling.loading import LanguageModel, Scorer
-from longrm.runs.logs import Log
+from longrm.modeling.processes import is_loss_of_a_process
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.training.batches import Batches, Example, Objective, Step
-from longrm.training.checkpoints import CHECKPOINTS, latest, prune, read_weights, write_weights
+from longrm.training.checkpoints import (
+    CHECKPOINTS,
+    latest,
+    prune,
+    read_optimizer,
+    read_weights,
+    write_optimizer,
+    write_weights,
+)
 from longrm.training.evaluations import Evaluations
-from longrm.training.failures import StallWatch, diverged, is_out_of_memory, out_of_memory
-from longrm.training.settings import CheckpointSettings, Training
-
-LOGS = STEPS, TIMING, CONTEXTS = "steps.jsonl", "timing.jsonl", "contexts.jsonl"
+from longrm.training.failures import (
+    StallWatch,
+    diverged,
+    is_out_of_memory,
+    out_of_memory,
+)
+from longrm.training.logs import LOGS, TrainingLogs
+from longrm.training.optimizers import NAMES
+from longrm.training.processes import Processes
+from longrm.training.settings import CheckpointSettings, Parallel, Training
+from longrm.training.zero import SteppedElsewhere, Zero, whole
 
 
 def train(
@@ -34,6 +48,8 @@ def train(
     settings: Training,
     folder: Path,
     *,
+    home: Path,
+    place: Processes,
     steps: int,
     evaluations: Evaluations | None,
     progress: Progress,
@@ -46,7 +62,9 @@ def train(
         objective: What is minimized.
         batches: The steps.
         settings: How.
-        folder: The run folder, which gets logs, checkpoints and evaluations.
+        folder: The run folder, which gets logs and evaluations; of this process alone, where there are several.
+        home: The run folder of the first process, which gets the checkpoints.
+        place: This process among all of them.
         steps: How many.
         evaluations: The evaluations on the way, if there are any.
         progress: Called after every step.
@@ -56,7 +74,7 @@ def train(
         RunError: A checkpoint or log cannot be read or written.
         TrainingError: A NaN, a stalled loss, or memory that ran out.
     """
-    checkpoint = latest(folder)
+    checkpoint = latest(home)
     if evaluations is not None:
         evaluations.continue_from(int(checkpoint.name) if checkpoint else 0)
     with TrainingLogs(folder, checkpoint) as logs:
@@ -64,15 +82,18 @@ def train(
             trainee.model,
             objective,
             batches,
-            _arguments(settings, trainee.model, steps, folder),
+            _arguments(settings, trainee.model, steps, folder, several=place.count > 1),
             folder=folder,
+            home=home,
+            place=place,
+            parallel=settings.parallel,
             logs=logs,
             stall_steps=settings.stall_steps,
             keep=settings.checkpoint.keep,
             progress=progress,
             clock=clock,
         )
-        trainer.add_callback(_Cadence(settings.checkpoint, evaluations, trainer, clock))
+        trainer.add_callback(_Cadence(settings.checkpoint, evaluations, trainer, place, clock))
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except (MemoryError, RuntimeError) as error:
@@ -80,41 +101,6 @@ def train(
                 raise
             raise out_of_memory(trainer.state.global_step + 1, trainer.current) from None
     trainee.model.eval()
-
-
-class TrainingLogs:
-    """The logs of a training run, open together; each holds one record a step.
-
-    They continue from the copies in a checkpoint, whatever became of the logs since.
-
-    Args:
-        folder: The run folder.
-        checkpoint: The checkpoint that training continues from; None begins anew.
-    """
-
-    def __init__(self, folder: Path, checkpoint: Path | None) -> None:
-        for name in LOGS:
-            if checkpoint:
-                shutil.copyfile(checkpoint / name, folder / name)
-            else:
-                (folder / name).unlink(missing_ok=True)
-        self.steps = Log(folder / STEPS, StepRecord)
-        self.timing = Log(folder / TIMING, TimingRecord)
-        self.contexts = Log(folder / CONTEXTS, ContextRecord)
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        for log in (self.steps, self.timing, self.contexts):
-            self._open.enter_context(log)
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._open.__exit__(*exception)
-
-
-def logged_steps(folder: Path) -> int:
-    """Steps that all logs of a run folder hold in full."""
-    return min((folder / name).read_bytes().count(b"\n") if (folder / name).exists() else 0 for name in LOGS)
 
 
 class StepTrainer(transformers.Trainer):
@@ -135,6 +121,9 @@ class StepTrainer(transformers.Trainer):
         arguments: transformers.TrainingArguments,
         *,
         folder: Path,
+        home: Path,
+        place: Processes,
+        parallel: Parallel,
         logs: TrainingLogs,
         stall_steps: int,
         keep: int,
@@ -147,6 +136,10 @@ class StepTrainer(transformers.Trainer):
         self._objective = objective
         self._batches = batches
         self._folder = folder
+        self._home = home
+        self._place = place
+        self._parallel = parallel
+        self._zero: Zero | None = None
         self._logs = logs
         self._keep = keep
         self._progress = progress
@@ -168,16 +161,22 @@ class StepTrainer(transformers.Trainer):
         model.train()
         self.current = step = self._batches.prepare(int(inputs["step"]))
         figures: dict[str, float] = {}
-        for micro in step.micro_batches:
-            loss, own = self._objective.loss(model, micro)
+        for number, micro in enumerate(step.micro_batches, start=1):
+            loss, own = self._zero.loss(micro) if self._zero else self._objective.loss(self.model, micro)
             value = loss.item()
             if not math.isfinite(value):
                 raise diverged("loss", self.state.global_step + 1, value, micro.examples)
-            self.accelerator.backward(loss * micro.weight)
+            weighted = loss * (micro.weight * self._place.share.parts)
+            if self._zero:
+                self._zero.backward(weighted, last=number == len(step.micro_batches))
+            else:
+                weighted.backward()  # type: ignore[no-untyped-call]  # torch has no types here
             for name, figure in (own | {"loss": value}).items():
                 figures[name] = figures.get(name, 0.0) + micro.weight * figure
-        self._figures = figures
-        return torch.tensor(figures["loss"], device=self.args.device)
+        if self._zero is None:
+            self._place.average_gradients(model)
+        self._figures = self._place.sum_figures(figures)
+        return torch.tensor(self._figures["loss"], device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Writes the finished step, and tells trackers; Trainer's own last summary is left out.
@@ -199,7 +198,7 @@ class StepTrainer(transformers.Trainer):
             grad_norm=float(logs["grad_norm"]),
             learning_rate=float(logs["learning_rate"]),
             length=step.length,
-            tokens=sum(micro.packed.layout.tokens for micro in step.micro_batches),
+            tokens=step.tokens,
             losses=figures,
         )
         seconds = self._clock() - self._began
@@ -218,33 +217,80 @@ class StepTrainer(transformers.Trainer):
         """Not estimated: Trainer's formula knows no shared prefix."""
         return 0
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        assert isinstance(train_dataset, list), "the data set is the numbers of the steps"
-        return torch.utils.data.SequentialSampler(train_dataset)
+    def get_train_dataloader(self) -> Any:
+        """The numbers of all steps, for every process; what it reads of a step its batches know."""
+        return torch.utils.data.DataLoader(self.train_dataset, batch_size=1, collate_fn=self.data_collator)  # type: ignore[arg-type]  # a list will do
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Trainer's, without empty groups: DeepSpeed drops them, and checkpoints are to fit every layout."""
+        optimizer: Any = super().create_optimizer(*args, **kwargs)
+        optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+        return optimizer
+
+    def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
+        # Trainer would put a model that is not wrapped into DistributedDataParallel, which averages the gradients of
+        # equal parts of a step.
+        if self._parallel.zero:
+            assert self.optimizer is not None, "Trainer makes it before"
+            self._zero = Zero(
+                self.model, self.optimizer, self._objective, self._parallel, max_norm=self.args.max_grad_norm
+            )
+            self.optimizer = SteppedElsewhere(self.optimizer)
+            return self._zero.engine
+        return model if self._place.count == 1 else torch.nn.ModuleList([model])
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        return self._zero.step() if self._zero else super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]  # Trainer's own
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        assert self.optimizer is not None, "Trainer made it"
+        assert self.lr_scheduler is not None, "Trainer made it"
+        state = self._zero.state() if self._zero else self.optimizer.state_dict()
+        if self._place.leads:
+            write_optimizer(state, self.lr_scheduler.state_dict(), Path(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        assert self.optimizer is not None, "Trainer made it"
+        assert self.lr_scheduler is not None, "Trainer made it"
+        stored, schedule = read_optimizer(Path(checkpoint))
+        (self._zero.load if self._zero else self.optimizer.load_state_dict)(stored)
+        self.lr_scheduler.load_state_dict(schedule)
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self._folder / ".checkpoint")
+        return str(self._home / ".checkpoint")
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         scratch = Path(self._get_output_dir(trial))
-        place = self._folder / CHECKPOINTS
-        shutil.rmtree(scratch, ignore_errors=True)
+        place = self._home / CHECKPOINTS
+        if self._place.leads:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self._place.wait()
         try:
-            super()._save_checkpoint(model, trial)
+            with whole(self.model):
+                super()._save_checkpoint(model, trial)
+            self._place.wait()
+            if not self._place.leads:
+                return
             (written,) = scratch.iterdir()
             for name in LOGS:
                 shutil.copyfile(self._folder / name, written / name)
             place.mkdir(exist_ok=True)
             written.rename(place / str(self.state.global_step))
         except (OSError, RuntimeError, SafetensorError) as error:
+            if is_loss_of_a_process(error):
+                raise
             raise RunError(
                 f"cannot write a checkpoint to {place}: {first_line(error)}; make room and run the same command again"
             ) from None
         scratch.rmdir()
-        prune(self._folder, self._keep)
+        prune(self._home, self._keep)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         assert output_dir is not None, "checkpoints name their folder"
+        if not self._place.leads:
+            return  # Trainer asks every process
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         write_weights(self.model, Path(output_dir))
 
@@ -260,9 +306,11 @@ class _Cadence(transformers.TrainerCallback):
         settings: CheckpointSettings,
         evaluations: Evaluations | None,
         trainer: StepTrainer,
+        place: Processes,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
+        self._place = place
         self._evaluations = evaluations
         self._trainer = trainer
         self._clock = clock
@@ -274,7 +322,7 @@ class _Cadence(transformers.TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, minutes = state.global_step, self._settings.minutes
-        waited = minutes is not None and self._clock() - self._saved >= 60.0 * minutes
+        waited = minutes is not None and self._place.agree(self._clock() - self._saved >= 60.0 * minutes)
         planned = step % self._settings.every == 0 or step == state.max_steps
         evaluated = self._evaluations is not None and self._evaluations.due(step)
         control.should_save = planned or waited or evaluated
@@ -290,7 +338,9 @@ class _Cadence(transformers.TrainerCallback):
                 self._trainer.track({f"eval_{record.metric}": record.value})
 
 
-def _arguments(settings: Training, model: Any, steps: int, folder: Path) -> transformers.TrainingArguments:
+def _arguments(
+    settings: Training, model: Any, steps: int, folder: Path, *, several: bool
+) -> transformers.TrainingArguments:
     optimizer = settings.optimizer
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
@@ -303,6 +353,7 @@ def _arguments(settings: Training, model: Any, steps: int, folder: Path) -> tran
         adam_beta1=optimizer.betas[0],
         adam_beta2=optimizer.betas[1],
         weight_decay=optimizer.weight_decay,
+        optim=NAMES[optimizer.kind],
         max_grad_norm=optimizer.max_norm,
         save_strategy="no",  # `_Cadence` says when
         use_cache=bool(model.config.use_cache),  # as the model's config has it, which Trainer would overwrite
@@ -313,6 +364,8 @@ def _arguments(settings: Training, model: Any, steps: int, folder: Path) -> tran
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
+        # Several processes on CPUs are taken for lone ones unless this is said.
+        use_cpu=several and not torch.cuda.is_available(),
     )
     # On a machine with several GPUs Trainer would give each one a part of a batch; a step is one batch.
     if arguments.n_gpu > 1:

@@ -59,6 +59,21 @@ _TEST: tuple[tuple[Any, ...], ...] = (
         7,
         "model.lora.rank=8 memory.checkpointing=true",
     ),
+    ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, "memory.checkpointing=true"),
+    (
+        "bradley_terry",
+        4,
+        512,
+        8,
+        8,
+        2048,
+        1000,
+        1,
+        6000,
+        64,
+        1,
+        "memory.checkpointing=true memory.tiled_mlp=true",
+    ),
 )
 SETS = {"fitting": _FITTING, "test": _TEST}
 

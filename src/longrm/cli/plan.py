@@ -9,11 +9,14 @@ from longrm.cli.options import print_json, resolve, set_option
 from longrm.cli.progress import progress
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError
-from longrm.training.planning.devices import DEVICES, UTILIZATION
+from longrm.training.planning.devices import DEVICES, GIB, UTILIZATION
 
 if TYPE_CHECKING:
     from longrm.training.planning.plan import Plan
     from longrm.training.run import Recipe
+
+_MUCH = 64 * GIB
+"""Of the CPU's memory: what not every machine has beside a GPU."""
 
 
 @click.command("plan", short_help="Tell what a training will need before it is begun.")
@@ -26,23 +29,34 @@ if TYPE_CHECKING:
     show_default=True,
     help=f"What to train on: {', '.join(DEVICES)}; cpu is this machine.",
 )
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many of them, laid out as the recipe's [parallel] says.",
+)
 @set_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def command(recipe_file: Path, device: str, assignments: tuple[str, ...], as_json: bool) -> None:
+def command(
+    recipe_file: Path, device: str, devices: int, assignments: tuple[str, ...], as_json: bool
+) -> None:
     """Tells what a training will need: steps, tokens, operations, hours, and memory by part.
 
     Where it does not fit the device, it tells what to switch on, what costs least first. Sizes come from the model's
-    config and lengths from the data; where these are not at hand, from the recipe's [plan]. One device only.
+    config and lengths from the data; where these are not at hand, from the recipe's [plan]. Memory is one device's,
+    and so is whether it fits: what settings move to the CPU's memory is told, but not checked.
 
     \b
     longrm plan recipes/paper/qwen3-8b/logo-lora.toml --device h100-80gb
     longrm plan mine.toml --device l40s --set memory.checkpointing=true
+    longrm plan recipes/scale/8-a100.toml --device a100-80gb --devices 8
     """
     recipe = _recipe(recipe_file, assignments)
     from longrm.training.planning.plan import plan
 
     with progress() as report:
-        found = plan(recipe, device, progress=report)
+        found = plan(recipe, device, devices=devices, progress=report)
     if as_json:
         print_json(found.as_dict())
     else:
@@ -82,8 +96,10 @@ def _verdict(plan: "Plan") -> list[str]:
 
     room = plan.offers.memory
     needs = f"it needs {told(plan.memory.total)}, and {_name(plan)} has {told(room)}"
+    if plan.devices > 1:
+        needs = f"each of {plan.devices} devices needs {told(plan.memory.total)} and has {told(room)} ({plan.device})"
     if plan.memory.total <= room:
-        return [f"Fits: {needs}"]
+        return [f"Fits: {needs}", *_on_cpu(plan)]
     lines = [f"Does not fit: {needs}"]
     switches = plan.advice.switches
     if switches and switches[-1].total <= room:
@@ -96,6 +112,17 @@ def _verdict(plan: "Plan") -> list[str]:
         lines.append("No setting makes it smaller; shorter rows or a larger device would.")
     lines += [f"  --set {switch.setting}  {told(switch.total)} ({switch.price})" for switch in switches]
     return lines
+
+
+def _on_cpu(plan: "Plan") -> list[str]:
+    """A word on the CPU's memory where it may not be there."""
+    from longrm.training.planning.plan import told
+
+    needed = plan.devices * plan.memory.offloaded
+    if needed < _MUCH:
+        return []
+    over = f" over {plan.devices} devices" if plan.devices > 1 else ""
+    return [f"Beside that it takes {told(needed)} of the CPU's memory{over}, which is not checked"]
 
 
 def _name(plan: "Plan") -> str:
@@ -125,24 +152,34 @@ def _facts(plan: "Plan") -> list[tuple[str, str]]:
             + f" ({plan.separate.total / plan.forward.total:.2f}x with copies)" * copies,
         ),
         ("time", _time(plan)),
-        ("memory", f"{told(memory.total)} at the peak, {memory.when} of {reading.largest.tokens:,} tokens"),
+        ("memory", f"{told(memory.total)} at the peak, {_when(plan)}"),
     ]
     for name in ("weights", "gradients", "optimizer", "activations", "logits", "working"):
         size = getattr(memory, name)
         if size:
             facts.append((f"  {name}", f"{told(size):>9}  {_PARTS[name]}"))
     if memory.offloaded:
-        facts.append(("  on the CPU", f"{told(memory.offloaded):>9}  offloaded inputs of layers"))
+        each = " for each device" if plan.devices > 1 else ""
+        facts.append(("  on the CPU", f"{told(memory.offloaded):>9}  offloaded{each}"))
+    if plan.traffic:
+        facts.append(("traffic", "each device sends in one step"))
+        facts += [("", line) for line in plan.traffic]
     facts.append(("longest", _longest(plan)))
     if plan.offers.type == "cuda":
         facts.append(("", "Counted for this device, not yet measured on one."))
     return facts
 
 
+def _when(plan: "Plan") -> str:
+    memory = plan.memory
+    of_tokens = memory.activations or memory.working
+    return memory.when + f" of {plan.reading.largest.tokens:,} tokens" * bool(of_tokens)
+
+
 _PARTS = {
     "weights": "",
     "gradients": "those that exist by then",
-    "optimizer": "two moments of AdamW",
+    "optimizer": "AdamW's moments; under ZeRO a copy of the weights too",
     "activations": "kept for the way back",
     "logits": "of responses, with their gradients",
     "working": "of the layer being computed",
@@ -158,7 +195,8 @@ def _time(plan: "Plan") -> str:
     if plan.seconds is None:
         return f"not known for {_name(plan)}: time a few steps"
     hours = plan.seconds / 3600
-    return f"{hours:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached"
+    alone = "" if plan.devices == 1 else "; traffic and waiting are not counted"
+    return f"{hours:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached{alone}"
 
 
 def _longest(plan: "Plan") -> str:

@@ -5,6 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from longrm.modeling import tiled_mlp
 from longrm.modeling.attention import forced_path
 from longrm.modeling.heads import response_logprobs
 from longrm.modeling.shared_prefix import Layout, TokenTree, TreeShape, pack
@@ -65,11 +66,14 @@ def test_pairs_by_counting_one_by_one():
     assert separate_pairs(SHAPE) == seen + 3 * sum(range(1, SHAPE.prefix + 1))
 
 
+@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("rank", [0, 8])
-def test_a_training_step_beside_attention(bases, recipe, rank, checkpointing):
+def test_a_training_step_beside_attention(bases, recipe, monkeypatch, rank, checkpointing, tiled):
     more = {"model__lora": {"rank": rank}} if rank else {}
-    settings = recipe("sft", model__path=str(bases["llama"]), memory__checkpointing=checkpointing, **more)
+    memory = {"checkpointing": checkpointing, "tiled_mlp": tiled}
+    settings = recipe("sft", model__path=str(bases["llama"]), memory=memory, **more)
+    monkeypatch.setattr(tiled_mlp, "SHORTEST", 8)
     sizes = sizes_of(settings, "language_model")
     flops = training_flops(
         forward_flops(sizes, READING),
@@ -78,6 +82,7 @@ def test_a_training_step_beside_attention(bases, recipe, rank, checkpointing):
         adapters=sizes.adapter_parameters(rank, targets_of(settings, sizes)),
         checkpointing=checkpointing,
         reference=False,
+        tiled=tiled,
     )
     # Frozen embeddings save the first layer some gradients.
     assert flops.linear + flops.head == pytest.approx(counted(settings, backward=True), rel=0.05)

@@ -1,12 +1,12 @@
 """The counts against what autograd saves, tensor by tensor."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
 
-from longrm.modeling import attention
+from longrm.modeling import attention, tiled_mlp
 from longrm.modeling.heads import response_logprobs, scores
 from longrm.modeling.shared_prefix import Layout, TokenTree, TreeShape, pack
 from longrm.training.planning import memory
@@ -64,6 +64,59 @@ def test_what_autograd_keeps_of_log_probabilities(bases, recipe, monkeypatch):
     assert head.logits >= 3 * logits
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 8}, {"rank": 4, "targets": ["q_proj", "up_proj"]}])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_autograd_keeps_of_tiles(bases, recipe, monkeypatch, precision, lora):
+    model = {"path": str(bases["qwen3"]), "precision": precision} | ({"lora": lora} if lora else {})
+    monkeypatch.setattr(memory, "choose_path", lambda shape, device: "joint")
+    heads = []
+    for tiled in (False, True):
+        settings = recipe(model=model, memory__tiled_mlp=tiled)
+        heads.append(moments_of(settings, sizes_of(settings, "scorer"), READING, "cpu")[0].activations)
+        assert heads[-1] == pytest.approx(saved_bytes(settings, "scorer", "joint"), rel=0.02)
+    assert heads[1] < 0.9 * heads[0]
+
+
+def test_moments_in_8_bits_are_a_quarter_but_for_embeddings(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), optimizer__kind="adamw_8bit")
+    sizes = sizes_of(settings, "scorer")
+    embedding = sizes.vocabulary * sizes.hidden
+    step = moments_of(settings, sizes, READING, "cuda")[3]
+    blocks = (sizes.parameters - embedding) / 256
+    assert step.optimizer == 8 * embedding + 2 * (sizes.parameters - embedding) + 8 * blocks
+
+
+def allocated_at_most(settings):
+    """Bytes that a forward and a backward hold at their peak, gradients of weights among them."""
+    model = start_of(settings, "scorer").model.train()
+    packed = pack([TokenTree([5 + index % 7 for index in range(1500)], [[5] * 40, [6] * 40])])
+
+    def step():
+        (scores(model, packed) * torch.tensor([1.0, -2.0])).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    step()
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as seen:
+        step()
+    sizes = [event.nbytes() for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(sizes))
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize(("precision", "lora"), [("float32", None), ("bfloat16", {"rank": 8})])
+def test_the_peak_is_what_torch_allocates(bases, recipe, monkeypatch, precision, lora, tiled):
+    monkeypatch.setattr(tiled_mlp, "SHORTEST", 96)
+    model = {"path": str(bases["llama"]), "precision": precision} | ({"lora": lora} if lora else {})
+    settings = recipe(model=model, memory={"checkpointing": True, "tiled_mlp": tiled})
+    shape = TreeShape(1500, (40, 40))
+    long = Reading(1, 1, {shape: 1}, Layout((shape,)), False, "")
+    moments = moments_of(settings, sizes_of(settings, "scorer"), long, "cpu")
+    predicted = max(moment.total - moment.weights - moment.optimizer for moment in moments)
+    assert predicted == pytest.approx(allocated_at_most(settings), rel=0.15)
+
+
 def test_a_wrong_count_would_be_seen(bases, recipe, monkeypatch):
     settings = recipe(model__path=str(bases["llama"]))
     monkeypatch.setattr(memory, "choose_path", lambda shape, device: "joint")
@@ -93,8 +146,10 @@ def test_every_switch_takes_less(bases, recipe):
     for more in (
         {},
         {"memory__checkpointing": True},
+        {"memory__tiled_mlp": True},
         {"model__precision": "bfloat16"},
         {"memory__offload": True},
+        {"optimizer__kind": "adamw_8bit"},
         {"model__lora": {"rank": 4}},
     ):
         totals.append(

@@ -49,32 +49,36 @@ class Advice:
 _Change = Callable[[Recipe, Reading], Recipe]
 
 
-def advise(recipe: Recipe, sizes: ModelSizes, reading: Reading, device: Device) -> Advice:
+def advise(recipe: Recipe, sizes: ModelSizes, reading: Reading, device: Device, devices: int = 1) -> Advice:
     """Finds the switches, one after the other."""
     switches: list[Switch] = []
-    longest = longest_prompt(recipe, sizes, reading, device)
-    total = memory_of(recipe, sizes, reading, device.type).total
-    for on_gpu_only, price, change in _SWITCHES:
+    longest = longest_prompt(recipe, sizes, reading, device, devices)
+    total = memory_of(recipe, sizes, reading, device.type, devices).total
+    for on_gpu_only, price, change in (*_BEFORE, *_over(devices, sizes), *_AFTER):
         if total <= device.memory:
             break
         if on_gpu_only and device.type == "cpu":
             continue
         changed = change(recipe, reading)
+        if changed.parts_ways(devices):
+            continue
         read = _reread(changed, reading)
-        less = memory_of(changed, sizes, read, device.type).total
+        less = memory_of(changed, sizes, read, device.type, devices).total
         if less <= _WORTH * total:
             switches.append(Switch(_difference(recipe, changed), price, less))
             recipe, reading, total = changed, read, less
     return Advice(tuple(switches), longest)
 
 
-def longest_prompt(recipe: Recipe, sizes: ModelSizes, reading: Reading, device: Device) -> int | None:
+def longest_prompt(
+    recipe: Recipe, sizes: ModelSizes, reading: Reading, device: Device, devices: int = 1
+) -> int | None:
     """By bisection: memory grows with the prompt."""
     branches = max(reading.largest.trees, key=lambda shape: shape.tokens).branches
 
     def fits(prompt: int) -> bool:
         alone = replace(reading, largest=Layout((TreeShape(prompt, branches),)))
-        return memory_of(recipe, sizes, alone, device.type).total <= device.memory
+        return memory_of(recipe, sizes, alone, device.type, devices).total <= device.memory
 
     low, high = 0, _LONGEST
     while low < high:
@@ -115,15 +119,55 @@ def _difference(recipe: Recipe, changed: Recipe) -> str:
         return "model.lora.rank=16"
     if changed.model.precision != recipe.model.precision:
         return "model.precision=bfloat16"
-    before, after = recipe.memory.to_dict(), changed.memory.to_dict()
+    groups = ("memory", "parallel", "optimizer")
+    (group,) = (name for name in groups if getattr(changed, name) != getattr(recipe, name))
+    before, after = getattr(recipe, group).to_dict(), getattr(changed, group).to_dict()
     ((name, value),) = ((name, value) for name, value in after.items() if before[name] != value)
-    return f"memory.{name}={str(value).lower()}"
+    return f"{group}.{name}={str(value).lower()}"
 
 
-_SWITCHES: tuple[tuple[bool, str, _Change], ...] = (
+_Switches = tuple[tuple[bool, str, _Change], ...]
+
+
+def _over(devices: int, sizes: ModelSizes) -> _Switches:
+    """What several devices may share between them."""
+    if devices == 1:
+        return ()
+    most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
+    return (
+        (
+            False,
+            "no more traffic",
+            lambda recipe, _: _with(recipe, "parallel", zero=max(2, recipe.parallel.zero)),
+        ),
+        (False, "traffic in every layer", lambda recipe, _: _with(recipe, "parallel", sequence=most)),
+        (False, "weights gathered layer by layer", lambda recipe, _: _with(recipe, "parallel", zero=3)),
+    )
+
+
+def _updated_on_cpu(recipe: Recipe) -> Recipe:
+    if not recipe.parallel.zero or recipe.parallel.offload != "none":
+        return recipe
+    return _with(recipe, "parallel", offload="optimizer")
+
+
+def _in_8_bits(recipe: Recipe) -> Recipe:
+    return recipe if recipe.parallel.zero else _with(recipe, "optimizer", kind="adamw_8bit")
+
+
+_BEFORE: _Switches = (
     (False, "no time to speak of", _fewer_tokens),
     (False, "a third more time", lambda recipe, _: _with(recipe, "memory", checkpointing=True)),
+    (
+        False,
+        "feed-forward layers once more",
+        lambda recipe, _: _with(recipe, "memory", tiled_mlp=True),
+    ),
+)
+_AFTER: _Switches = (
     (True, "rounding in matrix products", lambda recipe, _: _with(recipe, "model", precision="bfloat16")),
     (True, "traffic to the CPU's memory", lambda recipe, _: _with(recipe, "memory", offload=True)),
+    (True, "moments in 8 bits", lambda recipe, _: _in_8_bits(recipe)),
+    (True, "the CPU takes the optimizer's step", lambda recipe, _: _updated_on_cpu(recipe)),
     (False, "only adapters are trained", lambda recipe, _: _adapted(recipe)),
 )

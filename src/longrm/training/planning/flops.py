@@ -67,6 +67,7 @@ def training_flops(
     adapters: int,
     checkpointing: bool,
     reference: bool,
+    tiled: bool = False,
 ) -> Flops:
     """Operations of a training: forward, backward, what is computed again, and a reference model's forward.
 
@@ -81,6 +82,7 @@ def training_flops(
         adapters: Parameters of the adapters of one layer; 0 trains all weights.
         checkpointing: Every layer is computed again on the way back.
         reference: A reference model reads one epoch.
+        tiled: Feed-forward layers are computed once more, tile by tile.
     """
     again, also = int(checkpointing), int(reference) / reading.epochs
     targets = reading.targets if sizes.kind == "language_model" else 0
@@ -89,9 +91,10 @@ def training_flops(
     tokens = reading.prompt_tokens + reading.response_tokens
     own = 2.0 * sizes.layers * adapters * tokens * (3 + again)
     read, write = sizes.matrices["down_proj"]
-    last = 2.0 * sizes.layers * read * write * tokens * weights * again
+    last = 2.0 * sizes.layers * read * write * tokens * weights * (again or tiled)
+    feed = 2.0 * sizes.layers * 3 * read * write * tokens * tiled
     return Flops(
-        linear=forward.linear * (2 + weights + again + also) - last + own,
+        linear=forward.linear * (2 + weights + again + also) + feed - last + own,
         attention=forward.attention * (3 + again + also),
         head=forward.head * (2 + weights + chunked + also),
     )

@@ -8,31 +8,36 @@ V vocabulary, b bytes of an element of a matrix product, r rank of the adapters.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longrm.modeling.attention import choose_path
 from longrm.modeling.heads import LOGITS_AT_ONCE
 from longrm.modeling.shared_prefix import Layout
+from longrm.modeling.tiled_mlp import tile_length
 from longrm.training.planning.rows import Reading
+from longrm.training.planning.sharding import Held, Sharding, sharding_of
 from longrm.training.planning.sizes import ModelSizes, targets_of
 from longrm.training.settings import Training
 
 _FP32 = 4
+_BLOCK = 256
+"""Weights whose moments in 8 bits have one scale."""
+_ATTENTION, _FEED = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on the device at the peak, by what they hold; their sum is the peak.
+    """Bytes on a device at the peak, by what they hold; their sum is the peak.
 
     Attributes:
         when: Where in a step the peak is.
         weights: The model.
         gradients: Of trained weights, as far as they exist at the peak.
-        optimizer: The two moments of AdamW.
+        optimizer: The two moments of AdamW, and under ZeRO the copy of the weights that it updates.
         activations: What is kept for the way back.
         logits: Of the responses, and what their backward needs.
         working: What the layer being computed needs beside that.
-        offloaded: Bytes in the CPU's memory instead; no part of the sum.
+        offloaded: Bytes in the CPU's memory instead, at most; no part of the sum.
     """
 
     when: str
@@ -51,33 +56,50 @@ class Memory:
         return sum(parts)
 
 
-def memory_of(settings: Training, sizes: ModelSizes, reading: Reading, device: str) -> Memory:
-    """The peak of a training.
+def memory_of(
+    settings: Training, sizes: ModelSizes, reading: Reading, device: str, devices: int = 1
+) -> Memory:
+    """The peak of a training on one of its devices.
 
     Args:
         settings: What is trained how.
         sizes: The model's.
         reading: What is read; its largest micro-batch counts.
         device: "cpu" or "cuda".
+        devices: How many there are; `settings.parallel` tells what each of them holds.
+
+    Raises:
+        ConfigError: The devices cannot be laid out as the settings say.
     """
-    return max(moments_of(settings, sizes, reading, device), key=lambda moment: moment.total)
+    moments = moments_of(settings, sizes, reading, device, devices)
+    peak = max(moments, key=lambda moment: moment.total)
+    # The CPU's memory has a peak of its own.
+    return replace(peak, offloaded=max(moment.offloaded for moment in moments))
 
 
-def moments_of(settings: Training, sizes: ModelSizes, reading: Reading, device: str) -> list[Memory]:
-    """The moments of a step at which memory may peak; the arguments are `memory_of`'s."""
-    return _Account(settings, sizes, reading, device).moments()
+def moments_of(
+    settings: Training, sizes: ModelSizes, reading: Reading, device: str, devices: int = 1
+) -> list[Memory]:
+    """The moments at which memory may peak, of a step and before the first; the arguments are `memory_of`'s."""
+    grid = sharding_of(settings.parallel, devices, sizes.heads)
+    return _Account(settings, sizes, reading, device, grid).moments()
 
 
 class _Account:
-    """The moments of a step at which memory may peak."""
+    """The moments at which memory may peak."""
 
-    def __init__(self, settings: Training, sizes: ModelSizes, reading: Reading, device: str) -> None:
+    def __init__(
+        self, settings: Training, sizes: ModelSizes, reading: Reading, device: str, grid: Sharding
+    ) -> None:
         targets = targets_of(settings, sizes)
         rank = settings.model.lora.rank if settings.model.lora else 0
         self._sizes = sizes
-        self._layer = _Layer(sizes, reading.largest, targets, rank, settings.model.precision, device)
-        self._several = reading.several
-        self._targets = reading.targets if sizes.kind == "language_model" else 0
+        self._grid = grid
+        self._in_8_bits = settings.optimizer.kind != "adamw"
+        self._layer = _Layer(settings, sizes, reading.largest, targets, device, grid)
+        # Rows that are dealt out leave a group of devices one micro-batch if there are no more rows than groups.
+        self._several = reading.several and (grid.groups == 1 or settings.data.per_step > grid.groups)
+        self._targets = grid.share(reading.targets) if sizes.kind == "language_model" else 0
         self._checkpointing = settings.memory.checkpointing
         self._offload = settings.memory.offload and device != "cpu"
         self._full = not targets
@@ -85,7 +107,7 @@ class _Account:
         self._adapters = sizes.adapter_parameters(rank, targets)
 
     def moments(self) -> list[Memory]:
-        """On the way back at the head, at the last and at the first layer and at the embedding; and after it."""
+        """On the way back at the head, the last and the first layer and the embedding; after it; and before."""
         sizes, layer = self._sizes, self._layer
         computing = layer.working + (layer.again if self._checkpointing else 0)
         last, first = self._head_gradient(), self._head_gradient() + sizes.layers * self._layer_gradient()
@@ -104,6 +126,9 @@ class _Account:
             moments.append(
                 self._moment("the embedding's backward", self._trained(), 0, 0, embedding + residual)
             )
+        if self._grid.parallel.zero == 3:
+            # Every device loads the model whole before it is cut.
+            moments.append(Memory("before the weights are cut", self._weights(), 0, 0, 0, 0, 0))
         return moments
 
     def _moment(
@@ -114,15 +139,20 @@ class _Account:
             # Gradients of the micro-batch before are there; one matrix at a time is added to its own.
             largest = max(read * write for read, write in self._sizes.matrices.values())
             working += _FP32 * largest if self._full and working else 0
+        grid = self._grid
+        weights = grid.weights(self._sizes.parameters, self._weights())
+        held = grid.gradients(trained, trained if self._several else round(gradients))
+        optimizer = Held(self._moments_in_8_bits()) if self._in_8_bits else grid.optimizer(trained)
+        inputs = self._sizes.layers * self._layer.input if self._offload else 0.0
         return Memory(
             when=when,
-            weights=self._weights(),
-            gradients=_FP32 * (trained if self._several else gradients),
-            optimizer=2 * _FP32 * trained,
+            weights=weights.device,
+            gradients=held.device,
+            optimizer=optimizer.device,
             activations=activations,
             logits=logits,
             working=working,
-            offloaded=self._sizes.layers * self._layer.input if self._offload else 0.0,
+            offloaded=inputs + weights.cpu + held.cpu + optimizer.cpu,
         )
 
     def _trained(self) -> int:
@@ -137,6 +167,11 @@ class _Account:
             return _FP32 * self._sizes.parameters
         head = self._sizes.head_parameters if self._sizes.kind == "scorer" else 0
         return self._frozen * (self._sizes.parameters - head) + _FP32 * self._trained()
+
+    def _moments_in_8_bits(self) -> float:
+        """One byte a moment and a scale for every block; embeddings have theirs in fp32."""
+        embedding = self._sizes.vocabulary * self._sizes.hidden * self._full
+        return 2 * (_FP32 * embedding + (1 + _FP32 / _BLOCK) * (self._trained() - embedding))
 
     def _layer_gradient(self) -> int:
         return self._sizes.layer_parameters if self._full else self._adapters
@@ -184,48 +219,62 @@ class _Layer:
     """Bytes of one layer for one micro-batch.
 
     Attributes:
-        tokens: S.
+        tokens: S, or a device's share of them.
         stream: Bytes of an element of the residual stream.
         input: The layer's input: what checkpointing keeps.
         norm: Of what a norm keeps, for one token.
         kept: What autograd keeps.
         again: What it keeps beside the input, when the layer is computed again; and its output.
-        working: Gradients at the widest place of its backward.
+        working: Gradients at the widest place of its backward, that of its output among them.
         mask: The mask of the joint path, kept once for all layers.
     """
 
     def __init__(
         self,
+        settings: Training,
         sizes: ModelSizes,
         layout: Layout,
         targets: Collection[str],
-        rank: int,
-        precision: str,
         device: str,
+        grid: Sharding,
     ) -> None:
         full = not targets
-        b = 2 if precision == "bfloat16" else _FP32
+        b = 2 if settings.model.precision == "bfloat16" else _FP32
         self._sizes, self._b = sizes, b
         self._trained = tuple(sizes.matrices) if full else tuple(targets)
-        self.tokens = layout.tokens
+        self._rank = settings.model.lora.rank if settings.model.lora else 0
+        self.tokens = grid.share(layout.tokens)
+        self._keys = sizes.keys * grid.key_copies(sizes.kv_heads)
         # Frozen bf16 embeddings begin a bf16 stream; trained ones, in fp32, an fp32 stream.
         self.stream = _FP32 if full else b
         self.input = float(self.tokens * self.stream * sizes.hidden)
         # Its input in fp32, one over its root mean square, and for the gradient of its gain the normed input.
         self.norm = _FP32 * (sizes.hidden + 1 + sizes.hidden * full)
-        own, self.mask = self._attention(layout, device)
-        # Matrices that are not in bf16 are kept as they were multiplied.
-        copies = 0 if b == _FP32 else b * self._multiplied(full, rank)
-        adapters = 0 if full else b * rank * len(self._trained)
-        states = 2 * self.norm + self._inputs() + self._heads(full) + 3 * b * sizes.intermediate + adapters
-        self.kept = self.tokens * states + own + copies
+        own, self.mask = self._attention(layout, device, grid.parallel.sequence)
+        states = 2 * self.norm + self._read(_ATTENTION) + self._heads(full)
+        self.kept = self.tokens * states + own + self._copies(_ATTENTION)
+        # Adapters read an fp32 copy of what bf16 computes, so on the way back there is a gradient of that copy.
+        cast = _FP32 if self._rank and b < _FP32 else 0
+        wide, apart = self._read(_FEED) + 3 * b * sizes.intermediate, self._copies(_FEED)
+        # Of the feed-forward layer: two wide gradients more than are freed.
+        beside = (2 * b + cast) * sizes.intermediate
+        if settings.memory.tiled_mlp:
+            tile = min(self.tokens, tile_length(sizes.hidden))
+            summed = (
+                _FP32 * 4 * sizes.hidden * sizes.intermediate * full
+            )  # gradients over tiles, and one tile's own
+            feed, kept = self.input + tile * (wide + beside) + apart + summed, self.input
+        else:
+            feed, kept = self.tokens * beside, self.tokens * wide + apart
+        # Of attention, when the feed-forward layer keeps nothing any more: of output, queries, keys, values and input.
+        heads = self.tokens * (2 * b * (sizes.queries + self._keys) + (b + cast) * sizes.hidden)
+        self.working = self.input + max(feed, heads - kept)
+        self.kept += kept
         shared = self.input if self.stream == _FP32 else 0.0
         self.again = self.kept - shared + self.input
-        # The feed-forward layer's: of its output, and of what is multiplied there, two wide ones more than are freed.
-        self.working = float(self.tokens * (self.stream * sizes.hidden + 2 * b * sizes.intermediate))
 
-    def _inputs(self) -> int:
-        """What trained matrices read, for one token: one copy in fp32, one for every reader in bf16."""
+    def _read(self, names: Collection[str]) -> int:
+        """What trained matrices read, for one token: one copy in fp32, one for every reader in bf16; and adapters."""
         total = 0
         for readers in (
             ("q_proj", "k_proj", "v_proj"),
@@ -233,36 +282,46 @@ class _Layer:
             ("gate_proj", "up_proj"),
             ("down_proj",),
         ):
-            trained = sum(name in self._trained for name in readers)
+            trained = sum(name in self._trained for name in readers if name in names)
             width = self._sizes.matrices[readers[0]][0]
-            total += self._b * width * (min(trained, 1) if self._b == _FP32 else trained)
+            total += self._b * (
+                width * (min(trained, 1) if self._b == _FP32 else trained) + self._rank * trained
+            )
         return total
+
+    def _copies(self, names: Collection[str]) -> int:
+        """Matrices that are not in bf16 are kept as they were multiplied."""
+        trained = [name for name in self._trained if name in names]
+        if self._b == _FP32:
+            return 0
+        if self._rank:
+            return self._b * self._sizes.adapter_parameters(self._rank, trained)
+        return self._b * sum(read * write for read, write in (self._sizes.matrices[name] for name in trained))
 
     def _heads(self, full: bool) -> int:
         """Queries, keys, values, the output, its log-sum-exps and the norms of queries and keys, for one token."""
         sizes = self._sizes
-        rows = self._b * 2 * (sizes.queries + sizes.keys) + _FP32 * sizes.heads
+        rows = self._b * 2 * (sizes.queries + self._keys) + _FP32 * sizes.heads
         if not sizes.qk_norm:
             return rows
         normed = (_FP32 + self._b * full) * (sizes.queries + sizes.keys)
         return rows + normed + _FP32 * (sizes.heads + sizes.kv_heads)
 
-    def _multiplied(self, full: bool, rank: int) -> int:
-        """Elements of the trained matrices."""
-        if not full:
-            return self._sizes.adapter_parameters(rank, self._trained)
-        return sum(read * write for read, write in self._sizes.matrices.values())
+    def _attention(self, layout: Layout, device: str, sequence: int) -> tuple[float, float]:
+        """What the paths of the shared prefix keep beside: copies of keys and values, and masks.
 
-    def _attention(self, layout: Layout, device: str) -> tuple[float, float]:
-        """What the paths of the shared prefix keep beside: copies of keys and values, and masks."""
+        The kernels of a GPU copy nothing and need no mask. Devices that share a sequence have a share of the heads.
+        """
         own = shared = 0.0
+        if device != "cpu":
+            return own, shared
+        keys = self._keys / sequence
         for shape, count in layout.runs():
             if choose_path(shape, device) == "joint":
                 shared += self._b * shape.branch_tokens * shape.tokens
                 continue
             for length in shape.branches:
                 seen = shape.prefix + length
-                own += count * self._b * 2 * self._sizes.keys * seen
                 # A kernel of a CPU knows no lower-right causal mask: it is written out.
-                own += self._b * length * seen if device == "cpu" else 0
+                own += count * self._b * 2 * keys * seen + self._b * length * seen
         return own, shared

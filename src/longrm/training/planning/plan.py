@@ -9,6 +9,7 @@ from longrm.training.planning.devices import DEVICES, GIB, UTILIZATION, Device
 from longrm.training.planning.flops import Flops, forward_flops, training_flops
 from longrm.training.planning.memory import Memory, memory_of
 from longrm.training.planning.rows import Reading, reading_of
+from longrm.training.planning.sharding import sharding_of, traffic
 from longrm.training.planning.sizes import ModelSizes, sizes_of, targets_of
 from longrm.training.preference import PreferenceTraining
 from longrm.training.run import Recipe
@@ -22,18 +23,21 @@ class Plan:
 
     Attributes:
         device: The name of the device.
-        offers: What it offers.
+        devices: How many there are.
+        offers: What one offers.
         sizes: The model's.
         reading: What is read.
         forward: Operations of one forward over it.
         separate: The same if every response had a copy of its prompt.
         flops: Operations of the training.
         seconds: How long they take; None where the device's peak is not known.
-        memory: At the peak.
+        memory: At the peak, of one device.
         advice: What fits, and how.
+        traffic: What the devices tell each other in a step, in words.
     """
 
     device: str
+    devices: int
     offers: Device
     sizes: ModelSizes
     reading: Reading
@@ -43,13 +47,19 @@ class Plan:
     seconds: float | None
     memory: Memory
     advice: Advice
+    traffic: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`; bytes, operations and seconds are plain numbers."""
+        """For `--json`; bytes, operations and seconds are plain numbers.
+
+        `fits` is about the device's memory only: what is offloaded (`memory_bytes.offloaded`, for each device) has to
+        fit the CPU's, of which nothing is known here.
+        """
         reading, sizes = self.reading, self.sizes
         read = reading.prompt_tokens + reading.response_tokens
         return {
             "device": self.device,
+            "devices": self.devices,
             "device_bytes": self.offers.memory,
             "fits": self.memory.total <= self.offers.memory,
             "parameters": sizes.parameters,
@@ -71,23 +81,27 @@ class Plan:
             "utilization_assumed": UTILIZATION,
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
             "longest_prompt_that_fits": self.advice.longest_prompt,
+            "traffic": list(self.traffic),
             "switches": [asdict(switch) for switch in self.advice.switches],
         }
 
 
-def plan(recipe: Recipe, device: str, *, progress: Progress = silent) -> Plan:
-    """Plans a training on one device.
+def plan(recipe: Recipe, device: str, *, devices: int = 1, progress: Progress = silent) -> Plan:
+    """Plans a training.
 
     Args:
         recipe: What to train, on what.
         device: A name of `DEVICES`.
+        devices: How many of them, laid out as the recipe's `parallel` says.
         progress: Called while rows are tokenized.
 
     Raises:
-        ConfigError: Model or data are not at hand, and the recipe's `[plan]` does not state them.
+        ConfigError: Model or data are not at hand, and the recipe's `[plan]` does not state them; or the devices
+            cannot be laid out so.
         ModelError: The architecture is not supported.
         DataError: The data cannot be read.
     """
+    recipe.check_devices(devices)
     offers = DEVICES[device]
     kind: Kind = "language_model" if isinstance(recipe, SFTTraining | PreferenceTraining) else "scorer"
     sizes = sizes_of(recipe, kind)
@@ -101,19 +115,42 @@ def plan(recipe: Recipe, device: str, *, progress: Progress = silent) -> Plan:
         adapters=sizes.adapter_parameters(lora.rank, targets_of(recipe, sizes)) if lora else 0,
         checkpointing=recipe.memory.checkpointing,
         reference=isinstance(recipe, PreferenceTraining) and recipe.loss.kind == "dpo",
+        tiled=recipe.memory.tiled_mlp,
     )
+    seconds = offers.seconds(flops.total, recipe.model.precision)
     return Plan(
         device=device,
+        devices=devices,
         offers=offers,
         sizes=sizes,
         reading=reading,
         forward=forward,
         separate=forward_flops(sizes, reading, separate=True),
         flops=flops,
-        seconds=offers.seconds(flops.total, recipe.model.precision),
-        memory=memory_of(recipe, sizes, reading, offers.type),
-        advice=advise(recipe, sizes, reading, offers),
+        seconds=None if seconds is None else seconds / devices,
+        memory=memory_of(recipe, sizes, reading, offers.type, devices),
+        advice=advise(recipe, sizes, reading, offers, devices),
+        traffic=_traffic(recipe, sizes, reading, devices),
     )
+
+
+def _traffic(recipe: Recipe, sizes: ModelSizes, reading: Reading, devices: int) -> tuple[str, ...]:
+    grid = sharding_of(recipe.parallel, devices, sizes.heads)
+    targets, lora = targets_of(recipe, sizes), recipe.model.lora
+    adapters = sizes.layers * sizes.adapter_parameters(lora.rank, targets) if lora else 0
+    half = 2 if recipe.model.precision == "bfloat16" else 4
+    tokens = (reading.prompt_tokens + reading.response_tokens) / reading.steps
+    lines = traffic(
+        grid,
+        sizes,
+        trained=adapters or sizes.parameters,
+        weights=float((half if lora else 4) * sizes.parameters),
+        tokens=tokens,
+        parts=max(1, round(tokens / grid.groups / recipe.memory.tokens_per_forward)),
+        size=half,
+        passes=2 + recipe.memory.checkpointing,
+    )
+    return tuple(lines)
 
 
 def told(size: float) -> str:

@@ -10,6 +10,7 @@ from longrm.cli.progress import progress
 from longrm.cli.tables import print_evaluation
 from longrm.errors import RunError
 from longrm.runs.judgments import JUDGMENTS
+from longrm.runs.progress import silent
 
 
 @click.command("evaluate", short_help="Judge a benchmark and measure how far the judgment reaches.")
@@ -57,15 +58,18 @@ def command(
 
     Benchmarks: probe (generated worlds), long-rewardbench:PATH, rewardbench:PATH, rewardbench-2:PATH,
     judgebench:PATH, leval:PATH, and file:PATH for your own preference data. docs/cli.md tells every setting
-    that --set can change.
+    that --set can change. Processes that torchrun starts share the comparisons.
     """
     from longrm.evaluation.run import Evaluation, run
+    from longrm.evaluation.sharing import joined
 
     settings = resolve(
         Evaluation, config_file, assignments, {_KEYS.get(name, name): value for name, value in given.items()}
     )
-    with progress() as report:
-        summary = run(settings, out, progress=report)
+    with joined() as place, progress() as report:
+        summary = run(settings, out, place=place, progress=report if place.leads else silent)
+    if not place.leads:
+        return
     if as_json:
         print_json(summary)
     else:

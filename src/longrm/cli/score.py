@@ -7,6 +7,7 @@ import click
 from longrm.cli.options import resolve, set_option
 from longrm.cli.progress import progress
 from longrm.errors import DataError
+from longrm.runs.progress import silent
 
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
@@ -22,6 +23,8 @@ from longrm.errors import DataError
     show_default=True,
     help="What an unreadable row does.",
 )
+@click.option("--engine", type=click.Choice(["ray"]), help="Have workers of a Ray cluster score.")
+@click.option("--workers", type=int, help="How many Ray starts (default: one a GPU, else one a CPU).")
 @set_option("judge.max_tokens=64")
 def command(
     model: str,
@@ -30,18 +33,22 @@ def command(
     row_format: str | None,
     column: str | None,
     on_bad_row: str,
+    engine: str | None,
+    workers: int | None,
     assignments: tuple[str, ...],
 ) -> None:
     """Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
 
     The scores follow the row's own order: chosen, then rejected; or candidates as listed. A row that
-    the model could not answer has null scores, and its outcome says what happened. A killed run continues from
-    what OUT.partial holds.
+    the model could not answer has null scores, and its outcome says what happened. Processes that torchrun starts
+    share the rows. A killed run continues from what OUT.partial holds, whoever scores.
 
     \b
     longrm score --model runs/demo/training/long/model --data pairs.jsonl --out scored.jsonl
+    longrm score --engine ray --model MODEL --data pairs.jsonl --out scored.jsonl
     """
     from longrm.evaluation.scored_file import Scoring, score_file
+    from longrm.evaluation.sharing import joined
 
     given = {
         "model": model,
@@ -49,10 +56,14 @@ def command(
         "on_bad_row": on_bad_row,
         "format": row_format,
         "column": column,
+        "engine": engine,
+        "workers": workers,
     }
     settings = resolve(Scoring, None, assignments, given)
-    with progress() as report:
-        result = score_file(settings, out, progress=report)
+    with joined() as place, progress() as report:
+        result = score_file(settings, out, place=place, progress=report if place.leads else silent)
+    if result is None:
+        return
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
     click.echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
     if result.first_without:

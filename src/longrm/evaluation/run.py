@@ -11,8 +11,10 @@ from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.asking import Judging
 from longrm.evaluation.runner import evaluate
+from longrm.evaluation.sharing import claimed, refuse_endpoint
 from longrm.reward_models import Compress, Judge, RewardModel
 from longrm.runs.folder import RunFolder
+from longrm.runs.processes import Processes
 from longrm.runs.progress import Progress, silent
 
 CACHE = "completions.sqlite"
@@ -61,6 +63,7 @@ def run(
     *,
     bench: Benchmark | None = None,
     model: RewardModel | None = None,
+    place: Processes | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Evaluates a reward model on a benchmark into the folder `out`, continuing what is there.
@@ -70,25 +73,30 @@ def run(
         out: The run folder.
         bench: The benchmark, where the caller has loaded it already.
         model: The reward model, where the caller has it in memory; the settings hold its name.
+        place: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
 
     Returns:
         The summary; `summary.json` holds the same.
 
     Raises:
-        ConfigError: Neither a model nor recorded judgments are given, or both are.
+        ConfigError: Neither a model nor recorded judgments are given, or both are, or several processes would ask one
+            server.
     """
+    place = place or Processes()
     if (settings.model is None) == (settings.recorded is None):
         raise ConfigError(
             "an evaluation needs a model or recorded judgments: give either --model or --recorded"
         )
+    if place.count > 1:
+        refuse_endpoint(settings.model, "torchrun")
     if bench is None:
         bench = benchmarks.load(
             settings.bench, source=settings.source, probe=settings.probe, leval=settings.leval
         )
-    with RunFolder(out, "evaluation", settings) as folder:
+    with claimed(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or _model(settings, bench, out)
-        return evaluate(bench, judge, folder, judging=settings.judging, progress=progress)
+        return evaluate(bench, judge, folder, judging=settings.judging, place=place, progress=progress)
 
 
 def _model(settings: Evaluation, bench: Benchmark, out: Path) -> RewardModel:

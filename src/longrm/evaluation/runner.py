@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import Benchmark
-from longrm.errors import DataError
+from longrm.errors import DataError, RunError
 from longrm.evaluation.asking import Asker, Judging
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summary import summarize
 from longrm.reward_models import RewardModel
-from longrm.runs.folder import RunFolder, write_file
+from longrm.runs.folder import RunFolder, read_summary, write_file
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log, to_line
+from longrm.runs.parts import join_parts, part_of
+from longrm.runs.processes import Processes, check_seen
 from longrm.runs.progress import Progress, silent
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.types import Comparison, Outcome, message_text
@@ -21,6 +24,7 @@ from longrm.types import Comparison, Outcome, message_text
 # little enough that a killed run loses minutes at most.
 _BATCH_COMPARISONS = 64
 _BATCH_CHARACTERS = 400_000
+_LOGS: dict[str, type[Any]] = {JUDGMENTS: JudgmentRecord, GOLD: GoldRecord, EXAMPLES: ExampleRecord}
 
 
 def evaluate(
@@ -29,19 +33,22 @@ def evaluate(
     folder: RunFolder,
     *,
     judging: Judging,
+    place: Processes | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Judges the comparisons that the folder's log does not hold yet, and writes the summary.
 
     Batches are cut the same way whatever the log holds, and a batch that was half written is judged again
     whole, so that a resumed run ends with the bytes of an uninterrupted one. Gold is logged apart, so that
-    the judgments' bytes do not depend on it.
+    the judgments' bytes do not depend on it. Several processes judge a batch at a time each, and write what one
+    process would have written.
 
     Args:
         bench: Comparisons in an order that does not change between runs; ids are unique.
         model: Sees queries only: no gold, and the responses in a drawn order.
-        folder: An open run folder.
+        folder: A run folder, opened by the process that leads.
         judging: Seed, orders, votes and statistics.
+        place: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
 
     Returns:
@@ -50,7 +57,11 @@ def evaluate(
     Raises:
         DataError: No comparison at all, an id twice, or judgments given as responses.
     """
-    records = _judge_all(bench, model, folder, judging, progress)
+    place = place or Processes()
+    records = _judge_all(bench, model, folder, judging, place, progress)
+    if not place.leads:
+        place.wait()  # for the summary
+        return read_summary(folder.path)
     if bench.reading is not None:
         bench.reading.tell_skipped()
     summary = summarize(
@@ -70,46 +81,87 @@ def evaluate(
         summary["audit"] = bench.audit.as_dict()
     folder.write_summary(summary)
     write_results(summary, folder.path / "results.csv")
+    place.wait()
     return summary
 
 
 def _judge_all(
-    bench: Benchmark, model: RewardModel, folder: RunFolder, judging: Judging, progress: Progress
+    bench: Benchmark,
+    model: RewardModel,
+    folder: RunFolder,
+    judging: Judging,
+    place: Processes,
+    progress: Progress,
 ) -> list[JudgmentRecord]:
-    """All records in the order of the benchmark, their gold filled in."""
+    """All records in the order of the benchmark, their gold filled in; none for a process that does not lead."""
+    if place.leads:
+        _join(folder)
+    place.wait()  # for the claim, and what lay in parts
+    check_seen(folder.path)
+    ranks = _judge_share(bench, model, folder, judging, place, progress)
+    place.wait()
+    if not place.leads:
+        return []
+    _join(folder)
+    logged = list(Log(folder.path / JUDGMENTS, JudgmentRecord))
+    records = {record.id: record for record in logged}
+    _check_run(records, ranks, bench.name)
+    # What was tried again after an error, or judged by another process, goes to its place: one line a comparison.
+    for name, kind in _LOGS.items():
+        _put_in_order(folder.path / name, kind, ranks)
+    return [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
+
+
+def _judge_share(
+    bench: Benchmark,
+    model: RewardModel,
+    folder: RunFolder,
+    judging: Judging,
+    place: Processes,
+    progress: Progress,
+) -> dict[str, tuple[int, ...] | None]:
+    """Judges what this process takes of the comparisons; returns the gold ranks of all."""
     asker = Asker(model, judging)
     sampler = _Sampler(judging.examples)
     ranks: dict[str, tuple[int, ...] | None] = {}
+    answered = {r.id for r in Log(folder.path / JUDGMENTS, JudgmentRecord) if r.outcome is not Outcome.ERROR}
+    known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
+    kept = {record.id for record in Log(folder.path / EXAMPLES, ExampleRecord)}
     with (
-        Log(folder.path / JUDGMENTS, JudgmentRecord) as log,
-        Log(folder.path / GOLD, GoldRecord) as gold,
-        Log(folder.path / EXAMPLES, ExampleRecord) as shown,
+        Log(part_of(folder.path / JUDGMENTS, place.rank), JudgmentRecord) as log,
+        Log(part_of(folder.path / GOLD, place.rank), GoldRecord) as gold,
+        Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as shown,
     ):
-        logged = list(log)
-        records = {record.id: record for record in logged}
-        retried = len(records) < len(logged)
-        known = {record.id: record for record in gold}
-        kept = {record.id for record in shown}
-        for batch in _batches(bench.comparisons):
+        for piece, batch in enumerate(_batches(bench.comparisons)):
             golds = [_gold(comparison) for comparison in batch]
             _check(batch, golds, ranks, known)
             samples = [comparison for comparison in batch if sampler.takes(comparison)]
-            shown.append(*(_example(sample) for sample in samples if sample.id not in kept))
-            gold.append(*(one for one in golds if one.id not in known))
-            pending = {c.id for c in batch if c.id not in records or records[c.id].outcome is Outcome.ERROR}
-            if pending:
-                judged = [record for record in asker.records(batch) if record.id in pending]
-                retried |= any(record.id in records for record in judged)
-                log.append(*judged)
-                records |= {record.id: record for record in judged}
+            pending = {comparison.id for comparison in batch} - answered
+            mine = place.takes(piece)
+            if mine:
+                shown.append(*(_example(sample) for sample in samples if sample.id not in kept))
+                gold.append(*(one for one in golds if one.id not in known))
+            if mine and pending:
+                log.append(*(record for record in asker.records(batch) if record.id in pending))
             else:
                 asker.passes(batch)
-            progress(f"judging {bench.name}", len(ranks), bench.total or 0)
-    _check_run(records, ranks, bench.name)
-    if retried:  # every comparison keeps one line: the error that was tried again goes
-        lines = [to_line(records[name]) for name in ranks]
-        write_file(folder.path / JUDGMENTS, b"".join(lines))
-    return [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
+            done = len(answered) + place.add_done(len(pending) if mine else 0)
+            progress(f"judging {bench.name}", done, bench.total or 0)
+    return ranks
+
+
+def _join(folder: RunFolder) -> None:
+    for name, kind in _LOGS.items():
+        join_parts(folder.path / name, kind)
+
+
+def _put_in_order(path: Path, kind: type[Any], ids: Mapping[str, Any]) -> None:
+    """Rewrites a log that holds a comparison twice, or in another order than the benchmark's."""
+    logged = list(Log(path, kind))
+    last = {record.id: record for record in logged}
+    wanted = [name for name in ids if name in last]
+    if [record.id for record in logged] != wanted:
+        write_file(path, b"".join(to_line(last[name]) for name in wanted))
 
 
 def _gold(comparison: Comparison) -> GoldRecord:
@@ -149,6 +201,12 @@ def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, Any], be
         raise DataError(
             f"the run holds {len(stale)} judgments, such as '{min(stale)}', of comparisons that '{bench}' no longer "
             "has; the data has changed, so take another --out"
+        )
+    lost = ids.keys() - records.keys()
+    if lost:
+        raise RunError(
+            f"{len(lost)} judgments are not here, such as that of '{min(lost)}': a part of the log was lost, or this "
+            "process does not see it; the same command judges them again"
         )
     if all(record.outcome is Outcome.ERROR for record in records.values()):
         first = next(iter(records.values()))

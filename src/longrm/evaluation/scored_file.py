@@ -3,26 +3,31 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from longrm import reward_models
 from longrm.config import Config
-from longrm.data import Reading, Row, check_writable, read, write_rows
-from longrm.errors import DataError
-from longrm.reward_models import Judge, RewardModel
-from longrm.reward_models.trials import points
+from longrm.data import Reading, check_writable, read, write_rows
+from longrm.errors import ConfigError, DataError
+from longrm.evaluation.row_scores import RowScores, ScoreRecord, batches, score
+from longrm.evaluation.sharing import claimed, refuse_endpoint
+from longrm.reward_models import Judge
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
+from longrm.runs.parts import join_parts, part_of
+from longrm.runs.processes import Processes, check_seen
 from longrm.runs.progress import Progress, silent
-from longrm.types import Outcome, ask
+from longrm.types import Outcome
 
 _logger = logging.getLogger(__name__)
-# Rows between two writes to the log: a killed run loses no more.
-_ROWS_PER_BATCH = 16
+# Who scores may change when a run continues: the scores do not.
+_WHO = ("engine", "workers")
 
 
 class Scoring(Config):
@@ -36,6 +41,8 @@ class Scoring(Config):
         column: Where the scores are written, and with `_outcome` behind its name the outcome. By default
             "scores", or "model_scores" where the rows have a column of that name already.
         judge: How a model is asked; one that writes is slow where `judge.max_tokens` is large.
+        engine: "ray" has workers of a Ray cluster score; by default this process does, or those of torchrun.
+        workers: How many Ray starts; by default one a GPU, or one a CPU where there is no GPU.
     """
 
     model: str
@@ -44,96 +51,136 @@ class Scoring(Config):
     on_bad_row: Literal["stop", "skip"] = "stop"
     column: str | None = None
     judge: Judge = Judge()
+    engine: Literal["ray"] | None = None
+    workers: int | None = Field(None, ge=1)
+
+    @classmethod
+    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """All but who does the work."""
+        return {key: value for key, value in settings.items() if key not in _WHO}
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRecord:
-    """The scores of one row, in the row's own order of responses (`scores.jsonl`); none unless answered."""
-
-    number: int
-    outcome: Outcome
-    scores: tuple[float, ...] = ()
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scored:
     """What came of scoring a file.
 
     Attributes:
+        format: The rows' format.
         rows: Rows written.
         outcomes: How many rows had each outcome; only answered ones have scores.
         skipped: Rows that could not be read and were left out.
-        format: The rows' format.
         first_without: Number and reason of the first row without scores; empty if all have some.
     """
 
-    rows: int
-    outcomes: Mapping[str, int]
-    skipped: int
     format: str
-    first_without: str
+    rows: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0
+    first_without: str = ""
+
+    def count(self, record: ScoreRecord) -> None:
+        """Counts one more row."""
+        self.rows += 1
+        self.outcomes[str(record.outcome)] += 1
+        if record.outcome is not Outcome.ANSWERED and not self.first_without:
+            self.first_without = f"row {record.number}: {record.detail}"
 
 
-def score_file(settings: Scoring, out: Path, *, progress: Progress = silent) -> Scored:
+def score_file(
+    settings: Scoring, out: Path, *, place: Processes | None = None, progress: Progress = silent
+) -> Scored | None:
     """Writes the rows of a file with their scores, in one step at the end.
 
-    What is scored so far lies in `OUT.partial`, so that a killed run continues.
+    What is scored so far lies in `OUT.partial`, so that a killed run continues: with this engine or another, as one
+    process or as several.
 
     Args:
         settings: Which model, which data.
         out: The JSONL or Parquet file to write.
+        place: This process among those that share the rows; alone by default.
         progress: Called after every batch; the total is not known.
 
+    Returns:
+        What came of it; None for a process that does not write the file.
+
     Raises:
+        ConfigError: An engine or a model that cannot be shared out so.
         DataError: A row that cannot be read, or that has a column of the scores' name already.
     """
+    place = place or Processes()
+    _check_who(settings, place)
     if out.resolve() == Path(settings.data).resolve():
         raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
     check_writable(out)
     reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
-    with RunFolder(partial, "scoring", settings) as folder:
-        model = reward_models.load(settings.model, judge=settings.judge)
-        with Log(folder.path / "scores.jsonl", ScoreRecord) as log:
-            done = {record.number: record for record in log}
-            for batch in _batches(reading):
-                if any(row.number not in done for row in batch):
-                    fresh = [record for record in _score(batch, model) if record.number not in done]
-                    log.append(*fresh)
-                    done |= {record.number: record for record in fresh}
-                progress("scoring", len(done), 0)
-        outcomes = Counter(str(record.outcome) for record in done.values())
-        without = [record for record in done.values() if record.outcome is not Outcome.ANSWERED]
-        reason = f"row {without[0].number}: {without[0].detail}" if without else ""
-        result = Scored(len(done), outcomes, reading.skipped.count, reading.format, reason)
+    with claimed(RunFolder(partial, "scoring", settings), place) as folder:
+        path = folder.path / "scores.jsonl"
+        _score_rows(settings, reading, path, place, progress)
+        if not place.leads:
+            return None
+        join_parts(path, ScoreRecord)
+        result = Scored(reading.format)
+        write_rows(out, _rows(reading, RowScores(path), column, result))
+        result.skipped = reading.skipped.count
         reading.tell_skipped()
-        write_rows(out, _rows(reading, done, column))
     shutil.rmtree(partial)
     return result
 
 
-def _batches(reading: Reading) -> Iterator[list[Row]]:
-    rows = iter(reading)
-    while batch := list(islice(rows, _ROWS_PER_BATCH)):
-        yield batch
+def _check_who(settings: Scoring, place: Processes) -> None:
+    if settings.workers is not None and settings.engine != "ray":
+        raise ConfigError(
+            "--workers is of --engine ray; without it: torchrun --nproc-per-node N -m longrm score"
+        )
+    if settings.engine and place.count > 1:
+        raise ConfigError("--engine ray starts workers of its own; leave torchrun away")
+    if settings.engine or place.count > 1:
+        refuse_endpoint(settings.model, "--engine ray" if settings.engine else "torchrun")
 
 
-def _score(batch: list[Row], model: RewardModel) -> list[ScoreRecord]:
-    """Asks about every row, in several orders where the model sees the order."""
-    queries = [ask(row.comparison, range(len(row.comparison.responses))) for row in batch]
-    return [
-        ScoreRecord(row.number, whole.outcome, points(whole), whole.detail)
-        for row, whole in zip(batch, model.judge_in_all_orders(queries), strict=True)
-    ]
+def _score_rows(
+    settings: Scoring, reading: Reading, path: Path, place: Processes, progress: Progress
+) -> None:
+    """Has every row scored that the log does not hold."""
+    if place.leads:
+        join_parts(path, ScoreRecord)
+    place.wait()  # for the claim, and what lay in parts
+    check_seen(path.parent)
+    done = RowScores(path)
+    before = len(done)
+    if settings.engine == "ray":
+        from longrm.evaluation.ray_engine import scored_by_ray
+
+        fresh = scored_by_ray(settings.model, settings.judge, settings.workers, reading, done)
+    else:
+        fresh = _scored_here(settings, reading, done, place)
+    with closing(fresh), Log(part_of(path, place.rank), ScoreRecord) as log:
+        for records in fresh:
+            log.append(*records)
+            progress("scoring", before + place.add_done(len(records)), 0)
+    place.wait()
+    if place.leads:
+        progress("scoring", before + place.add_done(0), before + place.add_done(0))
 
 
-def _rows(reading: Reading, records: dict[int, ScoreRecord], column: str) -> Iterator[dict[str, Any]]:
-    for row in reading:
-        record = records[row.number]
-        scores = list(record.scores) if record.outcome is Outcome.ANSWERED else None
-        yield {**row.source, column: scores, f"{column}_outcome": str(record.outcome)}
+def _scored_here(
+    settings: Scoring, reading: Reading, done: RowScores, place: Processes
+) -> Generator[list[ScoreRecord]]:
+    model = reward_models.load(settings.model, judge=settings.judge)
+    for piece, batch in enumerate(batches(reading)):
+        if not place.takes(piece):
+            continue
+        fresh = {number for number in batch.numbers if number not in done}
+        yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
+
+
+def _rows(reading: Reading, scores: RowScores, column: str, result: Scored) -> Iterator[dict[str, Any]]:
+    for row, record in scores.of(reading):
+        result.count(record)
+        values = list(record.scores) if record.outcome is Outcome.ANSWERED else None
+        yield {**row.source, column: values, f"{column}_outcome": str(record.outcome)}
 
 
 def _free_column(reading: Reading, wanted: str | None) -> str:

@@ -2,15 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from longrm.runs.logs import Log
+from longrm.runs.parts import parts_of
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Message, Response
 
 JUDGMENTS, GOLD, EXAMPLES = "judgments.jsonl", "gold.jsonl", "examples.jsonl"
+_Record = TypeVar("_Record")
 
 
 def read_judgments(folder: Path) -> list[JudgmentRecord]:
@@ -19,10 +22,16 @@ def read_judgments(folder: Path) -> list[JudgmentRecord]:
     Raises:
         RunError: A line of a log is damaged.
     """
-    ranks = {gold.id: gold.ranks for gold in Log(folder / GOLD, GoldRecord)}
+    ranks = {gold.id: gold.ranks for gold in _all(folder / GOLD, GoldRecord)}
     # A comparison that was judged again, after an error, has its last record.
-    records = {record.id: record for record in Log(folder / JUDGMENTS, JudgmentRecord)}
+    records = {record.id: record for record in _all(folder / JUDGMENTS, JudgmentRecord)}
     return [replace(record, ranks=ranks.get(name)) for name, record in records.items()]
+
+
+def _all(path: Path, record_type: type[_Record]) -> Iterator[_Record]:
+    """The records of a log, and of the parts that processes at work, or killed, have beside it."""
+    for part in (path, *parts_of(path)):
+        yield from Log(part, record_type)
 
 
 def text_digest(prompt: Sequence[Message], responses: Sequence[Response]) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -33,20 +33,37 @@ class Log(Generic[Record]):
         Raises:
             RunError: A complete line is not a record of this log's type.
         """
+        return (record for _, record in self.placed())
+
+    def placed(self) -> Iterator[tuple[int, Record]]:
+        """Reads the complete records, each with the place in the file at which `at` finds it again.
+
+        Raises:
+            RunError: As iteration does.
+        """
         if not self.path.exists():
             return
+        place = 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    yield self._adapter.validate_json(line)
+                    yield place, self._adapter.validate_json(line)
                 except ValidationError as error:
                     fault = error.errors()[0]
                     raise RunError(
                         f"{self.path}, line {number} is damaged ({fault['msg']}); "
                         "remove that line and the ones below it to redo them"
                     ) from None
+                place += len(line)
+
+    def at(self, places: Iterable[int]) -> Iterator[Record]:
+        """Reads the records at some places."""
+        with self.path.open("rb") as file:
+            for place in places:
+                file.seek(place)
+                yield self._adapter.validate_json(file.readline())
 
     def __enter__(self) -> Self:
         self._cut_half_line()

@@ -1,0 +1,229 @@
+"""Scores rows by the workers of a Ray cluster: Ray Data streams batches to actors, each of which holds the model.
+
+The cluster is the one that RAY_ADDRESS names, or one on this machine that lives as long as the scoring. A worker that
+is lost is started anew, and what it was at is scored again.
+"""
+
+import logging
+import os
+import pickle
+import secrets
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from longrm import reward_models
+from longrm.data import Reading
+from longrm.errors import ConfigError, LongRMError, RunError
+from longrm.evaluation.row_scores import Batch, RowScores, ScoreRecord, batches, score
+from longrm.reward_models import Judge
+
+# Batches travel to a worker together until they have so many bytes, some 16,000 tokens of text: Ray takes some 30 ms
+# for a block, and a killed run loses one for each worker.
+_BLOCK_BYTES = 1 << 16
+# What waits for a worker lies in the object store: reading runs ahead no further.
+_STORE_BYTES = 1 << 29
+# A block that has taken so many workers with it is at fault itself.
+_TRIES = 4
+
+
+def scored_by_ray(
+    model: str, judge: Judge, workers: int | None, reading: Reading, done: RowScores
+) -> Generator[list[ScoreRecord]]:
+    """Scores every row that the log does not hold.
+
+    Args:
+        model: Its name; each worker loads it.
+        judge: How it is asked.
+        workers: How many there are; by default one a GPU, or one a CPU where there is no GPU.
+        reading: The rows, which a process on this machine reads.
+        done: What has been scored already.
+
+    Returns:
+        Records in any order.
+
+    Raises:
+        ConfigError: Ray is not installed, or this machine has too few GPUs.
+        RunError: Workers were lost again and again.
+    """
+    with _cluster(workers) as gpus:
+        import ray
+
+        if model.removeprefix("compress:").startswith(("baseline:", "simulated:")):
+            gpus = 0  # which these do not use
+        if workers is not None and gpus and workers > gpus and not _elsewhere():
+            raise ConfigError(
+                f"--workers {workers}: this machine has {gpus} GPUs, and every worker takes one"
+            )
+        size = workers or gpus or int(ray.cluster_resources()["CPU"])
+        try:
+            for row in _pipeline(model, judge, size, bool(gpus), reading, done).iter_rows():
+                records = pickle.loads(row["records"])
+                if isinstance(records, LongRMError):
+                    raise records
+                yield [record for record in records if record.number not in done]
+        except ray.exceptions.RayError as error:
+            raise _told(error) from None
+
+
+def _pipeline(model: str, judge: Judge, size: int, gpu: bool, reading: Reading, done: RowScores) -> Any:
+    """The rows of the scoring: one for every block of batches, with their records."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.target_max_block_size = _BLOCK_BYTES
+    context.enable_progress_bars = False
+    home = os.getcwd()
+    read = ray.data.from_items([0]).map_batches(
+        _read,
+        fn_kwargs={"reading": reading, "scored": done.flags(), "home": home},
+        num_cpus=0,  # the workers may hold all there are
+        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
+    )
+    starts = ray.remote(num_cpus=0)(_Starts).remote()
+    return read.map_batches(
+        _Worker,
+        fn_constructor_args=(model, judge, home, starts),
+        batch_size=None,
+        compute=ray.data.ActorPoolStrategy(size=size),
+        num_cpus=1,
+        num_gpus=1 if gpu else 0,
+    )
+
+
+def _read(_: Mapping[str, Any], *, reading: Reading, scored: bytes, home: str) -> Iterator[dict[str, Any]]:
+    """Streams the batches that hold a row without scores."""
+    _go(home)
+    try:
+        for batch in batches(reading):
+            if not all(number < len(scored) and scored[number] for number in batch.numbers):
+                yield {"batch": [pickle.dumps(batch)]}
+    except LongRMError as error:  # raised, it would arrive as a text of Ray's
+        yield {"batch": [pickle.dumps(error)]}
+
+
+# What travels between the processes of one run is pickled, as Ray does with all it sends; no file is read so.
+
+
+class _Starts:
+    """Counts how often work was begun on a block; one that takes its workers with it would be begun for ever."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def add(self, first_row: int) -> int:
+        """Counts one more beginning; returns how many there were."""
+        self._counts[first_row] += 1
+        return self._counts[first_row]
+
+
+class _Worker:
+    """Holds the model; it is loaded with the first block, so that its error is handed on."""
+
+    def __init__(self, model: str, judge: Judge, home: str, starts: Any) -> None:
+        _go(home)
+        self._model = model
+        self._judge = judge
+        self._starts = starts
+        self._loaded: reward_models.RewardModel | None = None
+
+    def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
+        """Scores the batches of a block; an error of ours is handed on as a result."""
+        try:
+            return {"records": [pickle.dumps(self._score([pickle.loads(one) for one in block["batch"]]))]}
+        except LongRMError as error:
+            return {"records": [pickle.dumps(error)]}
+
+    def _score(self, some: list[Batch | LongRMError]) -> list[ScoreRecord]:
+        for one in some:
+            if isinstance(one, LongRMError):
+                raise one
+        return self._scored([one for one in some if isinstance(one, Batch)])
+
+    def _scored(self, some: list[Batch]) -> list[ScoreRecord]:
+        self._begin(some[0].numbers[0], some[-1].numbers[-1])
+        self._loaded = self._loaded or reward_models.load(self._model, judge=self._judge)
+        return [record for batch in some for record in score(batch, self._loaded)]
+
+    def _begin(self, first: int, last: int) -> None:
+        import ray
+
+        if ray.get(self._starts.add.remote(first)) > _TRIES:
+            raise RunError(
+                f"{_TRIES} workers of Ray were killed while they scored rows {first} to {last}, perhaps for want of "
+                "memory; look at these rows, or give a worker more"
+            )
+
+
+def _go(home: str) -> None:
+    """Makes relative paths mean what they mean where the command was given, on machines that have the place."""
+    if Path(home).is_dir():
+        os.chdir(home)
+
+
+@contextmanager
+def _cluster(workers: int | None) -> Iterator[int]:
+    """Joins the cluster, or starts one on this machine with room for the workers; tells how many GPUs it has."""
+    if not _elsewhere():
+        _keep_to_this_machine()
+    try:
+        import ray.data
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise ConfigError(
+            f"--engine ray needs the package '{missing}'; install it with: pip install 'longrm[ray]'"
+        ) from None
+    warnings.filterwarnings("ignore", module=r"ray\.")  # of one block that is read: it becomes many
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    _init(workers)
+    try:
+        with redirect_stdout(sys.stderr):  # where Ray tells of the workers that it lost
+            yield int(ray.cluster_resources().get("GPU", 0))
+    finally:
+        ray.shutdown()
+
+
+def _init(workers: int | None) -> None:
+    """Connects to the cluster of RAY_ADDRESS, or starts one.
+
+    Raises:
+        RunError: There is none at that address, or none can be started.
+    """
+    import ray
+
+    told: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if not _elsewhere():
+        cpus = None if workers is None else max(workers, os.cpu_count() or 1)
+        # "local": by default Ray joins what `ray start` has left running on this machine.
+        told |= {"address": "local", "num_cpus": cpus, "object_store_memory": _STORE_BYTES}
+        told["include_dashboard"] = False
+    try:
+        ray.init(**told)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}" if _elsewhere() else "on this machine"
+        raise RunError(f"there is no Ray cluster {where}: {str(error).strip().splitlines()[0]}") from None
+
+
+def _elsewhere() -> bool:
+    return bool(os.environ.get("RAY_ADDRESS"))
+
+
+def _keep_to_this_machine() -> None:
+    """Has a cluster of our own listen on the loopback only, to those who know its token, and report to nobody."""
+    os.environ.update(
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # which is how Ray is told to take 127.0.0.1 for its address
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN=secrets.token_hex(32),
+        RAY_USAGE_STATS_ENABLED="0",
+    )
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its errors come as exceptions too
+
+
+def _told(error: Exception) -> RunError:
+    """What befell the workers, as one line."""
+    last = str(error).strip().splitlines()[-1]
+    return RunError(f"the workers of Ray failed: {last}; what was scored is kept, the same command continues")

@@ -1,0 +1,97 @@
+"""The scores of a file's rows: how they are asked for, and the log in which they lie by row."""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, tee
+from pathlib import Path
+
+from longrm.data import Row
+from longrm.errors import DataError
+from longrm.reward_models import RewardModel
+from longrm.reward_models.trials import points
+from longrm.runs.logs import Log
+from longrm.types import Outcome, Query, ask
+
+# Rows between two writes to the log: a killed run loses no more.
+_ROWS_PER_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRecord:
+    """The scores of one row, in the row's own order of responses (`scores.jsonl`); none unless answered."""
+
+    number: int
+    outcome: Outcome
+    scores: tuple[float, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows that are scored together, whoever does it: how a model's numbers are rounded may depend on them.
+
+    Attributes:
+        numbers: Of the rows.
+        queries: One a row.
+    """
+
+    numbers: tuple[int, ...]
+    queries: tuple[Query, ...]
+
+
+def batches(rows: Iterable[Row]) -> Iterator[Batch]:
+    """Cuts rows into batches, the same way whatever has been scored already."""
+    stream = iter(rows)
+    while some := list(islice(stream, _ROWS_PER_BATCH)):
+        queries = [ask(row.comparison, range(len(row.comparison.responses))) for row in some]
+        yield Batch(tuple(row.number for row in some), tuple(queries))
+
+
+def score(batch: Batch, model: RewardModel) -> list[ScoreRecord]:
+    """Asks about every row, in several orders where the model sees the order."""
+    return [
+        ScoreRecord(number, whole.outcome, points(whole), whole.detail)
+        for number, whole in zip(batch.numbers, model.judge_in_all_orders(batch.queries), strict=True)
+    ]
+
+
+class RowScores:
+    """A log of scores by row number. They stay on disk: a row takes eight bytes of memory.
+
+    Raises:
+        RunError: A line of the log is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._log = Log(path, ScoreRecord)
+        self._places = array("q")
+        for place, record in self._log.placed():
+            self._places.extend([-1] * (record.number + 1 - len(self._places)))
+            self._places[record.number] = place  # the last record of a row counts
+
+    def __len__(self) -> int:
+        return sum(place >= 0 for place in self._places)
+
+    def __contains__(self, number: int) -> bool:
+        return number < len(self._places) and self._places[number] >= 0
+
+    def flags(self) -> bytes:
+        """For every row number from 0 whether it has scores: 1 or 0."""
+        return bytes(place >= 0 for place in self._places)
+
+    def of(self, rows: Iterable[Row]) -> Iterator[tuple[Row, ScoreRecord]]:
+        """The rows with their records.
+
+        Raises:
+            DataError: A row has none.
+        """
+        mine, theirs = tee(rows)
+        return zip(mine, self._log.at(map(self._place, theirs)), strict=True)
+
+    def _place(self, row: Row) -> int:
+        if row.number not in self:
+            raise DataError(
+                f"{row.place}: has not been scored, for the data has changed meanwhile; run the same command again"
+            )
+        return self._places[row.number]

@@ -1,0 +1,187 @@
+"""Scoring by a real Ray cluster on this machine, and what is said without Ray."""
+
+import importlib.util
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from longrm.data import Row, write
+from longrm.errors import ConfigError, RunError
+from longrm.evaluation import ray_engine
+from longrm.evaluation.ray_engine import _Starts, _Worker
+from longrm.evaluation.row_scores import batches
+from longrm.evaluation.scored_file import Scoring, score_file
+from longrm.modeling.loading import ModelShape, new_scorer, save
+from longrm.reward_models import Judge
+from longrm.worlds import Plan, generate, words
+
+ROWS = 2000  # some blocks for each worker
+SHAPE = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
+with_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
+
+
+@pytest.fixture
+def scoring(tmp_path):
+    """Settings of a model whose numbers show how rows were batched, on generated rows."""
+    write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), ROWS, words()))
+    save(new_scorer(SHAPE, words(), seed=0), tmp_path / "model")
+    return Scoring(model=str(tmp_path / "model"), data=str(tmp_path / "data.jsonl"))
+
+
+def start(scoring, out, *more):
+    command = ("score", "--model", scoring.model, "--data", scoring.data, "--out", out, *more)
+    return subprocess.Popen(
+        [sys.executable, "-m", "longrm", *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "100"},
+    )
+
+
+def logged(out):
+    log = out.with_name(out.name + ".partial") / "scores.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def wait_for(process, out, rows):
+    """Waits until so many rows are in the log of a scoring that is at work."""
+    while logged(out) < rows:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)  # another process is waited for
+
+
+def workers_of(process):
+    below = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in below if any("MapWorker" in part for part in child.cmdline())]
+
+
+@pytest.mark.full
+@with_ray
+def test_a_worker_is_killed_in_the_middle_and_the_file_is_that_of_one_process(tmp_path, scoring):
+    one, out = tmp_path / "one.jsonl", tmp_path / "ray.jsonl"
+    score_file(scoring, one)
+    assert len({json.loads(line)["scores"][0] for line in one.read_text().splitlines()}) > ROWS / 2, (
+        "scores tell rows apart"
+    )
+    process = start(scoring, out, "--engine", "ray", "--workers", 2)
+    try:
+        wait_for(process, out, ROWS // 3)
+        first, *others = workers_of(process)
+        assert len(others) == 1
+        first.kill()
+        told, errors = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert f"Wrote {ROWS} rows" in told
+    assert out.read_bytes() == one.read_bytes()
+
+
+@pytest.mark.full
+@with_ray
+def test_what_ray_began_is_continued_without_it_and_the_reverse(tmp_path, scoring):
+    one, out = tmp_path / "one.jsonl", tmp_path / "mixed.jsonl"
+    score_file(scoring, one)
+    for engine in (("--engine", "ray", "--workers", 1), ()):
+        process, before = start(scoring, out, *engine), logged(out)
+        wait_for(process, out, before + 1)
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate()
+        assert before < logged(out) < ROWS
+        _, alive = psutil.wait_procs(below, timeout=200)  # its agents look for it now and then
+        assert not alive, "Ray ends with the run"
+    process = start(scoring, out, "--engine", "ray", "--workers", 1)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert out.read_bytes() == one.read_bytes()
+
+
+@pytest.mark.full
+@with_ray
+def test_an_error_of_a_worker_is_one_line(tmp_path, scoring):
+    broken = scoring.model_copy(update={"model": str(tmp_path / "none")})
+    told, errors = start(broken, tmp_path / "x.jsonl", "--engine", "ray", "--workers", 1).communicate()
+    assert not told
+    assert errors.splitlines()[-1].startswith("longrm: error:")
+    assert "none" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+@pytest.mark.full
+@with_ray
+def test_a_cluster_that_others_have_started_here_is_left_alone(tmp_path, scoring, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # sockets have short names
+        (Path(short) / "ray").mkdir()
+        (Path(short) / "ray/ray_current_cluster").write_text("127.0.0.1:1")  # as `ray start` leaves it
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        baseline = scoring.model_copy(update={"model": "baseline:longest"})
+        process = start(baseline, tmp_path / "ray.jsonl", "--engine", "ray", "--workers", 1)
+        told, errors = process.communicate(timeout=300)
+    assert f"Wrote {ROWS} rows" in told, errors
+
+
+@with_ray
+@pytest.mark.parametrize(
+    ("address", "error", "said"),
+    [
+        ("", ValueError("a bad\nvalue"), "no Ray cluster on this machine: a bad"),
+        ("10.0.0.9:1", ConnectionError("nobody"), "no Ray cluster at RAY_ADDRESS = 10.0.0.9:1: nobody"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch, address, error, said):
+    import ray
+
+    def init(**_):
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(RunError, match=said):
+        ray_engine._init(1)
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
+    for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "")  # so that what is set is taken back
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")
+    monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), 4, words()))
+    scoring = Scoring(model="baseline:longest", data=str(tmp_path / "data.jsonl"), engine="ray")
+    with pytest.raises(
+        ConfigError, match=r"needs the package 'ray'; install it with: pip install 'longrm\[ray\]'"
+    ):
+        score_file(scoring, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl.partial").exists()
+
+
+def test_rows_that_kill_their_workers_are_named_in_the_end(monkeypatch):
+    class Actor:
+        """An actor that answers in this process."""
+
+        def __init__(self):
+            starts = _Starts()
+            self.add = SimpleNamespace(remote=starts.add)
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
+    row = Row(7, "", {}, next(iter(generate(Plan("records", 64), 1, words()))))
+    block = {"batch": [pickle.dumps(batch) for batch in batches([row])]}
+    worker = _Worker("baseline:longest", Judge(), str(Path.cwd()), Actor())
+    for _ in range(4):
+        (packed,) = worker(block)["records"]
+        assert [record.number for record in pickle.loads(packed)] == [7]
+    (packed,) = worker(block)["records"]
+    error = pickle.loads(packed)
+    assert isinstance(error, RunError)
+    assert "4 workers of Ray were killed while they scored rows 7 to 7" in str(error)

@@ -28,13 +28,14 @@ def recipe(name):
 
 @pytest.fixture
 def user_folder(tmp_path, monkeypatch):
-    """A folder with what the README assumes: the demo's model, and preference data."""
+    """A folder with what the README assumes: the demo's model, preference data, and the recipes."""
     save(
         new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words(), seed=0),
         tmp_path / "runs/demo/training/long/model",
     )
     write(tmp_path / "pairs.jsonl", generate(Plan("records", 64), 6, words()))
     (tmp_path / "stage1.toml").write_text(recipe("stage1.toml"))
+    (tmp_path / "recipes").symlink_to(Path(__file__).parents[1] / "recipes")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -50,7 +51,7 @@ def test_the_python_example_prints_two_scores(user_folder, capsys):
 def test_the_commands_work(user_folder):
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("longrm ")]
     assert {line.split()[1] for line in lines} == {
-        "score", "evaluate", "report", "world", "train", "synthesize", "audit",
+        "score", "evaluate", "report", "world", "train", "synthesize", "audit", "plan",
     }  # fmt: skip
     small = ["--set", "probe.cells=[{lengths=[64, 128], groups=4, per_group=2}]"]
     for line in lines:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,14 +26,16 @@ from longrm.reward_models import Judge
 from longrm.worlds import Plan, generate, words
 
 ROWS = 2000  # some blocks for each worker
+MANY = 10_000
 SHAPE = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
 with_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray")
 
 
 @pytest.fixture
-def scoring(tmp_path):
+def scoring(tmp_path, request):
     """Settings of a model whose numbers show how rows were batched, on generated rows."""
-    write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), ROWS, words()))
+    rows = getattr(request, "param", ROWS)
+    write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), rows, words()))
     save(new_scorer(SHAPE, words(), seed=0), tmp_path / "model")
     return Scoring(model=str(tmp_path / "model"), data=str(tmp_path / "data.jsonl"))
 
@@ -66,24 +69,26 @@ def workers_of(process):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scoring", [MANY], indirect=True)
 @with_ray
 def test_a_worker_is_killed_in_the_middle_and_the_file_is_that_of_one_process(tmp_path, scoring):
     one, out = tmp_path / "one.jsonl", tmp_path / "ray.jsonl"
     score_file(scoring, one)
-    assert len({json.loads(line)["scores"][0] for line in one.read_text().splitlines()}) > ROWS / 2, (
+    assert len({json.loads(line)["scores"][0] for line in one.read_text().splitlines()}) > MANY / 2, (
         "scores tell rows apart"
     )
     process = start(scoring, out, "--engine", "ray", "--workers", 2)
     try:
-        wait_for(process, out, ROWS // 3)
+        wait_for(process, out, MANY // 2)
         first, *others = workers_of(process)
         assert len(others) == 1
         first.kill()
-        told, errors = process.communicate(timeout=300)
+        told, errors = process.communicate(timeout=1500)
     finally:
         process.kill()
     assert process.returncode == 0, errors
-    assert f"Wrote {ROWS} rows" in told
+    assert f"Wrote {MANY} rows" in told
     assert out.read_bytes() == one.read_bytes()
 
 
@@ -136,7 +141,7 @@ def test_a_cluster_that_others_have_started_here_is_left_alone(tmp_path, scoring
     ("address", "error", "said"),
     [
         ("", ValueError("a bad\nvalue"), "no Ray cluster on this machine: a bad"),
-        ("10.0.0.9:1", ConnectionError("nobody"), "no Ray cluster at RAY_ADDRESS = 10.0.0.9:1: nobody"),
+        ("auto", ConnectionError("nobody"), "no Ray cluster at RAY_ADDRESS = auto: nobody"),
     ],
 )
 def test_a_cluster_that_is_not_there_is_one_line(monkeypatch, address, error, said):
@@ -149,6 +154,25 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch, address, error, sa
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(RunError, match=said):
         ray_engine._init(1)
+
+
+@with_ray
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_at_which_nobody_listens_is_said_at_once(monkeypatch, scheme):
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"{scheme}127.0.0.1:{bound.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(RunError, match=f"RAY_ADDRESS = {address}: Connection refused; start one there"):
+            ray_engine._init(1)
+
+
+@with_ray
+def test_more_workers_than_processors_are_refused(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with pytest.raises(ConfigError, match="--workers 3: this machine has 2 CPUs, and every worker takes one"):
+        ray_engine._init(3)
 
 
 def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):

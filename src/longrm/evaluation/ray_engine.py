@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import secrets
+import socket
 import sys
 import warnings
 from collections import Counter
@@ -27,6 +28,8 @@ from longrm.reward_models import Judge
 _BLOCK_BYTES = 1 << 16
 # What waits for a worker lies in the object store: reading runs ahead no further.
 _STORE_BYTES = 1 << 29
+# Seconds in which the head of a cluster answers.
+_PATIENCE = 10.0
 # A block that has taken so many workers with it is at fault itself.
 _TRIES = 4
 
@@ -196,8 +199,14 @@ def _init(workers: int | None) -> None:
     import ray
 
     told: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if not _elsewhere():
-        cpus = None if workers is None else max(workers, os.cpu_count() or 1)
+    if _elsewhere():
+        _check_reachable(os.environ["RAY_ADDRESS"])
+    else:
+        cpus = os.cpu_count() or 1
+        if workers is not None and workers > cpus:
+            raise ConfigError(
+                f"--workers {workers}: this machine has {cpus} CPUs, and every worker takes one"
+            )
         # "local": by default Ray joins what `ray start` has left running on this machine.
         told |= {"address": "local", "num_cpus": cpus, "object_store_memory": _STORE_BYTES}
         told["include_dashboard"] = False
@@ -206,6 +215,20 @@ def _init(workers: int | None) -> None:
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}" if _elsewhere() else "on this machine"
         raise RunError(f"there is no Ray cluster {where}: {str(error).strip().splitlines()[0]}") from None
+
+
+def _check_reachable(address: str) -> None:
+    """Refuses the address of a machine at which nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if not port.isdigit():
+        return  # "auto" and the like
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise RunError(
+            f"there is no Ray cluster at RAY_ADDRESS = {address}: {error.strerror or error}; start one there, "
+            "or unset it to use this machine alone"
+        ) from None
 
 
 def _elsewhere() -> bool:

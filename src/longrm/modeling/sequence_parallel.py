@@ -40,8 +40,8 @@ def share_sequences(model: Any, group: Group) -> None:
     if heads % members:
         *others, most = [str(n) for n in range(1, heads + 1) if heads % n == 0]
         raise ConfigError(
-            f"parallel.sequence = {members}: each of these processes computes the attention of as many heads as the "
-            f"others, and the model has {heads}; take {', '.join(others) + ' or ' if others else ''}{most}"
+            f"parallel.sequence = {members} does not divide the model's {heads} attention heads, which "
+            f"the processes share out; take {', '.join(others) + ' or ' if others else ''}{most}"
         )
     setattr(model, _GROUP, group)
 

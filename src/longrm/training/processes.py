@@ -105,7 +105,7 @@ def processes(settings: Parallel) -> Iterator[Processes]:
     count, size = launched(), settings.sequence
     if count % size:
         raise ConfigError(
-            f"parallel.sequence = {size} does not divide the {count} processes that are there: "
+            f"parallel.sequence = {size} does not divide the number of processes, {count}: "
             f"torchrun --nproc-per-node {size * max(1, round(count / size))} -m longrm train ..."
         )
     if count == 1 and not settings.zero:

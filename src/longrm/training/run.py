@@ -1,5 +1,6 @@
 """A training as a user asks for it: a recipe in, a run folder with the model out."""
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +37,11 @@ from longrm.training.reference import reference_logprobs
 from longrm.training.sft import SFT, SFTTraining
 from longrm.training.start import Kind, start_of
 from longrm.training.trainer import train
-from longrm.training.zero import whole
+from longrm.training.zero import hush_engine, whole
 
 __all__ = ["MODEL", "RECIPES", "Evaluator", "Recipe", "run"]
+
+_logger = logging.getLogger(__name__)
 
 Recipe = SFTTraining | PreferenceTraining | BradleyTerryTraining
 
@@ -81,6 +84,7 @@ def run(
         DataError: The data cannot be read.
         TrainingError: A NaN, a stalled loss, or memory that ran out.
     """
+    hush_engine()
     _check_trackers(recipe.report_to)
     check_optimizer(recipe.optimizer)
     recipe.check_devices(launched())
@@ -92,6 +96,8 @@ def run(
             if logged_steps(out) == summary["steps"]:
                 return summary
         place.wait()  # until all have looked: the first is about to write
+        if place.count > 1 or recipe.parallel.zero:
+            _logger.info(recipe.parallel.told(place.count))
         kind: Kind = "scorer" if isinstance(recipe, BradleyTerryTraining) else "language_model"
         return_freed_memory()
         trainee = start_of(recipe, kind)

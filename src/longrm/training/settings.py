@@ -199,6 +199,14 @@ class Parallel(Config):
             raise ValueError('parallel.offload = "parameters" needs parallel.zero = 3, which cuts them')
         return self
 
+    def told(self, processes: int) -> str:
+        """In words, for the first line of a run."""
+        shared = (
+            f"{self.sequence} share every sequence" if self.sequence > 1 else "each reads rows of its own"
+        )
+        cut = f", ZeRO stage {self.zero}, offload {self.offload}" if self.zero else ""
+        return f"processes: {processes}, {shared}{cut}"
+
 
 class CheckpointSettings(Config):
     """When the state of training is saved.

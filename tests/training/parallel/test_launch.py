@@ -98,9 +98,9 @@ def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, reci
         ("parallel.sequnce=2", "error: unknown key 'parallel.sequnce'"),
         (
             "parallel.sequence=4",
-            "error: parallel.sequence = 4 does not divide the 2 processes that are there",
+            "error: parallel.sequence = 4 does not divide the number of processes, 2",
         ),
-        ("model.new.heads=1", "error: parallel.sequence = 2: each of these processes computes the attention"),
+        ("model.new.heads=1", "error: parallel.sequence = 2 does not divide the model's 1 attention heads"),
         (
             "parallel.sequence=1 parallel.zero=3 memory.tiled_mlp=true",
             "error: memory.tiled_mlp with parallel.zero = 3 needs devices that share every sequence",
@@ -129,7 +129,7 @@ def test_what_the_first_process_alone_finds_wrong_is_said(torchrun, recipe, tmp_
 def test_processes_that_cannot_be_laid_out_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with (
-        pytest.raises(ConfigError, match="sequence = 2 does not divide the 3 processes"),
+        pytest.raises(ConfigError, match="sequence = 2 does not divide the number of processes, 3"),
         processes(Parallel(sequence=2)),
     ):
         pass

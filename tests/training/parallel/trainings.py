@@ -23,8 +23,7 @@ import torch.distributed as dist
 from longrm.cli.evaluating import evaluator_of
 from longrm.modeling import attention
 from longrm.runs.progress import silent
-from longrm.training import processes, zero
-from longrm.training.batches import Share
+from longrm.training import batches, zero
 from longrm.training.processes import Processes
 from longrm.training.run import RECIPES, run
 
@@ -36,11 +35,17 @@ def no_exchange(query: Any, key: Any, value: Any, tokens: int, group: Any) -> An
     return again(query, q_heads), again(key, kv_heads), again(value, kv_heads)
 
 
+def the_first_again(rows: Any, parts: int, deal: Any = batches._deal) -> Any:
+    """What the first process reads of a step, for every process."""
+    first, *_ = deal(rows, parts)
+    return [first] * parts
+
+
 FAULTS = {
     "": [],
     "no exchange": [(attention, "over_heads", no_exchange)],
     "no reduction": [(Processes, "average_gradients", lambda *_: None)],
-    "the same rows": [(processes, "Share", lambda _, parts: Share(0, parts))],
+    "the same rows": [(batches, "_deal", the_first_again)],
 }
 
 

@@ -244,6 +244,9 @@ def _keep_to_this_machine() -> None:
         RAY_USAGE_STATS_ENABLED="0",
     )
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its errors come as exceptions too
+    os.environ.setdefault(
+        "RAY_worker_niceness", "0"
+    )  # by default all else on a busy machine goes before its workers
 
 
 def _told(error: Exception) -> RunError:

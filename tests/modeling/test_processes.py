@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.modeling.processes import join, one_voice
+from longrm.modeling.processes import Launched, join, one_voice
 
 
 @pytest.fixture
@@ -46,6 +46,15 @@ def test_a_process_that_is_gone_is_told_by_one_of_those_that_miss_it(as_process)
         raise RuntimeError(
             "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"
         )
+
+
+def test_every_piece_is_taken_by_one_process_and_what_is_done_is_counted_once():
+    store = dist.HashStore()
+    hands = [Launched(store, rank, 3) for rank in range(3)]
+    taken = [[hand.rank for hand in hands if hand.takes(piece)] for piece in range(30)]
+    assert all(len(ranks) == 1 for ranks in taken)
+    assert {rank for (rank,) in taken} == {0, 1, 2}
+    assert [hand.add_done(5) for hand in hands] == [5, 10, 15]
 
 
 def test_processes_without_a_launcher_are_refused(as_process, monkeypatch):

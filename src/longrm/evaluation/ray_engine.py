@@ -141,13 +141,12 @@ class _Worker:
         except LongRMError as error:
             return {"records": [pickle.dumps(error)]}
 
-    def _score(self, some: list[Batch | LongRMError]) -> list[ScoreRecord]:
-        for one in some:
+    def _score(self, read: list[Batch | LongRMError]) -> list[ScoreRecord]:
+        some: list[Batch] = []
+        for one in read:
             if isinstance(one, LongRMError):
                 raise one
-        return self._scored([one for one in some if isinstance(one, Batch)])
-
-    def _scored(self, some: list[Batch]) -> list[ScoreRecord]:
+            some.append(one)
         self._begin(some[0].numbers[0], some[-1].numbers[-1])
         self._loaded = self._loaded or reward_models.load(self._model, judge=self._judge)
         return [record for batch in some for record in score(batch, self._loaded)]
@@ -244,9 +243,8 @@ def _keep_to_this_machine() -> None:
         RAY_USAGE_STATS_ENABLED="0",
     )
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its errors come as exceptions too
-    os.environ.setdefault(
-        "RAY_worker_niceness", "0"
-    )  # by default all else on a busy machine goes before its workers
+    # By default all else on a busy machine goes before Ray's workers.
+    os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 def _told(error: Exception) -> RunError:

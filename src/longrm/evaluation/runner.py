@@ -103,8 +103,7 @@ def _judge_all(
     if not place.leads:
         return []
     _join(folder)
-    logged = list(Log(folder.path / JUDGMENTS, JudgmentRecord))
-    records = {record.id: record for record in logged}
+    records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
     _check_run(records, ranks, bench.name)
     # What was tried again after an error, or judged by another process, goes to its place: one line a comparison.
     for name, kind in _LOGS.items():

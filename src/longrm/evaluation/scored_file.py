@@ -162,7 +162,8 @@ def _score_rows(
             progress("scoring", before + place.add_done(len(records)), 0)
     place.wait()
     if place.leads:
-        progress("scoring", before + place.add_done(0), before + place.add_done(0))
+        done_by_all = before + place.add_done(0)
+        progress("scoring", done_by_all, done_by_all)
 
 
 def _scored_here(

@@ -125,7 +125,7 @@ def run(
 def _train(
     recipe: Recipe,
     trainee: Scorer | LanguageModel,
-    out: Path,
+    folder: Path,
     home: Path,
     place: Processes,
     progress: Progress,
@@ -135,26 +135,26 @@ def _train(
     """Trains; returns what the data counted, and the evaluations."""
     limit = int(trainee.model.config.max_position_embeddings)
     source = source_of(recipe, trainee.tokenizer, limit=limit, progress=progress)
-    _check_same(out, source.digest)
+    _check_same(folder, source.digest)
     steps = recipe.optimizer.steps or (recipe.optimizer.epochs or 1) * (source.epoch_steps() or 0)
     curriculum = (
         Curriculum(recipe.curriculum, steps=steps, seed=recipe.seed)
         if recipe.curriculum is not None
         else None
     )
-    objective = _objective(recipe, trainee, source, out, place, progress)
+    objective = _objective(recipe, trainee, source, folder, place, progress)
     budget = recipe.memory.tokens_per_forward
     batches = Batches(source, objective, budget=budget, limit=limit, curriculum=curriculum, share=place.share)
     evaluations = None
     if recipe.evaluation is not None:
         assert evaluator is not None, "checked before"
-        evaluations = Evaluations(recipe.evaluation, evaluator, trainee, out, last=steps, place=place)
+        evaluations = Evaluations(recipe.evaluation, evaluator, trainee, folder, last=steps, place=place)
     train(
         trainee,
         objective,
         batches,
         recipe,
-        out,
+        folder,
         home=home,
         place=place,
         steps=steps,
@@ -201,7 +201,7 @@ def _objective(
     recipe: Recipe,
     trainee: Scorer | LanguageModel,
     source: Any,
-    out: Path,
+    folder: Path,
     place: Processes,
     progress: Progress,
 ) -> Objective:
@@ -216,7 +216,7 @@ def _objective(
     reference = reference_logprobs(
         trainee.model,
         map(select, source.examples()),
-        out,
+        folder,
         budget=recipe.memory.tokens_per_forward,
         progress=progress,
         place=place,

@@ -28,12 +28,7 @@ from longrm.training.checkpoints import (
     write_weights,
 )
 from longrm.training.evaluations import Evaluations
-from longrm.training.failures import (
-    StallWatch,
-    diverged,
-    is_out_of_memory,
-    out_of_memory,
-)
+from longrm.training.failures import StallWatch, diverged, is_out_of_memory, out_of_memory
 from longrm.training.logs import LOGS, TrainingLogs
 from longrm.training.optimizers import NAMES
 from longrm.training.processes import Processes

@@ -82,12 +82,13 @@ class Zero:
         self._link()
         leads = dist.get_rank() == 0
         told = [{key: value for key, value in group.items() if key != "params"} for group in self._groups()]
+        steps = self._steps()
         state: dict[int, dict[str, Tensor]] = {}
         for group, parameters in zip(told, self._parameters, strict=True):
             group["params"] = list(range(len(state), len(state) + len(parameters)))
             for parameter in parameters:
                 moments = {name: _on_cpu(gathered(parameter, name), leads) for name in _MOMENTS}
-                state[len(state)] = {"step": self._steps().clone(), **moments}
+                state[len(state)] = {"step": steps.clone(), **moments}
         return {"state": state, "param_groups": told}
 
     def load(self, stored: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import tokenizers
 import torch
 from scipy import stats
 from tokenizers import decoders, models, pre_tokenizers
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -26,6 +27,10 @@ from longrm.errors import ModelError
 from longrm.judging.answers import answer_of
 from longrm.modeling import generation
 from longrm.modeling.generation import LocalWriter
+from longrm.modeling.heads import hidden_states
+from longrm.modeling.loading import load_language_model, writing
+from longrm.modeling.memory import set_precision
+from longrm.modeling.shared_prefix import TokenTree, pack
 from longrm.types import Outcome
 
 from .conftest import CONFIGS, SIZES, VOCABULARY
@@ -359,3 +364,35 @@ def test_thinking_is_marked_in_the_text(
 def test_special_tokens_that_mark_no_thinking_are_left_out(speaker: Callable[..., LocalWriter]):
     (completion,) = speaker("a <|start|> b <|end|> <eos>", special=True).write([asking("a")])
     assert completion.text == "ab"
+
+
+def computed_in(model: Any, compute: Callable[[], Any]) -> dict[str, torch.dtype]:
+    """The dtype that every linear layer of the body computes in."""
+    found: dict[str, torch.dtype] = {}
+
+    def told(name: str) -> Any:
+        return lambda module, inputs, output: found.__setitem__(name, output.dtype)
+
+    layers = [
+        (name, module) for name, module in model.base_model.named_modules() if isinstance(module, nn.Linear)
+    ]
+    hooks = [module.register_forward_hook(told(name)) for name, module in layers]
+    compute()
+    for hook in hooks:
+        hook.remove()
+    assert found.keys() == {name for name, _ in layers}
+    return found
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_in_training_writes_in_what_it_is_trained_in(
+    precision: Any, tokenizer: Tokenizer, tmp_path: Path
+):
+    folder = make_folder(CONFIGS["qwen3"](), tokenizer, tmp_path / "base")
+    trainee = load_language_model(folder, dtype=torch.float32, packed=True)
+    set_precision(trainee.model, precision)
+    packed = pack([TokenTree([5, 6, 7], [[8, 9]])])
+    trained = computed_in(trainee.model, lambda: hidden_states(trainee.model, packed))
+    with writing(trainee) as judge:
+        written = computed_in(trainee.model, lambda: LocalWriter(judge, "x").write([asking(words(0, 40))]))
+    assert set(written.values()) == set(trained.values()) == {getattr(torch, precision)}

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
@@ -211,9 +212,23 @@ def _as_batch(states: Float[Tensor, "1 H S D"], trees: int) -> Float[Tensor, "T 
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, **how: Any) -> Tensor:
-    return functional.scaled_dot_product_attention(
-        q, k, v, scale=scaling, enable_gqa=q.shape[1] != k.shape[1], **how
-    )
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and not _takes_groups(q, k, v):
+        k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
+        grouped = False
+    return functional.scaled_dot_product_attention(q, k, v, scale=scaling, enable_gqa=grouped, **how)
+
+
+def _takes_groups(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether a kernel that never holds the scores of all pairs of tokens takes query heads that share keys.
+
+    On a CPU there is one. On CUDA flash does, in half precision; with shared keys, the kernel that would compute
+    fp32, or anything on an older GPU, is passed over for one that writes all scores out.
+    """
+    if q.device.type != "cuda":
+        return True
+    # Neither a mask nor `is_causal`: of `causal_lower_right`, which is both, torch asks the same.
+    return bool(can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, False, True)))
 
 
 def _per_branch(

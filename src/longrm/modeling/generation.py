@@ -22,6 +22,7 @@ from longrm.judging.answers import opened_thought, thinking_tags
 from longrm.modeling.attention import CONTINUATION
 from longrm.modeling.encoding import common_prefix
 from longrm.modeling.loading import LanguageModel, load_language_model
+from longrm.modeling.memory import computing
 from longrm.types import Message, Outcome
 
 # Tokens of a block: enough to keep a device busy, and few to read again where two prompts part.
@@ -142,12 +143,13 @@ class LocalWriter(Writer):
 
     def _forward(self, ids: list[int]) -> Float[Tensor, " V"]:
         """Reads tokens into the cache; returns the fp32 logits after the last."""
-        output = self._model(
-            input_ids=torch.tensor([ids], device=self._model.device),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        with computing(self._model):
+            output = self._model(
+                input_ids=torch.tensor([ids], device=self._model.device),
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
         logits: Tensor = output.logits[0, -1].float()
         return logits
 

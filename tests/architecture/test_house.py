@@ -50,6 +50,18 @@ def test_every_exemption_from_a_check_states_its_reason():
     assert not found
 
 
+def test_a_system_that_is_not_posix_is_told_at_import():
+    windows = "import os; os.name = 'nt'; import longrm.cli.main"
+    done = subprocess.run([sys.executable, "-c", windows], capture_output=True, text=True)
+    assert done.returncode == 1
+    *_, last = done.stderr.splitlines()
+    assert last == "ImportError: longrm needs a POSIX system (Linux, macOS); on Windows use it within WSL"
+    (classifiers,) = re.findall(
+        r"classifiers = \[(.*?)\]", (SOURCE.parents[1] / "pyproject.toml").read_text(), re.S
+    )
+    assert '"Operating System :: POSIX"' in classifiers
+
+
 def test_the_public_names_are_few_and_exist():
     assert longrm.__all__ == ["RewardModel", "load"]
     assert all(hasattr(longrm, name) for name in longrm.__all__)

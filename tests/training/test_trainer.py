@@ -8,6 +8,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers.integrations import integration_utils
+from transformers.utils import is_torch_mps_available
 
 from longrm.errors import ConfigError, RunError, TrainingError
 from longrm.runs.logs import Log
@@ -277,6 +278,26 @@ def test_several_processes_without_a_launcher_are_refused(tmp_path, recipe, monk
     with pytest.raises(ConfigError, match="need a launcher .*: torchrun --nproc-per-node 2"):
         run(recipe("sft"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def apple(monkeypatch):
+    """A machine on which torch says that there is an Apple GPU; whoever takes it fails."""
+    with monkeypatch.context() as patched:
+        for name in ("is_available", "is_built"):
+            patched.setattr(torch.backends.mps, name, lambda: True)
+        patched.setattr(torch.mps, "empty_cache", lambda: None)  # which accelerate calls wherever there is one
+        is_torch_mps_available.cache_clear()
+        yield
+    is_torch_mps_available.cache_clear()
+
+
+@pytest.mark.usefixtures("apple")
+def test_training_stays_on_the_device_that_the_model_was_put_on(tmp_path, recipe, steps_of):
+    with pytest.raises(Exception, match="mps"):  # the control: what Trainer does by itself
+        transformers.Trainer(torch.nn.Linear(1, 1), transformers.TrainingArguments(str(tmp_path / "control")))
+    run(recipe("bradley_terry", optimizer__steps=2), tmp_path / "run")
+    assert len(steps_of(tmp_path / "run")) == 2
 
 
 def steps_with(losses):

@@ -77,7 +77,7 @@ def train(
             trainee.model,
             objective,
             batches,
-            _arguments(settings, trainee.model, steps, folder, several=place.count > 1),
+            _arguments(settings, trainee.model, steps, folder),
             folder=folder,
             home=home,
             place=place,
@@ -333,9 +333,7 @@ class _Cadence(transformers.TrainerCallback):
                 self._trainer.track({f"eval_{record.metric}": record.value})
 
 
-def _arguments(
-    settings: Training, model: Any, steps: int, folder: Path, *, several: bool
-) -> transformers.TrainingArguments:
+def _arguments(settings: Training, model: Any, steps: int, folder: Path) -> transformers.TrainingArguments:
     optimizer = settings.optimizer
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
@@ -359,8 +357,8 @@ def _arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
-        # Several processes on CPUs are taken for lone ones unless this is said.
-        use_cpu=several and not torch.cuda.is_available(),
+        # Else Trainer would move the model to any accelerator that it finds, such as an Apple GPU.
+        use_cpu=model.device.type == "cpu",
     )
     # On a machine with several GPUs Trainer would give each one a part of a batch; a step is one batch.
     if arguments.n_gpu > 1:

@@ -55,6 +55,7 @@ def test_a_checkpoint_that_lost_a_bit_ends_in_other_bytes(tmp_path, recipe, stop
     weights = load_file(path)
     weights["score.weight"][0, 0] *= 1 + 2**-20
     save_file(weights, path)
+    (path.parent / "manifest.json").unlink()  # which would tell
     run(settings, tmp_path / "cut")
     assert results_of(tmp_path / "cut") != results_of(tmp_path / "whole")
 
@@ -74,10 +75,8 @@ def test_checkpoints_of_another_model_are_refused(tmp_path, recipe, stop):
         run(settings, tmp_path / "run", progress=at(5))
     path = tmp_path / "run/checkpoints/3/trained.safetensors"
     save_file({"other": torch.zeros(1)}, path)
+    (path.parent / "manifest.json").unlink()  # which would tell
     with pytest.raises(RunError, match="holds the weights of another model"):
-        run(settings, tmp_path / "run")
-    path.write_bytes(b"damaged")
-    with pytest.raises(RunError, match=r"trained.safetensors cannot be read .*; remove "):
         run(settings, tmp_path / "run")
 
 
@@ -286,7 +285,9 @@ def apple(monkeypatch):
     with monkeypatch.context() as patched:
         for name in ("is_available", "is_built"):
             patched.setattr(torch.backends.mps, name, lambda: True)
-        patched.setattr(torch.mps, "empty_cache", lambda: None)  # which accelerate calls wherever there is one
+        patched.setattr(
+            torch.mps, "empty_cache", lambda: None
+        )  # which accelerate calls wherever there is one
         is_torch_mps_available.cache_clear()
         yield
     is_torch_mps_available.cache_clear()

@@ -214,7 +214,7 @@ class CheckpointSettings(Config):
     Attributes:
         every: Steps between two checkpoints.
         minutes: Minutes after which one is saved between these.
-        keep: How many of the latest are kept.
+        keep: How many of the latest are kept; one that is damaged is stepped over for the one before it.
     """
 
     every: int = Field(100, ge=1)

@@ -24,6 +24,7 @@ from longrm.training.checkpoints import (
     prune,
     read_optimizer,
     read_weights,
+    seal,
     write_optimizer,
     write_weights,
 )
@@ -69,7 +70,7 @@ def train(
         RunError: A checkpoint or log cannot be read or written.
         TrainingError: A NaN, a stalled loss, or memory that ran out.
     """
-    checkpoint = latest(home)
+    checkpoint = place.agree(latest(home) if place.leads else None)
     if evaluations is not None:
         evaluations.continue_from(int(checkpoint.name) if checkpoint else 0)
     with TrainingLogs(folder, checkpoint) as logs:
@@ -102,7 +103,7 @@ class StepTrainer(transformers.Trainer):
     """A Trainer whose data set is the numbers of the steps: what a step reads is made when it begins.
 
     A checkpoint holds what is trained of the model, and appears in one rename, so that a killed run never resumes
-    from half of one.
+    from half of one; what befalls it later its manifest tells.
 
     Attributes:
         current: What the step at work reads.
@@ -250,7 +251,12 @@ class StepTrainer(transformers.Trainer):
         assert self.optimizer is not None, "Trainer made it"
         assert self.lr_scheduler is not None, "Trainer made it"
         stored, schedule = read_optimizer(Path(checkpoint))
-        (self._zero.load if self._zero else self.optimizer.load_state_dict)(stored)
+        try:
+            (self._zero.load if self._zero else self.optimizer.load_state_dict)(stored)
+        except (KeyError, ValueError) as error:
+            raise RunError(
+                f"{checkpoint} holds the state of another optimizer ({first_line(error)}); take another --out"
+            ) from None
         self.lr_scheduler.load_state_dict(schedule)
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -271,6 +277,7 @@ class StepTrainer(transformers.Trainer):
             (written,) = scratch.iterdir()
             for name in LOGS:
                 shutil.copyfile(self._folder / name, written / name)
+            seal(written, self.state.global_step)
             place.mkdir(exist_ok=True)
             written.rename(place / str(self.state.global_step))
         except (OSError, RuntimeError, SafetensorError) as error:

@@ -21,7 +21,7 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
     ]
     found = failures(records, **OPTIONS)
     assert {name: (metric["value"], metric["n"], metric["groups"]) for name, metric in found.items()} == {
-        "format_missed": (1 / 6, 6, 3),
+        "format_missed": (2 / 6, 6, 3),
         "context_ignored": (1 / 3, 3, 3),
         "contradicted": (1 / 3, 3, 2),
     }
@@ -30,3 +30,13 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
 def test_what_was_not_asked_has_no_rate(judgment):
     found = failures([judgment("a", scores=(1.0, 0.0))], **OPTIONS)
     assert found["format_missed"] is found["context_ignored"] is found["contradicted"] is None
+
+
+def test_what_was_cut_short_without_a_verdict_missed_the_format_too(judgment):
+    ended = [Outcome.ANSWERED] * 5 + [Outcome.UNPARSED] * 2 + [Outcome.TRUNCATED] * 3
+    records = [
+        judgment(f"c{number}", outcome=outcome, explanation="Some text.", length=128)
+        for number, outcome in enumerate(ended)
+    ]
+    missed = failures(records, **OPTIONS)["format_missed"]
+    assert (missed["value"], missed["n"]) == (0.5, 10)

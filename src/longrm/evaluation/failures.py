@@ -18,8 +18,8 @@ def failures(records: Sequence[JudgmentRecord], *, seed: int, resamples: int) ->
     """How often the format was missed, the context ignored, and the verdict contradicted.
 
     Returns:
-        `format_missed`: of the askings that ended in a text, with a verdict or cut short included, the share
-        whose text held none; None where the model writes nothing. `context_ignored`: of the comparisons
+        `format_missed`: of the askings that ended in a text, those cut short included, the share whose text
+        held no verdict; None where the model writes nothing. `context_ignored`: of the comparisons
         asked again without their context and answered, the share whose verdict stayed; None where none was.
         `contradicted`: of the askings whose explanation can be told, the share that argues for another
         verdict; None where none can.
@@ -34,7 +34,7 @@ def failures(records: Sequence[JudgmentRecord], *, seed: int, resamples: int) ->
 
     writes = any(trial.explanation for asked in askings for trial in asked)
     ended = [[t.outcome for t in asked if t.outcome in _WITH_TEXT and writes] for asked in askings]
-    missed = metric([(outcomes.count(Outcome.UNPARSED), len(outcomes)) for outcomes in ended])
+    missed = metric([(len(found) - found.count(Outcome.ANSWERED), len(found)) for found in ended])
     checked = [(r.context_check == "same", r.context_check in ("same", "changed")) for r in records]
     told = [[t.contradicted for t in asked if t.contradicted is not None] for asked in askings]
     return {

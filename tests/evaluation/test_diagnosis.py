@@ -1,12 +1,16 @@
 import dataclasses
+from typing import get_args
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import expit
 
 from longrm.evaluation.decay import BELOW_RANGE, BEYOND_RANGE, crossing, logistic_slope
-from longrm.evaluation.diagnosis import context_boundary
+from longrm.evaluation.diagnosis import Status, context_boundary
+from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
 LENGTHS = [128, 256, 512, 1024, 2048, 4096]
@@ -178,3 +182,133 @@ def test_unknown_lengths_and_errors_play_no_part(judgment, decaying):
         dataclasses.replace(r, outcome=Outcome.TOO_LONG) if r.length >= 1024 else r for r in records
     ]
     assert context_boundary(unanswered, resamples=200).below == 1024
+
+
+def curve(*buckets, per_group=1):
+    """Pairs with so many right of so many at each length, from 128 tokens up, in groups of that size."""
+    return [
+        JudgmentRecord(
+            f"{length}-{k}",
+            f"{length}-{k // per_group}",
+            Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0) if k < right else (0.0, 1.0),
+            length=length,
+        )
+        for length, (right, n) in zip(LENGTHS, buckets, strict=False)
+        for k in range(n)
+    ]
+
+
+UNDEFINED = (None, "undefined") * 3
+
+
+def ends(boundary):
+    """What is said of where the curve crosses."""
+    estimate = boundary.estimate
+    return tuple(
+        getattr(estimate, f"{end}{part}") for end in ("value", "low", "high") for part in ("", "_place")
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "found"),
+    [
+        ((50, 60, 85, 95), ("rising", None, 128)),
+        ((50, 95), ("rising", None, 128)),
+        ((50, 75, 75, 95), ("rising", None, 128)),
+        ((95, 95, 60, 95), ("not_monotone", 256, 512)),
+        ((95, 60, 95, 60), ("not_monotone", 128, 256)),
+        ((50, 95, 50), ("not_monotone", None, 128)),
+        # Neighbors: a rise that does not pass through tau, or that the intervals do not resolve, takes nothing away.
+        ((85, 95), ("beyond_range", 256, None)),
+        ((50, 60), ("below_range", None, 128)),
+        ((95, 50, 62), ("resolved", 128, 256)),
+        ((95, 95, 72, 95), ("unresolved", 256, None)),
+        ((72, 95), ("unresolved", None, None)),
+    ],
+)
+def test_a_curve_that_rises_through_tau_has_no_boundary(shares, found):
+    boundary = context_boundary(curve(*((2 * share, 200) for share in shares)), resamples=300)
+    assert (boundary.status, boundary.at_least, boundary.below) == found
+    if boundary.status in ("rising", "not_monotone"):
+        assert ends(boundary) == UNDEFINED
+        assert boundary.pairs_to_resolve is None, "no number of pairs makes it fall once"
+    else:
+        assert boundary.estimate.value_place != "undefined"
+
+
+def test_the_fit_says_nothing_where_a_bucket_contradicts_it():
+    # 0.65 is below 0.75 with 100 pairs; 0.77 with 3,000 is not told from it, but pulls the fit of both above.
+    boundary = context_boundary(curve((65, 100), (2310, 3000), per_group=1), resamples=300, tau=0.76)
+    assert (boundary.status, boundary.at_least, boundary.below) == ("unresolved", None, 128)
+    assert ends(boundary) == UNDEFINED
+
+
+def test_a_curve_that_falls_is_seldom_called_another(decaying):
+    """All of it lies near tau, where it is hardest; two intervals must miss it, on either side."""
+    called = [
+        context_boundary(decaying(np.random.default_rng(seed), LENGTHS, 724.0, 0.2, 60), resamples=100).status
+        for seed in range(40)
+    ]
+    assert sum(status in ("rising", "not_monotone") for status in called) <= 2
+
+
+BUCKETS = st.lists(
+    st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    buckets=BUCKETS,
+    repeated=st.sampled_from([1, 3, 12]),
+    per_group=st.sampled_from([1, 4]),
+    tau=st.sampled_from([None, 0.6, 0.9]),
+)
+def test_what_is_told_of_a_boundary_never_contradicts_itself(buckets, repeated, per_group, tau):
+    records = curve(*((repeated * right, repeated * n) for right, n in buckets), per_group=per_group)
+    boundary = context_boundary(records, resamples=50, tau=tau)
+    lengths, estimate = LENGTHS[: len(buckets)], boundary.estimate
+    at_least, below, status = boundary.at_least, boundary.below, boundary.status
+    places = [getattr(estimate, f"{end}_place") for end in ("value", "low", "high")]
+
+    assert at_least is None or below is None or at_least < below
+    # Where the estimate lies, with the outside of the range as 0 and infinity.
+    outside = {"below_range": 0.0, "beyond_range": np.inf}
+    assert all(
+        (getattr(estimate, end) is None) == (place != "within_range")
+        for end, place in zip(("value", "low", "high"), places, strict=True)
+    )
+    if "undefined" in places:
+        assert set(places) == {"undefined"}
+        assert status in ("rising", "not_monotone", "unresolved")
+        assert boundary.pairs_to_resolve is None
+    else:
+        value = outside.get(estimate.value_place, estimate.value)
+        low, high = (
+            outside.get(estimate.low_place, estimate.low),
+            outside.get(estimate.high_place, estimate.high),
+        )
+        assert low <= value <= high
+        assert at_least is None or value >= at_least
+        assert below is None or value <= below
+        assert status not in ("rising", "not_monotone")
+    assert status in get_args(Status)
+    match status:
+        case "beyond_range":
+            assert (at_least, below, estimate.value_place) == (lengths[-1], None, "beyond_range")
+        case "below_range":
+            assert (at_least, below, estimate.value_place) == (None, lengths[0], "below_range")
+        case "resolved":
+            assert lengths.index(below) == lengths.index(at_least) + 1
+            assert at_least <= estimate.value <= below
+        case "rising":
+            assert (at_least, estimate.value_place) == (None, "undefined")
+            assert below is not None
+        case "not_monotone":
+            assert estimate.value_place == "undefined"
+            assert below is not None
+        case "unresolved":
+            assert at_least != lengths[-1]

@@ -141,6 +141,18 @@ def test_where_nothing_was_answered_no_boundary_is_told(check, judgment):
     assert summarize(one, model="m", bench="b", resamples=100)["boundary"]["status"] == "below_range"
 
 
+def test_a_curve_that_rises_has_a_status_of_its_own(check, judgment):
+    rising = [
+        judgment(f"{length}-{k}", scores=(1.0, 0.0) if k < right else (0.0, 1.0), length=length)
+        for length, right in ((64, 20), (128, 39))
+        for k in range(40)
+    ]
+    summary = summarize(rising, model="m", bench="b", resamples=100)
+    check(summary)
+    assert summary["boundary"]["status"] == "rising"
+    assert summary["boundary"]["estimate"]["value_place"] == "undefined"
+
+
 def test_without_gold_or_length_there_is_still_a_summary(check, judgment):
     summary = summarize([judgment(ranks=None)], model="m", bench="b")
     check(summary)

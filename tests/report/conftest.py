@@ -255,7 +255,8 @@ def _demo_summary(folder: Path, curves: dict[str, tuple[float, ...]]) -> dict[st
 
 def boundary(status: str, at_least: int | None, below: int | None, value: float | None) -> dict[str, Any]:
     """A boundary between 128 and 4,096 tokens as a summary holds it."""
-    place = "within_range" if value else "beyond_range" if status == "beyond_range" else "below_range"
+    outside = {"beyond_range": "beyond_range", "rising": "undefined", "not_monotone": "undefined"}
+    place = "within_range" if value else outside.get(status, "below_range")
     ends = {"low": value and value - 30, "high": value and value + 40}
     places = {f"{end}_place": place for end in ("value", "low", "high")}
     return {

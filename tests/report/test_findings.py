@@ -4,10 +4,11 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from longrm.evaluation.diagnosis import Status
 from longrm.report import findings
 from longrm.report.material import Evaluated, Material, read
 from longrm.report.palette import Style
@@ -64,6 +65,36 @@ def test_the_finding_follows_the_data(material: Material, synthetic: ModuleType)
     assert told(
         material, boundary("resolved", 128, 512, 300.0), boundary("beyond_range", 4096, None, None), None
     )
+    other = told(
+        material, boundary("rising", None, 128, None), boundary("not_monotone", 128, 512, None), None
+    )
+    assert other == (
+        "Trained on short contexts, the model is below 75% at 128 tokens and holds it at a longer length, so there is "
+        "no context boundary; trained on long ones too, it holds 75% up to 128 tokens, is below it at 512 and holds it "
+        "at a longer length, so there is no single context boundary."
+    )
+    unfitted = boundary("unresolved", 128, 512, None)
+    unfitted["estimate"] |= {f"{end}_place": "undefined" for end in ("value", "low", "high")}
+    assert "holds 75% up to 128 tokens and is below it at 512, with its boundary unresolved" in told(
+        material, unfitted, unfitted, None
+    )
+
+
+def test_every_status_of_a_boundary_is_told_and_an_unknown_one_is_an_error(
+    material: Material, synthetic: ModuleType
+) -> None:
+    said = {
+        told(
+            material,
+            synthetic.boundary(status, 128, 512, 300.0),
+            synthetic.boundary("beyond_range", 4096, None, None),
+            None,
+        )
+        for status in get_args(Status)
+    }
+    assert len(said) == len(get_args(Status))
+    with pytest.raises(ValueError, match="status 'sideways' of a boundary"):
+        told(material, *[synthetic.boundary("sideways", 128, 512, 300.0)] * 2, None)
 
 
 def metric(value: float, low: float, high: float, n: int = 120) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """Numbers in words, against words written by hand."""
 
+import json
+from importlib.resources import files
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
+from longrm.evaluation.diagnosis import Place, Status
 from longrm.evaluation.metrics import Metric
 from longrm.report import wording
 
@@ -49,3 +53,12 @@ def test_a_boundary_outside_the_lengths_says_on_which_side(synthetic: ModuleType
     half["estimate"] |= {"high": None, "high_place": "beyond_range"}
     assert wording.boundary_estimate(half) == "≈ 900"
     assert wording.boundary_interval(half) == "[870, > 4,096]"
+    none = boundary("rising", None, 128, None)
+    assert (wording.boundary_estimate(none), wording.boundary_interval(none)) == ("–", "")
+
+
+def test_every_status_and_place_of_a_boundary_has_words_and_stands_in_the_schema() -> None:
+    assert tuple(wording.STATUSES) == get_args(Status)
+    schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())["$defs"]
+    assert tuple(schema["Boundary"]["properties"]["status"]["enum"]) == get_args(Status)
+    assert tuple(schema["Place"]["enum"]) == get_args(Place)

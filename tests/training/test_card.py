@@ -140,6 +140,28 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     assert "`long-rewardbench` was not measured" in sections(text)["Limits"]
 
 
+@pytest.mark.parametrize(
+    ("boundary", "said"),
+    [
+        (
+            ("unresolved", 4096, 16384),
+            "at least 0.75 up to 4,096 tokens, and below it from 16,384 tokens on.",
+        ),
+        (
+            ("rising", None, 4096),
+            "accuracy is below 0.75 at 4,096 tokens, and above it at a longer length.",
+        ),
+        (
+            ("not_monotone", 4096, 8192),
+            "at least 0.75 up to 4,096 tokens, below it at 8,192 tokens, and above it at a longer length.",
+        ),
+    ],
+)
+def test_the_boundary_is_told_as_its_status_says(scorer: Path, boundary: Any, said: str):
+    told = dict(zip(("status", "at_least", "below"), boundary, strict=True), tau=0.75)
+    assert said in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION | {"boundary": told})
+
+
 def test_without_an_evaluation_the_card_says_so(scorer: Path):
     text = card(scorer, recipe(), SUMMARY)
     assert "not evaluated" in sections(text)["Results by length"]

@@ -77,13 +77,7 @@ def boundary_line(boundary: Mapping[str, Any]) -> str:
     """The context boundary in one sentence."""
     from longrm.report import wording
 
-    meaning = {
-        "resolved": "",
-        "below_range": "below the shortest length measured",
-        "beyond_range": "beyond the longest length measured",
-        "unresolved": "not resolved by this many comparisons",
-    }[boundary["status"]]
-    parts = [meaning]
+    parts = [wording.STATUSES[boundary["status"]][1]]
     if boundary["estimate"]["value"] is not None:
         estimate = f"{wording.boundary_estimate(boundary)} {wording.boundary_interval(boundary)}"
         parts.append(f"estimate {estimate.strip()} tokens")

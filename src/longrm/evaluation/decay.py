@@ -13,18 +13,22 @@ BELOW_RANGE, BEYOND_RANGE = -np.inf, np.inf
 """Crossings (as log2 length) that lie before the first bucket, or after the last one."""
 
 
-def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, tau: float) -> float:
-    """Where a monotone decreasing fit of accuracy falls through tau.
+def monotone_fit(accuracy: FloatArray, n: FloatArray) -> FloatArray:
+    """The curve nearest to the accuracies, weighted with n, that never rises with length (isotonic regression)."""
+    return np.asarray(isotonic_regression(accuracy, weights=n, increasing=False).x)
 
-    The fit is isotonic with weights n, and linear in log2 length between buckets; buckets with n = 0 are
-    ignored.
+
+def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, tau: float) -> float:
+    """Where the monotone fit of accuracy falls through tau.
+
+    It is linear in log2 length between buckets; buckets with n = 0 are ignored.
 
     Returns:
         log2 of the length; `BELOW_RANGE` or `BEYOND_RANGE` where the fit does not cross within the buckets.
     """
     used = n > 0
     x = log_lengths[used]
-    fit = np.asarray(isotonic_regression(accuracy[used], weights=n[used], increasing=False).x)
+    fit = monotone_fit(accuracy[used], n[used])
     fallen = np.flatnonzero(fit < tau)
     if not fallen.size:
         return BEYOND_RANGE
@@ -35,9 +39,8 @@ def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, tau: 
     return float(x[right - 1] + share * (x[right] - x[right - 1]))
 
 
-def straddle(accuracy: FloatArray, n: FloatArray, tau: float) -> Sequence[int]:
-    """The buckets on both sides of the crossing of the monotone fit; the nearest one where there is none."""
-    fit = np.asarray(isotonic_regression(accuracy, weights=n, increasing=False).x)
+def straddle(fit: FloatArray, tau: float) -> Sequence[int]:
+    """The buckets on both sides of the crossing of a monotone fit; the nearest one where there is none."""
     right = int((fit >= tau).sum())
     return [index for index in (right - 1, right) if 0 <= index < fit.size]
 

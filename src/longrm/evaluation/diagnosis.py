@@ -8,15 +8,22 @@ from typing import Literal
 
 import numpy as np
 
-from longrm.evaluation.decay import BELOW_RANGE, BEYOND_RANGE, crossing, logistic_slope, straddle
+from longrm.evaluation.decay import (
+    BELOW_RANGE,
+    BEYOND_RANGE,
+    crossing,
+    logistic_slope,
+    monotone_fit,
+    straddle,
+)
 from longrm.evaluation.intervals import FloatArray, Z, cluster_weights, expanded_levels
 from longrm.evaluation.metrics import RESAMPLES, UNDEFINED, Metric, chance_of, metric_of, replicates_of
 from longrm.evaluation.table import ScoreTable
 from longrm.runs.records import JudgmentRecord
 
 BoundaryMetric = Literal["pair_accuracy", "top1"]
-Status = Literal["resolved", "unresolved", "below_range", "beyond_range"]
-Place = Literal["within_range", "below_range", "beyond_range"]
+Status = Literal["resolved", "unresolved", "below_range", "beyond_range", "rising", "not_monotone"]
+Place = Literal["within_range", "below_range", "beyond_range", "undefined"]
 
 EFFECTIVE_PAIRS = 300
 """Effective pairs a bucket below which the slope is the headline, not the boundary."""
@@ -27,7 +34,8 @@ class Estimate:
     """Where the monotone fit crosses tau, in tokens, with a cluster-bootstrap interval.
 
     Each of `value`, `low` and `high` is None where the crossing lies outside the measured lengths; the
-    `_place` beside it then says on which side.
+    `_place` beside it then says on which side. All are undefined where the fit lies on the other side of tau
+    than the interval of some bucket: the curve does not fall through tau once, as the fit takes for granted.
     """
 
     value: float | None
@@ -36,6 +44,9 @@ class Estimate:
     value_place: Place
     low_place: Place
     high_place: Place
+
+
+NO_CROSSING = Estimate(None, None, None, "undefined", "undefined", "undefined")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +72,18 @@ class Boundary:
         metric: What falls: `pair_accuracy`, or `top1` where every comparison has N > 2 responses.
         chance: Its chance level.
         tau: The level that defines the boundary.
-        status: `resolved` when `at_least` and `below` are neighboring buckets and the fit crosses tau;
-            `beyond_range` when `at_least` is the longest bucket; `below_range` when `below` is the shortest;
-            else `unresolved`.
+        status: `not_monotone` and `rising` when a rise through tau is resolved: the upper limit of one bucket is
+            < tau, the lower limit of a longer one >= tau; `rising` when nothing that falls through tau is.
+            Else `beyond_range` when `at_least` is the longest bucket; `below_range` when `below` is the shortest;
+            `resolved` when they are neighbors, and the fit agrees; else `unresolved`.
         at_least: Longest bucket whose lower limit is >= tau there and at every shorter one.
-        below: Shortest bucket whose upper limit is < tau.
+        below: Shortest bucket whose upper limit is < tau. Only a curve that never rises is below it from there on.
         estimate: Crossing of the monotone fit.
         slope_per_doubling: Change of the log-odds per doubling of length.
         above_chance_reach: A different question, and one whose answer depends on n.
         effective_n: Per length, the independent outcomes that the bucket's are worth.
         pairs_to_resolve: Outcomes a bucket that would tell the buckets around the crossing from tau; None
-            where a bucket lies on tau.
+            where a bucket lies on tau, and where the crossing is undefined.
         headline: What to say first: the `boundary`, or the `slope` where the median bucket has fewer than
             `EFFECTIVE_PAIRS` effective outcomes.
     """
@@ -138,26 +150,26 @@ def boundary_of(table: ScoreTable, *, tau: float | None, seed: int, resamples: i
     level = chance_of(table, name)
     tau = (1 + level) / 2 if tau is None else tau
     buckets = [_bucket(table, length, name, seed, resamples) for length in np.unique(table.length).tolist()]
-    estimate = _estimate(table, buckets, name, tau, seed, resamples)
-    at_least = _reach(buckets, [bucket.low >= tau for bucket in buckets])
-    below = next((bucket.length for bucket in buckets if bucket.high < tau), None)
+    fit = monotone_fit(*_measured(buckets))
+    sides = [_side(bucket, tau) for bucket in buckets]
+    fitted = all((at >= tau) == (side > 0) for at, side in zip(fit, sides, strict=True) if side)
     design = _design_effect(buckets)
     effective = {bucket.length: _effective_n(bucket, design) for bucket in buckets}
     return Boundary(
         metric=name,
         chance=level,
         tau=tau,
-        status=_status([bucket.length for bucket in buckets], at_least, below, estimate),
-        at_least=at_least,
-        below=below,
-        estimate=estimate,
+        status=_status(sides, fitted),
+        at_least=_reach(buckets, [side > 0 for side in sides]),
+        below=next((bucket.length for bucket, side in zip(buckets, sides, strict=True) if side < 0), None),
+        estimate=_estimate(table, buckets, name, tau, seed, resamples) if fitted else NO_CROSSING,
         slope_per_doubling=_slope(table, name),
         above_chance_reach=Reach(
             _reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
             min(bucket.n for bucket in buckets),
         ),
         effective_n=effective,
-        pairs_to_resolve=_pairs_to_resolve(buckets, effective, tau),
+        pairs_to_resolve=_pairs_to_resolve(buckets, effective, fit, tau) if fitted else None,
         headline="slope" if np.median(list(effective.values())) < EFFECTIVE_PAIRS else "boundary",
     )
 
@@ -181,20 +193,33 @@ def _bucket(table: ScoreTable, length: int, name: BoundaryMetric, seed: int, res
     )
 
 
+def _measured(buckets: Sequence[_Bucket]) -> tuple[FloatArray, FloatArray]:
+    """The accuracy of every bucket, and how much it weighs in a fit."""
+    return np.array([bucket.value for bucket in buckets]), np.array([float(b.n) for b in buckets])
+
+
 def _reach(buckets: Sequence[_Bucket], holds: Sequence[bool]) -> int | None:
     """The longest length up to which a condition holds without a gap."""
     unbroken = list(takewhile(lambda pair: pair[1], zip(buckets, holds, strict=True)))
     return unbroken[-1][0].length if unbroken else None
 
 
-def _status(lengths: Sequence[int], at_least: int | None, below: int | None, estimate: Estimate) -> Status:
-    if at_least == lengths[-1]:
+def _side(bucket: _Bucket, tau: float) -> int:
+    """On which side of tau the interval of a bucket lies: 1 above, -1 below, 0 where it holds tau."""
+    return int(bucket.low >= tau) - int(bucket.high < tau)
+
+
+def _status(sides: Sequence[int], fitted: bool) -> Status:
+    """What the sides of all buckets say together; `fitted` tells whether the monotone fit lies on all of them."""
+    told = [side for side in sides if side]
+    if told != sorted(told, reverse=True):
+        return "rising" if told == sorted(told) else "not_monotone"
+    if min(sides) > 0:
         return "beyond_range"
-    if below == lengths[0]:
+    if fitted and sides[0] < 0:
         return "below_range"
-    if at_least is None or below is None or estimate.value is None:
-        return "unresolved"
-    return "resolved" if lengths.index(below) == lengths.index(at_least) + 1 else "unresolved"
+    above = list(takewhile(lambda side: side > 0, sides))
+    return "resolved" if fitted and above and sides[len(above)] < 0 else "unresolved"
 
 
 def _estimate(
@@ -211,13 +236,14 @@ def _estimate(
     with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
         drawn = drawn_right / drawn_n
     crossings = [crossing(log_lengths, *resample, tau) for resample in zip(drawn, drawn_n, strict=True)]
-    value = crossing(log_lengths, right.sum(axis=0) / n.sum(axis=0), n.sum(axis=0), tau)
+    value = crossing(log_lengths, *_measured(buckets), tau)
     # One group cannot be resampled: its interval is as wide as can be.
     low, high = (
         np.quantile(crossings, expanded_levels(table.groups), method="inverted_cdf")
         if table.groups > 1
         else (BELOW_RANGE, BEYOND_RANGE)
     )
+    low, high = min(low, value), max(high, value)  # a percentile interval need not hold its value
     return Estimate(_tokens(value), _tokens(low), _tokens(high), _place(value), _place(low), _place(high))
 
 
@@ -265,13 +291,12 @@ def _effective_n(bucket: _Bucket, pooled: float | None) -> float:
     return float(bucket.groups) if pooled is None else bucket.n / max(1.0, pooled)
 
 
-def _pairs_to_resolve(buckets: Sequence[_Bucket], effective: dict[int, float], tau: float) -> int | None:
+def _pairs_to_resolve(
+    buckets: Sequence[_Bucket], effective: dict[int, float], fit: FloatArray, tau: float
+) -> int | None:
     """Wilson's interval excludes tau once n_eff > z^2 tau (1 - tau) / (p - tau)^2; n is that times design."""
-    near = straddle(
-        np.array([bucket.value for bucket in buckets]), np.array([float(b.n) for b in buckets]), tau
-    )
     needed = 0.0
-    for bucket in (buckets[index] for index in near):
+    for bucket in (buckets[index] for index in straddle(fit, tau)):
         if bucket.value == tau:
             return None
         design = bucket.n / effective[bucket.length]

@@ -17,13 +17,6 @@ from longrm.report.material import (
 from longrm.report.palette import Style
 from longrm.types import Outcome
 
-STATUSES = {
-    "resolved": "resolved",
-    "unresolved": "not resolved",
-    "below_range": "below range",
-    "beyond_range": "beyond range",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -101,7 +94,7 @@ def boundary_table(caption: str, stages: Sequence[Evaluated]) -> Table | None:
         "model",
         "holds to",
         "boundary",
-        "fails from",
+        "fails at",
         "status",
         "slope",
         "effective pairs",
@@ -118,7 +111,7 @@ def _boundary_cells(boundary: Mapping[str, Any]) -> tuple[Cell, ...]:
         Cell(wording.tokens(boundary["at_least"])),
         Cell(wording.boundary_estimate(boundary), wording.boundary_interval(boundary)),
         Cell(wording.tokens(boundary["below"])),
-        Cell(STATUSES[boundary["status"]]),
+        Cell(wording.STATUSES[boundary["status"]][0]),
         Cell(wording.decimal(slope.value), wording.decimal_interval(slope)),
         Cell(wording.tokens(min(effective)), f"to {wording.tokens(max(effective))} a length"),
         Cell(wording.tokens(boundary["pairs_to_resolve"])),

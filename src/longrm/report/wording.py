@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from longrm.evaluation.diagnosis import Status
 from longrm.evaluation.metrics import Metric
 
 MISSING = "–"
@@ -18,6 +19,16 @@ METRIC_NAMES = {
     "auc_margin": "AUC of margins",
     "auc_pooled": "AUC, pooled",
 }
+
+STATUSES: dict[Status, tuple[str, str]] = {
+    "resolved": ("resolved", ""),
+    "unresolved": ("not resolved", "not resolved by this many comparisons"),
+    "below_range": ("below range", "below the shortest length measured"),
+    "beyond_range": ("beyond range", "beyond the longest length measured"),
+    "rising": ("none: rises", "none, for accuracy rises through tau"),
+    "not_monotone": ("none: falls and rises", "none, for accuracy falls through tau and rises through it"),
+}
+"""What the statuses of a context boundary are called in a table, and in a sentence about where it lies."""
 
 
 def percent(value: float | None) -> str:
@@ -82,7 +93,7 @@ def seconds(value: float) -> str:
 
 
 def boundary_estimate(boundary: Mapping[str, Any]) -> str:
-    """Where the fit crosses tau, or on which side of the measured lengths."""
+    """Where the fit crosses tau, or on which side of the measured lengths; a dash where that is undefined."""
     text = _place(boundary, "value")
     return f"≈ {text}" if boundary["estimate"]["value"] is not None else text
 
@@ -95,10 +106,17 @@ def boundary_interval(boundary: Mapping[str, Any]) -> str:
 
 def _place(boundary: Mapping[str, Any], end: str) -> str:
     estimate, lengths = boundary["estimate"], [int(key) for key in boundary["effective_n"]]
-    if estimate[end] is not None:
-        return tokens(estimate[end])
-    beyond = estimate[f"{end}_place"] == "beyond_range"
-    return f"> {tokens(max(lengths))}" if beyond else f"< {tokens(min(lengths))}"
+    match estimate[f"{end}_place"]:
+        case "within_range":
+            return tokens(estimate[end])
+        case "below_range":
+            return f"< {tokens(min(lengths))}"
+        case "beyond_range":
+            return f"> {tokens(max(lengths))}"
+        case "undefined":
+            return MISSING
+        case unknown:
+            raise ValueError(f"the place {unknown!r} of a boundary's estimate is not known")
 
 
 def _interval(metric: Metric, write: Callable[[float], str]) -> str:

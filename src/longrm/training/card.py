@@ -160,12 +160,16 @@ def _boundary(boundary: Mapping[str, Any] | None) -> Iterator[str]:
         return
     tau = f"{boundary['tau']:.2f}"
     reached, below = boundary["at_least"], boundary["below"]
-    known = (
-        f"at least {tau} up to {reached:,} tokens"
-        if reached is not None
-        else f"not shown to reach {tau} anywhere"
-    )
-    ends = f", and below it from {below:,} tokens on" if below is not None else ""
+    known = f"at least {tau} up to {reached:,} tokens" if reached is not None else ""
+    match boundary["status"]:
+        case "resolved" | "unresolved" | "below_range" | "beyond_range":
+            known = known or f"not shown to reach {tau} anywhere"
+            ends = f", and below it from {below:,} tokens on" if below is not None else ""
+        case "rising" | "not_monotone":
+            known = f"{known}, below it" if known else f"below {tau}"
+            ends = f" at {below:,} tokens, and above it at a longer length"
+        case unknown:
+            raise ValueError(f"the status {unknown!r} of a boundary is not known")
     yield f"\nContext boundary ({boundary['status'].replace('_', ' ')}): accuracy is {known}{ends}."
 
 

@@ -16,6 +16,10 @@ Response = tuple[Message, ...]
 """What a policy answered to a prompt: usually one assistant message."""
 
 
+LONGEST = 1 << 40
+"""Tokens of the longest length bucket: more than any context has, and few enough for every table and figure."""
+
+
 class Outcome(StrEnum):
     """What became of one query. `ERROR` is never scored and leaves a run incomplete; all are counted."""
 

@@ -256,6 +256,17 @@ def test_odd_rows_are_told(put):
     assert counts(audit(put("a.jsonl", *rows))) == {"ties": 1, "unknown_order": 1, "lengths_off": 1}
 
 
+def test_a_stated_length_is_a_whole_number(put):
+    stated = [128.0, 64_000.0, True, 1e30, "4k", -1, 0.5]
+    rows = [
+        comparison(n, text(n), f"Why {n}?", f"a {n}", f"b {n}", length=length)
+        for n, length in enumerate(stated)
+    ]
+    found = audit(put("a.jsonl", *rows))
+    assert counts(found) == {"lengths_off": 1}
+    assert found.counts["stated length"] == {"128": 1, "65536": 1}
+
+
 def test_json_text_and_page_tell_the_same(put):
     row = comparison(1, text(1), "<script>alert(1)</script>")
     found = audit(put("a<b>.jsonl", row, row | {"id": "<i>twice</i>"}))

@@ -70,5 +70,86 @@ def test_a_file_is_audited_too(put, bench, counts):
     assert loaded.reading.format == "trl"
 
 
+PAIR = {"prompt": "?", "chosen": "yes", "rejected": "no"}
+OWN = {"prompt": "?", "responses": ["yes", "no"], "ranks": [1, 2]}
+REWARDBENCH = {**PAIR, "subset": "mt-bench-easy", "id": 7}
+REWARDBENCH_2 = {
+    "id": "1",
+    "prompt": "?",
+    "chosen": ["a"],
+    "rejected": ["b", "c", "d"],
+    "subset": "Factuality",
+}
+LONG = {
+    "prompt_template": "The code is x. What?",
+    "question": "What?",
+    "chosen": "x",
+    "rejected": "y",
+    "task": "LongQA",
+}
+WAYS_IN = [
+    ("file", PAIR),
+    ("file", OWN),
+    ("file", {"prompt": "?", "candidates": ["yes", "no"]}),
+    ("rewardbench", REWARDBENCH),
+    ("rewardbench-2", REWARDBENCH_2),
+]
+BAD_PLACES = [
+    ("length", True),
+    ("length", 4096.5),
+    ("length", 1e30),
+    ("length", "4k"),
+    ("depth", 50),
+    ("depth", "0.5"),
+]
+
+
+@pytest.mark.parametrize(("name", "row"), WAYS_IN)
+@pytest.mark.parametrize(("field", "value"), BAD_PLACES)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_judged(name, row, field, value, put, bench):
+    good = [{**row, "id": str(number), "prompt": f"{number}?"} for number in range(3)]
+    path = put("rows.jsonl", *good, {**row, "id": "bad", field: value})
+    with pytest.raises(DataError, match=rf"rows\.jsonl.*4, field '{field}': needs a .*number"):
+        bench(f"{name}:{path}")
+    loaded = bench(f"{name}:{path}", on_bad_row="skip")
+    assert len(list(loaded.comparisons)) == 3
+    left_out = loaded.reading.skipped if loaded.reading else loaded.audit.findings["unreadable_rows"]
+    assert left_out.count == 1
+
+
+@pytest.mark.parametrize("row", [row for name, row in WAYS_IN if name == "file"])
+def test_a_place_in_the_metadata_is_checked_too(row, put, bench):
+    path = put("rows.jsonl", {**row, "metadata": {"depth": 50}})
+    with pytest.raises(DataError, match=r"rows\.jsonl.*1, field 'depth'"):
+        bench(f"file:{path}")
+
+
+@pytest.mark.parametrize(("name", "row"), WAYS_IN)
+def test_a_whole_number_as_tables_hold_it_is_the_bucket(name, row, put, bench):
+    (comparison,) = bench(f"{name}:{put('rows.jsonl', {**row, 'length': 4096.0, 'depth': 1})}").comparisons
+    assert comparison.metadata["length"] == 4096
+    assert type(comparison.metadata["length"]) is int
+    (measured,) = bench(f"{name}:{put('rows.jsonl', {**row, 'length': None})}").comparisons
+    assert measured.metadata["length"] < 16
+
+
+def test_the_label_of_a_length_is_checked_likewise(put, bench):
+    def labelled(label):
+        (comparison,) = bench(
+            f"long-rewardbench:{put('LongQA.jsonl', {**LONG, 'ctx_length_for_length': label})}"
+        ).comparisons
+        return comparison.metadata["length"]
+
+    assert [labelled(label) for label in ("4k", "4096", 4096, 4096.0)] == [4096] * 4
+    for label in ("9" * 5000 + "k", "99999999999999k", 1e30, True, "0k", -4):
+        with pytest.raises(DataError, match=r"LongQA\.jsonl.*1, field 'ctx_length_for_length': needs a "):
+            labelled(label)
+
+
+def test_rows_beyond_the_limit_are_not_read(put, bench):
+    path = put("rows.jsonl", PAIR, {**PAIR, "depth": 50})
+    assert len(list(bench(f"file:{path}", limit=1).comparisons)) == 1
+
+
 def test_comparisons_of_ones_own_have_no_audit():
     assert Benchmark("mine", []).audit is None

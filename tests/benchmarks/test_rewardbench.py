@@ -103,6 +103,6 @@ def test_ties_keep_their_ids_and_share_a_group(put, bench):
     ],
 )
 def test_what_is_no_row_of_rewardbench_2_is_refused(change, message, put, bench):
-    loaded = bench(f"rewardbench-2:{put('rb2.jsonl', {**FOUR, **change})}")
+    path = put("rb2.jsonl", {**FOUR, **change})
     with pytest.raises(DataError, match=message):
-        list(loaded.comparisons)
+        bench(f"rewardbench-2:{path}")

@@ -118,10 +118,13 @@ def test_bad_files_are_named_with_row_and_field(tmp_path, pairs):
         (lambda row: row.update(ranks=[1, 2, 3]), "ranks"),
         (lambda row: row.update(prompt=[]), "prompt"),
         (lambda row: row.update(context=[[0, 5, 5]]), "context"),
+        (lambda row: row["metadata"].update(length=True), "length"),
+        (lambda row: row["metadata"].update(depth=50), "depth"),
     ]:
         line = broken(change)
         assert field in line
         assert "4" in line.split("bad.jsonl", 1)[1][:12], line
+        assert not (tmp_path / "run").exists(), "nothing was judged"
     done = longrm(*evaluate(tmp_path, f"file:{bad}", "--on-bad-row", "skip", "--json"))
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)["counts"]

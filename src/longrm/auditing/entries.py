@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,9 +16,10 @@ from longrm.benchmarks.leval import LOOKS_FOR
 from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
-from longrm.data.fields import group_of
+from longrm.data.fields import FieldError, group_of
 from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import recognize
+from longrm.data.places import whole_length
 from longrm.data.reading import Skipped
 from longrm.errors import DataError
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
@@ -319,10 +321,13 @@ def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "source": ("source",),
         "length": ("length", "prompt_ctx_length"),
     }
-    found = {}
+    found: dict[str, Any] = {}
     for fact, columns in names.items():
         value = next((metadata[name] for name in columns if metadata.get(name) not in (None, "")), None)
-        if isinstance(value, str | int | float):
+        if fact == "length":
+            with suppress(FieldError):
+                found[fact] = whole_length(value, fact)
+        elif isinstance(value, str | int | float):
             found[fact] = value
     return found
 

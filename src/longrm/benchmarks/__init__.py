@@ -21,8 +21,10 @@ from longrm.benchmarks.leval import Leval
 from longrm.benchmarks.probe import Cell, Probe
 from longrm.config import Config
 from longrm.data import Reading, read
+from longrm.data.fields import FieldError
 from longrm.data.files import find_files
-from longrm.errors import ConfigError
+from longrm.data.places import place_of
+from longrm.errors import ConfigError, DataError
 from longrm.types import Comparison, text_of
 
 __all__ = ["Audit", "Audited", "Benchmark", "Cell", "Leval", "Probe", "Source", "load"]
@@ -116,24 +118,34 @@ def _probe(asked: _Asked) -> Benchmark:
 def _file(asked: _Asked) -> Benchmark:
     reading = read(asked.path, format=asked.source.format, on_bad_row=asked.source.on_bad_row)
     measure = measure_with(asked.source.tokenizer)
-    rows = Audited(
-        lambda _: _with_length((row.comparison for row in reading), measure), limit=asked.source.limit
-    )
+    _read_through(_comparisons(reading), asked.source)
+    rows = Audited(lambda _: _with_length(_comparisons(reading), measure), limit=asked.source.limit)
     return Benchmark(asked.name, rows, reading=reading)
+
+
+def _comparisons(reading: Reading) -> Iterator[Comparison]:
+    """The comparisons of a file; a row that names no place that can be is one that cannot be read."""
+    for row in reading:
+        try:
+            place_of(row.comparison.metadata)
+        except FieldError as fault:
+            message = f"{row.place}, {fault}"
+            if reading.on_bad_row == "stop":
+                raise DataError(message) from fault
+            reading.skipped = reading.skipped.with_one_more(message)
+        else:
+            yield row.comparison
 
 
 def _long_rewardbench(asked: _Asked) -> Benchmark:
     source, files = asked.source, long_rewardbench.find_files(asked.path)
     _logger.info("Long-RewardBench: reading %s", ", ".join(str(file) for file in files.values()))
-    rows = partial(
-        long_rewardbench.comparisons,
-        files,
-        measure_with(source.tokenizer),
-        on_bad_row=source.on_bad_row,
-        strict=source.strict,
+    comparisons = partial(
+        long_rewardbench.comparisons, files, on_bad_row=source.on_bad_row, strict=source.strict
     )
-    if source.strict:  # refuse before any work is done, and not when the first fault comes by
-        deque(islice(rows(Auditor(long_rewardbench.LOOKS_FOR)), source.limit), maxlen=0)
+    rows = partial(comparisons, measure_with(source.tokenizer))
+    unmeasured = comparisons(measure=len, auditor=Auditor(long_rewardbench.LOOKS_FOR))
+    _read_through(unmeasured, source, refuses=source.strict)
     return Benchmark(asked.name, Audited(rows, long_rewardbench.LOOKS_FOR, source.limit))
 
 
@@ -162,23 +174,23 @@ def _of_rows(
     path = Path(asked.path)
     find_files(path)  # raises now, likewise
     measure = measure_with(asked.source.tokenizer)
-    rows = Audited(
-        lambda auditor: _with_length(comparisons(path, auditor, on_bad_row=asked.source.on_bad_row), measure),
-        looks_for,
-        asked.source.limit,
-    )
+    read_rows = partial(comparisons, path, on_bad_row=asked.source.on_bad_row)
+    _read_through(read_rows(Auditor(looks_for)), asked.source)
+    rows = Audited(lambda auditor: _with_length(read_rows(auditor), measure), looks_for, asked.source.limit)
     return Benchmark(asked.name, rows, rule=rule)
+
+
+def _read_through(rows: Iterable[Comparison], source: Source, *, refuses: bool = False) -> None:
+    """Reads all rows that will be taken, where one may stop the run: before any work is done, not when it comes by."""
+    if refuses or source.on_bad_row == "stop":
+        deque(islice(rows, source.limit), maxlen=0)
 
 
 def _with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> Iterator[Comparison]:
     """Gives comparisons that name no length the bucket of their prompt, whatever a model makes of it."""
     for comparison in rows:
-        length = comparison.metadata.get("length")
-        if isinstance(length, int) and length > 0:
-            yield comparison
-        else:
-            measured = bucket(measure(text_of(comparison.prompt)))
-            yield replace(comparison, metadata={**comparison.metadata, "length": measured})
+        length = place_of(comparison.metadata).length or bucket(measure(text_of(comparison.prompt)))
+        yield replace(comparison, metadata={**comparison.metadata, "length": length})
 
 
 BENCHMARKS: dict[str, Callable[[_Asked], Benchmark]] = {

@@ -12,6 +12,7 @@ from longrm.benchmarks.rows import listed, rateable_responses, read_rows
 from longrm.data import write_rows
 from longrm.data.chunking import size_of
 from longrm.data.fields import FieldError, Source, find_question, group_of, messages_of, plain, required
+from longrm.data.places import whole_length
 from longrm.errors import DataError
 from longrm.types import Comparison, Message, Span, message_text, text_of
 
@@ -231,13 +232,14 @@ def _subtype(row: Source, count: int) -> str:
 
 def _length(row: Source) -> int | None:
     """The length bucket in tokens: "4k" is 4096."""
-    label = row.get("ctx_length_for_length")
-    if label is None:
-        return None
-    found = re.fullmatch(r"([1-9]\d*)(k?)", str(label).strip().lower())
+    field = "ctx_length_for_length"
+    label = row.get(field)
+    if not isinstance(label, str):
+        return None if label is None else whole_length(label, field)
+    found = re.fullmatch(r"([1-9]\d{0,14})(k?)", label.strip().lower())
     if not found:
-        raise FieldError("ctx_length_for_length", f"needs a length such as '4k' or 4096, got {label!r}")
-    return int(found[1]) * (1024 if found[2] else 1)
+        raise FieldError(field, f"needs a length such as '4k' or 4096, got {label!r:.40}")
+    return whole_length(int(found[1]) * (1024 if found[2] else 1), field)
 
 
 def _check_lengths(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from longrm.benchmarks.audit import Auditor
 from longrm.data.fields import FieldError, Source, messages_of
 from longrm.data.files import raw_rows
+from longrm.data.places import place_of
 from longrm.errors import DataError
 from longrm.types import Comparison, Response
 
@@ -43,6 +44,7 @@ def read_rows(
                 raise _RowError(f"{raw.place}: {raw.fault}")
             try:
                 comparison = convert(raw.value, raw.number)
+                place_of(comparison.metadata)
             except FieldError as fault:
                 raise _RowError(f"{raw.place}, {fault}") from fault
         except _RowError as error:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from longrm.config import Config
+from longrm.data.places import place_in
 from longrm.data.spans import apart, edited
 from longrm.errors import ConfigError
 from longrm.reward_models import Baseline, RewardModel
@@ -163,7 +164,7 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
     checked = () if plan.checked is None else (trial_of(judgments[-1], plan.orders[0]),)
     failed = [trial for trial in checked if trial.outcome is Outcome.ERROR]
     whole = together(trials if not failed else (*trials, *failed))
-    depth, length = metadata.get("depth"), metadata.get("length")
+    place = place_in(comparison)
     cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
     return JudgmentRecord(
         id=comparison.id,
@@ -172,9 +173,9 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
         order=whole.order,
         scores=whole.scores,
         ranking=whole.ranking,
-        length=length if isinstance(length, int) and length > 0 else None,
+        length=place.length,
         tokens=judgments[0].prompt_tokens,
-        depth=float(depth) if isinstance(depth, int | float) else None,
+        depth=place.depth,
         task=str(metadata.get("task", "")),
         subtype=str(metadata.get("subtype", "")),
         characters=tuple(len(text_of(response)) for response in comparison.responses),

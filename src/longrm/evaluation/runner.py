@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import Benchmark
+from longrm.data.places import place_in
 from longrm.errors import DataError, RunError
 from longrm.evaluation.asking import Asker, Judging
 from longrm.evaluation.results_csv import write_results
@@ -178,6 +179,7 @@ def _check(
     for comparison, gold in zip(batch, golds, strict=True):
         if comparison.id in ranks:
             raise DataError(f"two comparisons have the id '{comparison.id}'; ids must be unique")
+        place_in(comparison)
         ranks[comparison.id] = comparison.ranks
         held = known.get(comparison.id, gold)
         if held != gold:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from string import ascii_uppercase as LETTERS
 from typing import Self
 
+from longrm.data.places import place_in
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging import load_format
 from longrm.reward_models.protocol import RewardModel
@@ -102,8 +103,7 @@ def key_of(comparisons: Iterable[Comparison]) -> dict[str, Key]:
         for response, rank in zip(comparison.responses, comparison.ranks or (), strict=False):
             name = _digest(response)
             ranks[name] = min(rank, ranks.get(name, rank))
-        length = comparison.metadata.get("length")
-        key[comparison.id] = Key(ranks, length if isinstance(length, int) else None)
+        key[comparison.id] = Key(ranks, place_in(comparison).length)
     return key
 
 

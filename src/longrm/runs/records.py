@@ -1,9 +1,11 @@
 """The lines of the logs in a run folder. No clock is read into them, so equal work gives equal bytes."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from longrm.types import Cut, Message, Outcome, Span
+from pydantic import Field
+
+from longrm.types import LONGEST, Cut, Message, Outcome, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ class JudgmentRecord:
     order: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
     ranking: tuple[int, ...] = ()
-    length: int | None = None
+    length: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
     tokens: int | None = None
-    depth: float | None = None
+    depth: Annotated[float, Field(ge=0, le=1)] | None = None
     task: str = ""
     subtype: str = ""
     characters: tuple[int, ...] = ()

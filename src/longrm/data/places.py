@@ -1,0 +1,73 @@
+"""Where a comparison stands in an evaluation: its length bucket, and how deep its evidence lies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from longrm.data.fields import FieldError
+from longrm.errors import DataError
+from longrm.types import LONGEST, Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The length bucket in tokens, and the depth of the evidence from 0 (start) to 1 (end); None where not told."""
+
+    length: int | None
+    depth: float | None
+
+
+def place_of(metadata: Mapping[str, Any]) -> Place:
+    """What `length` and `depth` of a comparison's metadata say.
+
+    Raises:
+        FieldError: One is filled with something else.
+    """
+    length, depth = metadata.get("length"), metadata.get("depth")
+    return Place(
+        None if length is None else whole_length(length, "length"), None if depth is None else _depth(depth)
+    )
+
+
+def place_in(comparison: Comparison) -> Place:
+    """The place of a comparison of which no file and row are known.
+
+    Raises:
+        DataError: Its metadata name none that can be.
+    """
+    try:
+        return place_of(comparison.metadata)
+    except FieldError as fault:
+        raise DataError(f"comparison '{comparison.id}', {fault}") from fault
+
+
+def whole_length(value: Any, field: str) -> int:
+    """A whole number of tokens, also where a table holds whole numbers as floating ones.
+
+    Raises:
+        FieldError: It is no number, none that is whole, or one that no bucket has.
+    """
+    if _is_number(value) and 1 <= value <= LONGEST and value == int(value):
+        return int(value)
+    raise FieldError(
+        field,
+        f"needs a whole number of tokens from 1 to {LONGEST}, got {_shown(value)}; "
+        "leave it out to have the prompt measured",
+    )
+
+
+def _depth(value: Any) -> float:
+    if _is_number(value) and 0 <= value <= 1:
+        return float(value)
+    raise FieldError("depth", f"needs a number from 0 (start) to 1 (end), got {_shown(value)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """A value as a message shows it; a long whole number is not written out, which Python may refuse."""
+    if isinstance(value, int) and abs(value) > LONGEST:
+        return "a larger one" if value > 0 else "a smaller one"
+    return f"{value!r:.40}"

@@ -41,6 +41,16 @@ CONFIGS = {
 }
 
 
+ROUNDING = 1e-5
+"""By how much scores and log-probabilities may differ where one computation is done in two orders of adding: with the
+same weights elsewhere in memory (a file that is mapped, and what was saved into it), or by another path. Kernels choose
+their order by how the weights are aligned, on one machine so and on another so."""
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max())
+
+
 def make_pair(family: str, kind: str) -> tuple[Any, Any]:
     """One model under stock SDPA and its twin, with equal weights, under ours."""
     config = CONFIGS[family]()

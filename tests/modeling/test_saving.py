@@ -31,7 +31,7 @@ from longrm.modeling.loading import (
 from longrm.modeling.memory import set_precision
 from longrm.modeling.shared_prefix import TokenTree, pack
 
-from .conftest import CONFIGS, SIZES
+from .conftest import CONFIGS, ROUNDING, SIZES, distance
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, init_std=0.3)
 TREE = TokenTree(list(range(3, 40)), [[5, 9, 8, 2], [7, 2]])
@@ -67,8 +67,8 @@ def test_a_saved_language_model_is_loaded_by_transformers_with_plain_attention(
     plain = AutoModelForCausalLM.from_pretrained(folder)
     assert plain.config._attn_implementation != NAME
     torch.testing.assert_close(plain_logprobs(plain), truth, rtol=1e-5, atol=1e-5)
-    assert (logprobs(new_language_model(SHAPE, tokenizer, seed=2)) - truth).abs().max() > 1e-2
-    assert torch.equal(logprobs(load_language_model(folder, packed=True)), truth)
+    assert distance(logprobs(new_language_model(SHAPE, tokenizer, seed=2)), truth) > 100 * ROUNDING
+    assert distance(logprobs(load_language_model(folder, packed=True)), truth) < ROUNDING
     assert AutoTokenizer.from_pretrained(folder).encode(
         "w1 w7", add_special_tokens=False
     ) == tokenizer.encode("w1 w7")
@@ -87,7 +87,7 @@ def test_the_head_of_a_new_language_model_is_its_embeddings_as_a_scorer_has_it(
             input_ids=packed.input_ids, position_ids=packed.position_ids, layout=packed.layout
         )
         own = token_logprobs(scorer, hidden.last_hidden_state[0], packed, packed.layout.branch_tokens())
-    assert torch.equal(own, logprobs(load_language_model(folder, packed=True)))
+    assert distance(own, logprobs(load_language_model(folder, packed=True))) < ROUNDING
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -21,6 +21,8 @@ from longrm.training.start import start_of
 from longrm.worlds import words
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, init_std=0.2)
+ROUNDING = 1e-5
+"""By how much scores may differ where the same weights lie elsewhere in memory: made here, and mapped from a file."""
 PACKED = pack([TokenTree(list(range(5, 42)), [[50, 51, 52], [60, 61]])])
 
 
@@ -63,9 +65,11 @@ def test_a_new_model_is_its_seeds(kind: str):
 def test_positions_are_stretched_before_training(base: Path, tmp_path: Path):
     stretched = start_of(settings(path=str(base), rope_theta=1e6), "scorer")
     plain = start_of(settings(path=str(base)), "scorer")
-    assert (scores(stretched.model, PACKED) - scores(plain.model, PACKED)).abs().max() > 1e-3
+    found = scores(stretched.model, PACKED)
+    assert (found - scores(plain.model, PACKED)).abs().max() > 100 * ROUNDING
     save(stretched, tmp_path / "model")
-    assert torch.equal(scores(load_scorer(tmp_path / "model").model, PACKED), scores(stretched.model, PACKED))
+    loaded = scores(load_scorer(tmp_path / "model").model, PACKED)
+    torch.testing.assert_close(loaded, found, rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def command() -> None:
     """Trains a reward model; every objective is a subcommand.
 
     A prompt is encoded once for all its responses. Processes that torchrun starts train together. A killed run
-    continues bit for bit in the same layout, up to rounding in another; the trained model lies in DIR/model, where
-    transformers, vLLM and SGLang load it as it is.
+    continues bit for bit on the same machine in the same layout, else up to rounding; the trained model lies in
+    DIR/model, where transformers, vLLM and SGLang load it as it is.
     """
 
 

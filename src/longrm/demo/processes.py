@@ -1,7 +1,7 @@
 """Independent parts of the demo side by side: one process a processor, one thread each.
 
 Tiny models gain little from several threads, and lose a lot where another program wants the same processors;
-with one thread each, the parts also compute the same on every machine.
+with one thread each, what the parts compute does not depend on how many processors there are.
 """
 
 import multiprocessing

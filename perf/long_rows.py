@@ -23,7 +23,7 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
-from measuring import peak_growth, peak_growth_in_fresh_process, timed
+from measuring import hand_over, peak_growth, peak_growth_in_fresh_process, timed
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional
@@ -226,7 +226,7 @@ def main() -> None:
     if options.memory_of:
         recipe = make_recipe(options, options.scratch)
         example = shortest(recipe, objective, options.shortest)[-1]
-        print(memory_of(make_arm(recipe, objective, options.memory_of), example))
+        hand_over(memory_of(make_arm(recipe, objective, options.memory_of), example))
         return
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = train_tokenizer(texts(options.data, options.objective), options.vocabulary)

@@ -29,6 +29,7 @@ PAD, END = 0, 1
 """Token ids: END closes every response, as a chat template would; PAD is in no sequence."""
 
 Arm = Callable[[], torch.Tensor]
+_PIPE = "LONGRM_PERF_PIPE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,36 @@ def _resident(field: str) -> int:
 
 def peak_growth_in_fresh_process(arm: str, *more: str) -> int:
     """Runs this same script, with more arguments, in a new process that measures the memory of one arm."""
-    command = [sys.executable, *sys.argv, *more, "--memory-of", arm]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return figure_of([*sys.argv, *more, "--memory-of", arm])
+
+
+def figure_of(command: Sequence[str]) -> int:
+    """Runs a script in a new process; returns the figure that it hands over.
+
+    It does so by a pipe of its own: any library may write to standard output.
+    """
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as pipe:
+        try:
+            subprocess.run(
+                [sys.executable, *command],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, _PIPE: str(writing)},
+                pass_fds=[writing],
+            )
+        finally:
+            os.close(writing)
+        return int(pipe.read())
+
+
+def hand_over(figure: int) -> None:
+    """Tells the process that asked for a figure, by `figure_of`; or whoever runs the script by hand."""
+    if _PIPE not in os.environ:
+        print(figure)
+        return
+    with os.fdopen(int(os.environ[_PIPE]), "w") as pipe:
+        pipe.write(str(figure))
 
 
 def circumstances(options: argparse.Namespace) -> dict[str, Any]:

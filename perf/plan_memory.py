@@ -10,7 +10,6 @@ import argparse
 import gc
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import tokenizers
 import torch
-from measuring import circumstances, peak_growth
+from measuring import circumstances, figure_of, hand_over, peak_growth
 from tokenizers import models, pre_tokenizers
 
 from longrm.config import parse_assignments
@@ -155,9 +154,7 @@ def compare(case: dict[str, Any]) -> dict[str, Any]:
         tiny = {"layers": 1, "hidden": 64, "heads": 4, "kv_heads": 2, "intermediate": 128, "vocabulary": 500}
         make(case | tiny | {"prompt": 64, "response": 8}, folder / "tiny")
         predicted = plan(recipe_of(make(case, folder / "real"), assignments), "cpu").memory
-        arguments = [sys.executable, __file__, "--measure", name, *assignments]
-        done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
-    measured = int(done.stdout.split()[-1])
+        measured = figure_of([__file__, "--measure", name, *assignments])
     return case | {
         "predicted_bytes": round(predicted.total),
         "measured_bytes": measured,
@@ -174,7 +171,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.measure:
         folder, *assignments = options.measure
-        print(measure(Path(folder), assignments))
+        hand_over(measure(Path(folder), assignments))
         return 0
     options.threads = 1
     off = False

@@ -23,6 +23,7 @@ from measuring import (
     Workload,
     attention_flops_per_pair,
     circumstances,
+    hand_over,
     interleaved,
     linear_flops_per_token,
     make_workload,
@@ -260,7 +261,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.memory_of:
         warm = make_arm(options, options.memory_of, 64, 8)
-        print(peak_growth(warm, make_arm(options, options.memory_of, options.prompt, options.response)))
+        hand_over(peak_growth(warm, make_arm(options, options.memory_of, options.prompt, options.response)))
         return 0
     if options.against == "trl":
         show(against_trl(options), options.json)

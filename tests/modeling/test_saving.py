@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +203,20 @@ def test_a_window_is_refused_for_training_and_not_for_writing(tokenizer: Tokeniz
     load_language_model(tmp_path)
     with pytest.raises(ModelError, match="sliding_window = 64"):
         load_language_model(tmp_path, packed=True)
+
+
+def test_an_engine_that_nobody_asked_for_prints_nothing(tmp_path: Path):
+    """Transformers imports DeepSpeed as it saves, and DeepSpeed warns on standard output."""
+    pytest.importorskip("deepspeed")
+    probe = (
+        "import logging, sys\n"
+        "from longrm.modeling.loading import ModelShape, new_scorer, save\n"
+        "from longrm.worlds import words\n"
+        f"save(new_scorer(ModelShape(), words(), seed=0), {str(tmp_path / 'model')!r})\n"
+        "assert 'deepspeed' in sys.modules, 'this shows nothing'\n"
+        "logging.getLogger('DeepSpeed').warning('Something else')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert "Something else" in line

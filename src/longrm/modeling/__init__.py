@@ -1,0 +1,12 @@
+"""Models: how they are loaded, and how they read a prefix that several responses share."""
+
+import logging
+
+
+def _speaks_of_no_cpu(record: logging.LogRecord) -> bool:
+    return "Setting accelerator to CPU" not in record.getMessage()
+
+
+# Transformers imports DeepSpeed, wherever it is installed, as soon as it saves or trains a model. DeepSpeed then warns,
+# on standard output, where results belong, of a CPU that nobody asked it to use.
+logging.getLogger("DeepSpeed").addFilter(_speaks_of_no_cpu)

@@ -37,7 +37,7 @@ from longrm.training.reference import reference_logprobs
 from longrm.training.sft import SFT, SFTTraining
 from longrm.training.start import Kind, start_of
 from longrm.training.trainer import train
-from longrm.training.zero import hush_engine, whole
+from longrm.training.zero import whole
 
 __all__ = ["MODEL", "RECIPES", "Evaluator", "Recipe", "run"]
 
@@ -84,7 +84,6 @@ def run(
         DataError: The data cannot be read.
         TrainingError: A NaN, a stalled loss, or memory that ran out.
     """
-    hush_engine()
     _check_trackers(recipe.report_to)
     check_optimizer(recipe.optimizer)
     recipe.check_devices(launched())

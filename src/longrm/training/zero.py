@@ -202,15 +202,6 @@ def _on_cpu(values: Tensor, wanted: bool) -> Tensor:
     return copy.copy_(values) if wanted else copy
 
 
-def hush_engine() -> None:
-    """Has DeepSpeed, which Trainer imports wherever it is installed, say no word of running on a CPU."""
-    logging.getLogger("DeepSpeed").addFilter(_speaks_of_no_cpu)
-
-
-def _speaks_of_no_cpu(record: logging.LogRecord) -> bool:
-    return "Setting accelerator to CPU" not in record.getMessage()
-
-
 def _engine(losses: nn.Module, optimizer: torch.optim.Optimizer, settings: Parallel, max_norm: float) -> Any:
     try:
         with warnings.catch_warnings():

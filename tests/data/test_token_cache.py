@@ -1,3 +1,4 @@
+import fcntl
 import json
 import logging
 import shutil
@@ -167,6 +168,17 @@ def test_an_entry_appears_when_it_is_whole(pairs, opened, made, monkeypatch, tmp
     assert len(opened(pairs, progress=lambda *told: seen.append(told))) == 5
     assert seen == [("tokenizing", number, 0) for number in range(1, 6)]
     assert {path.suffix for path in (tmp_path / "cache/tokens").iterdir()} == {".lock", ""}
+
+
+def test_what_a_killed_process_began_goes_and_what_a_living_one_makes_stays(pairs, opened, tmp_path):
+    root = tmp_path / "cache" / "tokens"
+    for name in ("killed", "alive"):
+        (root / f"{name}.partial").mkdir(parents=True)
+        (root / f"{name}.partial" / "tokens.bin").write_bytes(b"half")
+    with (root / "alive.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        opened(pairs)
+    assert [left.stem for left in root.glob("*.partial")] == ["alive"]
 
 
 def test_two_processes_at_once_make_one_entry_without_torch(pairs, opened, tmp_path):

@@ -355,6 +355,14 @@ def test_saving_replaces_a_model_and_nothing_else(scorer: Scorer, folder: Path, 
     assert file.read_text() == "precious"
 
 
+def test_what_a_save_that_was_killed_left_is_in_nobodys_way(scorer: Scorer, folder: Path, tmp_path: Path):
+    for left in (".model.tmp", ".model.old"):
+        shutil.copytree(folder, tmp_path / left)
+    save(new_scorer(SHAPE, scorer.tokenizer, seed=9), folder)
+    assert distance(scores(load_scorer(folder)), scores(scorer)) > 100 * ROUNDING
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_a_failed_save_leaves_the_old_model_whole(
     scorer: Scorer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

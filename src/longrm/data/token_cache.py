@@ -15,7 +15,7 @@ import shutil
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -183,6 +183,7 @@ def _opened(entry: Path) -> TokenizedRows | None:
 def _make(entry: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Progress) -> None:
     """Writes an entry beside its place, and moves it there in one rename."""
     scratch = entry.with_suffix(".partial")
+    _sweep(entry.parent)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
@@ -195,6 +196,14 @@ def _make(entry: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Prog
         shutil.rmtree(entry)
     scratch.rename(entry)
     _logger.info("tokenized %s into %s, skipped %d rows", reading.path, entry, skipped.count)
+
+
+def _sweep(root: Path) -> None:
+    """Removes what processes that were killed have begun: nobody holds its lock."""
+    for left in root.glob("*.partial"):
+        with suppress(OSError), left.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left)
 
 
 def _write(folder: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Progress) -> Skipped:

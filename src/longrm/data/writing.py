@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from longrm.data.native import to_row
 from longrm.errors import DataError
+from longrm.runs.scratch import replacing
 from longrm.types import Comparison
 
 # So many rows decide the types of a Parquet file, and how many rows make a group of about so many characters.
@@ -70,18 +71,12 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside the path, which takes its place when all went well and is removed when not."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """As `replacing`, to the disk before it takes its place, and with one error for whatever stands in the way."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with scratch.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with replacing(path) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         reason = error.strerror or str(error)
         raise DataError(f"{path}: cannot be written: {reason}; nothing was changed") from error

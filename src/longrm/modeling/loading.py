@@ -281,6 +281,7 @@ def _halved(model: Model) -> dict[str, torch.Tensor]:
 
 def _swap(scratch: Path, target: Path) -> None:
     old = scratch.with_suffix(".old")
+    shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
     if target.exists():
         target.rename(old)
     scratch.rename(target)

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import platform
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Self
 from longrm.config import Config, differences, to_toml
 from longrm.errors import RunError
 from longrm.runs.parts import PART
+from longrm.runs.scratch import replacing, sweep
 
 SCHEMA_VERSION = 1
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
@@ -59,6 +59,7 @@ class RunFolder:
                 f"{self.path} is in use by another process; wait for it or take another --out"
             ) from None
         try:
+            sweep(self.path)
             self._claim()
         except BaseException:
             self._lock.close()
@@ -176,17 +177,10 @@ def write_file(path: Path, content: str | bytes) -> None:
     Raises:
         RunError: The file cannot be written; an earlier version is left as it was.
     """
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with open(descriptor, "wb") as file:
+        with replacing(path) as file:
             file.write(content.encode() if isinstance(content, str) else content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise RunError(f"cannot write {path}: {error.strerror}") from None
 
 

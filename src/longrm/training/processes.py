@@ -6,7 +6,6 @@ of parts, so that this is the gradient of one process that reads the whole step.
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from longrm.modeling.folders import first_line
 from longrm.modeling.processes import join
 from longrm.runs.folder import RunFolder
 from longrm.runs.processes import check_seen, launched
+from longrm.runs.scratch import temporary_folder
 from longrm.training.batches import WHOLE, Share
 from longrm.training.settings import Parallel
 
@@ -130,8 +130,8 @@ def own_folder(place: Processes, out: Path, settings: Config) -> Iterator[RunFol
         return
     place.wait()
     check_seen(out)
-    with tempfile.TemporaryDirectory(prefix="longrm-process-") as scratch:
-        copy = Path(scratch) / "run"
+    with temporary_folder("longrm-process-") as scratch:
+        copy = scratch / "run"
         # Models are large, and read from the run folder itself.
         try:
             shutil.copytree(out, copy, ignore=shutil.ignore_patterns("checkpoints", "best", "model", ".*"))

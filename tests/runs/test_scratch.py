@@ -1,0 +1,137 @@
+"""What a process begins beside its place: nobody sees half of it, and what a killed one leaves goes."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from longrm.config import Config
+from longrm.runs import scratch
+from longrm.runs.folder import RunFolder, write_file
+from longrm.runs.scratch import replacing, sweep, temporary_folder
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def killed(lines):
+    """Runs some lines in a process of its own, which must end by SIGKILL."""
+    code = f"import os, signal\nfrom pathlib import Path\nfrom longrm.runs.scratch import *\n{lines}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def begun_and_killed(path):
+    killed(
+        f"with replacing(Path({str(path)!r})) as file:\n    file.write(b'half')\n    os.kill(os.getpid(), 9)"
+    )
+
+
+def test_a_file_takes_its_place_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "made" / "out.jsonl"
+    with replacing(path) as file:
+        file.write(b"one")
+        assert not path.exists()
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"%d" % (1 // 0))
+    assert path.read_bytes() == b"one"
+    assert names(path.parent) == ["out.jsonl"]
+
+
+def test_the_users_umask_holds(tmp_path):
+    before = os.umask(0o077)
+    try:
+        write_file(tmp_path / "answers.json", "{}")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "answers.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_killed_process_began_goes_when_the_same_file_is_made(tmp_path):
+    path = tmp_path / "out [1].jsonl"
+    begun_and_killed(path)
+    (left,) = names(tmp_path)
+    assert left.startswith(".out [1].jsonl.")
+    write_file(tmp_path / "other.jsonl", "")
+    assert left in names(tmp_path), "it is of another file"
+    write_file(path, "whole")
+    assert names(tmp_path) == ["other.jsonl", "out [1].jsonl"]
+
+
+def test_a_run_folder_is_rid_of_it_before_it_looks_for_work(tmp_path):
+    """Of a run that was killed while it claimed its folder."""
+    (tmp_path / "run").mkdir()
+    begun_and_killed(tmp_path / "run" / "config.toml")
+    with RunFolder(tmp_path / "run", "training", Config()):
+        assert names(tmp_path / "run") == [".lock", "config.toml", "manifest.json"]
+
+
+def test_what_a_living_process_makes_is_left_alone(tmp_path):
+    path = tmp_path / "out.jsonl"
+    with replacing(path) as one:
+        with replacing(path) as other:
+            sweep(tmp_path)
+            assert len(names(tmp_path)) == 2
+            other.write(b"other")
+        assert path.read_bytes() == b"other"
+        one.write(b"one")
+    assert path.read_bytes() == b"one"
+    assert names(tmp_path) == ["out.jsonl"]
+
+
+def test_nothing_else_is_removed(tmp_path):
+    own = [".out.jsonl.part", ".out.jsonl.keep.part", "out.jsonl.0123abcd.part", ".0123abcd.part"]
+    for name in own:
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    write_file(tmp_path / "out.jsonl", "")
+    assert names(tmp_path) == sorted([*own, "out.jsonl"])
+
+
+@pytest.mark.parametrize("taken", ["held", "gone"])
+def test_what_another_took_for_left_over_is_begun_again(tmp_path, monkeypatch, taken):
+    """Between the making of a file and its lock there is a moment in which another process may sweep."""
+    calls = []
+
+    def flock(descriptor, operation):
+        calls.append(operation)
+        if len(calls) > 1:
+            return
+        if taken == "held":
+            raise BlockingIOError
+        next(tmp_path.iterdir()).unlink()
+
+    monkeypatch.setattr(scratch.fcntl, "flock", flock)
+    with replacing(tmp_path / "out.jsonl") as file:
+        file.write(b"whole")
+    assert (tmp_path / "out.jsonl").read_bytes() == b"whole"
+    assert len(calls) == 2
+
+
+def test_a_file_system_without_locks_will_do(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(scratch.fcntl, "flock", flock)
+    (tmp_path / ".out.jsonl.0123abcd.part").touch()
+    write_file(tmp_path / "out.jsonl", "whole")
+    assert names(tmp_path) == [".out.jsonl.0123abcd.part", "out.jsonl"], "it may be somebody's"
+
+
+def test_temporary_folders_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed("with temporary_folder('own-') as f:\n    (f / 'file').touch()\n    os.kill(os.getpid(), 9)")
+    assert len(names(tmp_path)) == 1
+    with temporary_folder("other-"):
+        assert len(names(tmp_path)) == 2
+    with temporary_folder("own-") as one:
+        assert names(tmp_path) == [one.name]
+        with temporary_folder("own-") as other:
+            (other / "file").touch()
+            assert names(tmp_path) == sorted([one.name, other.name])
+    assert names(tmp_path) == []

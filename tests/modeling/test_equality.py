@@ -162,12 +162,12 @@ def test_head_is_fp32_in_a_bf16_model():
     assert hidden.dtype == torch.bfloat16
     ends = hidden[packed.layout.branch_ends()].double()
     exact = (ends @ stock.score.weight.double().T)[:, 0]
-    error = (heads.branch_scores(ours, hidden, packed.layout) - exact).abs().max()
+    error = (heads.branch_scores(ours, hidden, packed) - exact).abs().max()
     rounded = (ends.bfloat16() @ stock.score.weight.bfloat16().T)[:, 0]
     assert error < 1e-6
     assert (rounded - exact).abs().max() > 1e-4  # what a bf16 head would have lost
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert (heads.branch_scores(ours, hidden, packed.layout) - exact).abs().max() < 1e-6
+        assert (heads.branch_scores(ours, hidden, packed) - exact).abs().max() < 1e-6
 
 
 def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():

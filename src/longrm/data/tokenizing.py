@@ -226,6 +226,22 @@ class Tokenizer:
             raise DataError("the response has no token: give it some content")
         return ids
 
+    def closing_ids(self) -> list[int]:
+        """Token ids that end a response: those with which the chat template closes it, or EOS where there is none.
+
+        None where the template takes no plain question and answer.
+        """
+        if self.chat_template is None:
+            return [] if self.eos_id is None else [self.eos_id]
+        answer = "Answer."
+        try:
+            whole = self.render(
+                [{"role": "user", "content": "Question?"}, {"role": "assistant", "content": answer}]
+            )
+        except DataError:
+            return []
+        return self.encode(whole.rpartition(answer)[2])
+
     def save(self, folder: str | Path) -> None:
         """Writes a folder that `load` and transformers' `AutoTokenizer` read back with equal ids.
 

@@ -68,9 +68,8 @@ def write_adapter(model: Model, folder: Path) -> None:
     weights = {_PREFIX + name: tensor for name, tensor in get_peft_model_state_dict(model).items()}
     if head is not None:
         weights[ADAPTER_HEAD] = head.weight
-    save_file(
-        {name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / ADAPTER_WEIGHTS
-    )
+    stored = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    save_file(stored, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
 def read_adapter(model: Model, folder: Path, where: str) -> None:

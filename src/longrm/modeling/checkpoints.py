@@ -50,6 +50,20 @@ def read_head(shards: Sequence[Path], name: str, where: str) -> torch.Tensor | N
     return found[0]
 
 
+def read_metadata(file: Path) -> dict[str, str] | None:
+    """What whoever wrote a safetensors file says of it; transformers and PEFT always say something.
+
+    Raises:
+        ModelError: It cannot be read.
+    """
+    try:
+        with safe_open(file, framework="pt") as weights:
+            found: dict[str, str] | None = weights.metadata()
+            return found
+    except SafetensorError as error:
+        raise ModelError(f"{file}: its weights cannot be read: {error}") from None
+
+
 def read_model(
     auto: Any,
     check: Callable[[Any, str], None],

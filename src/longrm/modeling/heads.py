@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longrm.modeling.memory import computing
 from longrm.modeling.sequence_parallel import divided, own_share, rows_of, sequence_group, united
-from longrm.modeling.shared_prefix import Layout, Packed
+from longrm.modeling.shared_prefix import Packed
 
 LOGITS_AT_ONCE = 2**26
 """Elements of the fp32 logits that are computed at once (256 MiB): 2,000 tokens with a vocabulary of 32K. Their
@@ -37,14 +37,16 @@ def hidden_states(model: Model, packed: Packed) -> Float[Tensor, "S C"]:
     return states
 
 
-def branch_scores(model: Model, hidden: Float[Tensor, "S C"], layout: Layout) -> Float[Tensor, " branches"]:
-    """One fp32 score a branch, read by the scalar head at the branch's last token."""
-    return _linear(_rows(model, hidden, layout.branch_ends()), model.score).squeeze(-1)
+def branch_scores(model: Model, hidden: Float[Tensor, "S C"], packed: Packed) -> Float[Tensor, " branches"]:
+    """One fp32 score a branch, read by the scalar head where transformers reads it; see `Packed.scored_tokens`."""
+    return _linear(
+        _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id)), model.score
+    ).squeeze(-1)
 
 
 def scores(model: Model, packed: Packed) -> Float[Tensor, " branches"]:
     """One fp32 score a branch, in the order in which the branches were packed."""
-    return branch_scores(model, hidden_states(model, packed), packed.layout)
+    return branch_scores(model, hidden_states(model, packed), packed)
 
 
 def token_logprobs(
@@ -73,7 +75,9 @@ def token_logprobs(
     return united(own, len(tokens), group)
 
 
-def _rows(model: Model, hidden: Float[Tensor, "S C"], indices: Sequence[int]) -> Float[Tensor, "N C"]:
+def _rows(
+    model: Model, hidden: Float[Tensor, "S C"], indices: Sequence[int] | Int[Tensor, " N"]
+) -> Float[Tensor, "N C"]:
     group = sequence_group(model)
     return hidden[indices] if group is None else rows_of(hidden, indices, group)
 

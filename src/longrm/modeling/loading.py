@@ -24,7 +24,7 @@ from longrm.modeling.capabilities import (
     check_writer,
     reads_in_blocks,
 )
-from longrm.modeling.checkpoints import read_config, read_head, read_model
+from longrm.modeling.checkpoints import read_config, read_head, read_metadata, read_model
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, HEAD, locate_parts, weight_files
 from longrm.modeling.heads import Model
 from longrm.modeling.memory import precision_of
@@ -75,8 +75,11 @@ def load_scorer(
     device: torch.device | str = "auto",
     trust_remote_code: bool = False,
     head_seed: int | None = None,
+    keep_padding: bool = False,
 ) -> Scorer:
     """Loads a reward model from a folder or a Hub id. The head is fp32 whatever the dtype.
+
+    Scores are read where transformers reads them with the same config: at the last token that is not its padding.
 
     Args:
         source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter, or a Hub id such as
@@ -86,6 +89,8 @@ def load_scorer(
         trust_remote_code: Whether code that comes with the model may run.
         head_seed: Draws a new scalar head from this seed where the checkpoint has none, to start training
             from a language model; None refuses such a checkpoint, whose scores would be noise.
+        keep_padding: With a new head, leave the padding id of the config as it is, for adapters, which are used on
+            the config of their base; else it becomes one that no response ends in.
 
     Raises:
         ModelError: nothing is there, a file is missing, weights are pickled, the head is not scalar, or the
@@ -104,7 +109,12 @@ def load_scorer(
         raise ModelError(f"{where}: no scalar head ({HEAD}): train one, or give head_seed to start one")
     tokenizer = Tokenizer.load(parts.tokenizer)
     config.num_labels = 1
-    _settle_padding(config, tokenizer)
+    if head is None and not keep_padding:
+        _settle_padding(config, tokenizer)
+    elif parts.adapter and not read_metadata(parts.adapter / ADAPTER_WEIGHTS):
+        config.pad_token_id = (
+            None  # an adapter of our own from when every score was read at the very last token
+        )
     auto = AutoModelForSequenceClassification
     model = read_model(auto, check_scorer, parts.base, config, dtype, trust_remote_code, where)
     model.set_attn_implementation(NAME)
@@ -319,13 +329,15 @@ def _set_head(model: Model, stored: torch.Tensor | None, seed: int | None) -> No
 
 
 def _settle_padding(config: Any, tokenizer: Tokenizer) -> None:
-    """Sets a padding id that is not the end of a response.
+    """Sets a padding id that is not the end of a response, for a model that has not learned any.
 
-    Transformers scores the last token that is not padding: with pad = eos it would score one token early.
-    With no padding id it refuses batches, which is loud.
+    Transformers scores the last token that is not padding, and the embedding of padding does not learn: with
+    pad = eos the end of a response would be read and learned by nobody. With no padding id transformers refuses
+    batches, which is loud.
     """
     declared = config.eos_token_id
     ends = {tokenizer.eos_id, *(declared if isinstance(declared, list) else [declared])}
+    ends |= set(tokenizer.closing_ids())
     candidates = [config.pad_token_id, tokenizer.pad_id]
     config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
 

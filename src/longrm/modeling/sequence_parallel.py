@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from longrm.errors import ConfigError
@@ -84,10 +84,12 @@ def over_tokens(output: Float[Tensor, "1 S H/M D"], group: Group) -> Float[Tenso
     return received.transpose(0, 1).flatten(1, 2)[None]
 
 
-def rows_of(hidden: Float[Tensor, "Q C"], indices: Sequence[int], group: Group) -> Float[Tensor, "N C"]:
+def rows_of(
+    hidden: Float[Tensor, "Q C"], indices: Sequence[int] | Int[Tensor, " N"], group: Group
+) -> Float[Tensor, "N C"]:
     """Rows of the sequence, by their place in it, on every process."""
     size, first = len(hidden), group.rank() * len(hidden)
-    places = torch.tensor(indices, device=hidden.device) - first
+    places = torch.as_tensor(indices, device=hidden.device) - first
     own = (places >= 0) & (places < size)
     return _sum(hidden[places.clamp(0, size - 1)] * own[:, None], group)
 

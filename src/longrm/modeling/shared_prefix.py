@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Token ids of a prefix and of the branches that continue it; a branch is scored at its last token.
+    """Token ids of a prefix and of the branches that continue it.
 
     A branch is usually one response. Where several questions share a document, the prefix ends where the
     questions part, and a branch is the rest of a question followed by a response.
@@ -79,8 +79,12 @@ class Layout:
             start = begin
 
     def branch_ends(self) -> list[int]:
-        """The index of the last token of every branch: where it is scored."""
+        """The index of the last token of every branch."""
         return [end - 1 for _, _, end in self.branches()]
+
+    def branch_roots(self) -> list[int]:
+        """The index of the first token of every branch's prefix."""
+        return [root for root, tree in zip(self._roots(), self.trees, strict=True) for _ in tree.branches]
 
     def branch_tokens(self) -> list[int]:
         """The indices of all branch tokens, branch after branch."""
@@ -128,6 +132,28 @@ class Packed:
     def to(self, device: torch.device | str) -> "Packed":
         """The same sequence on a device."""
         return Packed(self.input_ids.to(device), self.position_ids.to(device), self.layout)
+
+    def scored_tokens(self, padding: int | None) -> Int[Tensor, " branches"]:
+        """The index at which every branch is scored: where transformers reads the score of its sequence.
+
+        That is the last token that is not padding, even of a sequence that nothing was added to. Where a branch is
+        padding throughout, the token lies in its prefix, and where that is too, it is the prefix's first.
+
+        Args:
+            padding: The `pad_token_id` of the model's config; with None every branch is scored at its last token.
+        """
+        ids = self.input_ids[0]
+        last = torch.tensor(self.layout.branch_ends(), device=ids.device)
+        if padding is None:
+            return last
+        forks, begins, _ = zip(*self.layout.branches(), strict=True)
+        fork, begin, root = (
+            torch.tensor(indices, device=ids.device)
+            for indices in (forks, begins, self.layout.branch_roots())
+        )
+        places = torch.arange(len(ids), device=ids.device)
+        latest = torch.where(ids == padding, -1, places).cummax(0).values
+        return torch.where(latest[last] >= begin, latest[last], torch.maximum(latest[fork], root))
 
 
 def pack(trees: Sequence[TokenTree]) -> Packed:

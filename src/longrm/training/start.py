@@ -77,7 +77,7 @@ def _loaded(model: ModelSettings, kind: Kind, seed: int) -> Scorer | LanguageMod
     if kind == "scorer":
         if holds == "generative":
             _logger.info("%s has no scalar head; a new one is drawn from seed %d", path, seed)
-        return load_scorer(path, dtype=dtype, head_seed=seed)
+        return load_scorer(path, dtype=dtype, head_seed=seed, keep_padding=model.lora is not None)
     return load_language_model(path, dtype=dtype, packed=True)
 
 

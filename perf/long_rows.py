@@ -29,8 +29,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from longrm.data import read, read_demonstrations
+from longrm.data.joining import Encoded
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.encoding import Encoded
 from longrm.training import losses
 from longrm.training.batches import Batches, Example, Objective
 from longrm.training.bradley_terry import BradleyTerry, RankingLoss

@@ -37,7 +37,7 @@ from measuring import (
 from torch import Tensor
 from torch.nn import functional
 
-from longrm.modeling.encoding import Encoded
+from longrm.data.joining import Encoded
 from longrm.training.batches import Batches, Example, Objective
 from longrm.training.bradley_terry import BradleyTerry, RankingLoss
 from longrm.training.preference import Preference, PreferenceLoss

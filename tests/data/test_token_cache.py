@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from longrm.data import read, token_cache, write
+from longrm.data.joining import encode
 from longrm.data.token_cache import cache_folder, tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import context_digest
@@ -75,13 +76,13 @@ def test_rows_come_back_as_the_tokenizer_makes_them(pairs, opened):
     rows, tokenizer = opened(pairs), words()
     for held, row in zip(rows, read(pairs), strict=True):
         comparison = row.comparison
-        assert held.prompt == tokenizer.prompt_ids(comparison.prompt)
-        assert held.responses == [
-            tokenizer.response_ids(comparison.prompt, one) for one in comparison.responses
+        assert held.tokens.prompt == tokenizer.prompt_ids(comparison.prompt)
+        assert held.tokens.responses == [
+            encode(tokenizer, comparison.prompt, [one]).responses[0] for one in comparison.responses
         ]
         assert (held.row.id, held.row.ranks) == (comparison.id, comparison.ranks)
         assert held.row.digest == context_digest(comparison)
-    assert rows.longest == [len(held.prompt) + max(map(len, held.responses)) for held in rows]
+    assert rows.longest == [len(held.tokens.prompt) + max(map(len, held.tokens.responses)) for held in rows]
     assert len({held.row.digest for held in rows}) == 5
 
 
@@ -124,7 +125,7 @@ def test_every_shard_counts(put, opened, made):
     second = put("shards/b.jsonl", PAIR | {"id": "b"})
     assert [row.id for row in opened(folder, simple()).rows] == ["a", "b"]
     second.write_text(second.read_text().replace("Bob", "Eve"))
-    assert opened(folder, simple())[1].responses == [[6, 1], [8, 1]]
+    assert opened(folder, simple())[1].tokens.responses == [[6, 1], [8, 1]]
     assert made() == 4
 
 
@@ -189,13 +190,13 @@ def test_two_processes_at_once_make_one_entry_without_torch(pairs, opened, tmp_p
         "told = []\n"
         f"rows = tokenized({str(pairs)!r}, words(), kind='comparison', cache={str(tmp_path / 'cache')!r},\n"
         "    progress=lambda *one: told.append(one))\n"
-        "print(len(told), sum(map(len, (row.prompt for row in rows))), 'torch' in sys.modules)\n"
+        "print(len(told), sum(map(len, (row.tokens.prompt for row in rows))), 'torch' in sys.modules)\n"
     )
     begun = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in "ab"
     ]
     said = sorted(process.communicate(timeout=60)[0] for process in begun)
-    tokens = sum(len(row.prompt) for row in opened(pairs))
+    tokens = sum(len(row.tokens.prompt) for row in opened(pairs))
     assert said == [f"0 {tokens} False\n", f"5 {tokens} False\n"]
 
 
@@ -211,7 +212,7 @@ def test_order_and_bytes_do_not_depend_on_how_many_threads_work(pairs, opened, m
 
 def test_ids_of_more_than_16_bits_are_kept(put, opened):
     rows = opened(put("rows.jsonl", PAIR), simple(Ann=3_000_000, Bob=70_000))
-    assert rows[0].responses == [[3_000_000, 1], [70_000, 1]]
+    assert rows[0].tokens.responses == [[3_000_000, 1], [70_000, 1]]
 
 
 def test_where_entries_lie(monkeypatch):
@@ -256,7 +257,7 @@ def test_rejected_judgments_with_another_score_come_first(changes, contrast, ord
     tokenizer = simple(c=10, same=11, other=12, none=13, too=14)
     rows = opened(put("rows.jsonl", JUDGED | changes), tokenizer)
     assert rows.rows[0].contrast is contrast
-    assert rows[0].responses == [[*tokenizer.encode(text), 1] for text in order]
+    assert rows[0].tokens.responses == [[*tokenizer.encode(text), 1] for text in order]
     assert rows.rows[0].ranks == (1, 2, 2, 2, 2)
 
 
@@ -272,7 +273,7 @@ FAULTS = [
         "line 2: two responses of 'x' have the same tokens but",
     ),
     (PAIR | {"rejected": TOOL}, "line 2: response 2 of 'x' has no token but the end"),
-    (PAIR | {"prompt": TOOL}, "line 2: 'x' has a prompt without a token"),
+    (PAIR | {"prompt": TOOL}, "line 2: the prompt has no token"),
     (PAIR | {"margin": [1.0]}, "line 2, field 'margin': needs a number, got [1.0]"),
     (PAIR | {"margin": -1}, "line 2, field 'margin': by how much the better response is better, 0 or more"),
     (PAIR | {"margin": True}, "line 2, field 'margin': needs a number, got True"),
@@ -322,7 +323,7 @@ DEMONSTRATION = {"chat_template": "Who is it?", "golden": "Ann"}
 def test_demonstrations(put, opened, made):
     path = put("rows.jsonl", DEMONSTRATION, DEMONSTRATION | {"golden": "Bob Eve"})
     rows = opened(path, simple(), kind="demonstration")
-    assert [(row.prompt, row.responses) for row in rows] == [
+    assert [(row.tokens.prompt, row.tokens.responses) for row in rows] == [
         ([2, 3, 4, 5], [[6, 1]]),
         ([2, 3, 4, 5], [[7, 8, 1]]),
     ]

@@ -8,6 +8,7 @@ import tokenizers
 import transformers
 from jinja2.exceptions import SecurityError
 
+from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError, ModelError
 
@@ -21,6 +22,11 @@ TOOLS = [{"type": "function", "function": {"name": "look", "description": "Über
 
 def ours(backend: tokenizers.Tokenizer, template: str | None) -> Tokenizer:
     return Tokenizer.from_backend(backend, chat_template=template, bos="<s>", eos="</s>", pad="<pad>")
+
+
+def split(tokenizer: Tokenizer, prompt: list[dict], response: list[dict]) -> tuple[list[int], list[int]]:
+    encoded = encode(tokenizer, prompt, [response])
+    return list(encoded.prompt), list(encoded.responses[0])
 
 
 def theirs(backend: tokenizers.Tokenizer, template: str | None) -> transformers.PreTrainedTokenizerFast:
@@ -77,7 +83,7 @@ def test_prompt_and_response_decode_to_the_whole_rendering(name, response, famil
     mine, peer = ours(backend, templates[name]), theirs(backend, templates[name])
     prompt = [ASK, THOUGHT, {**ASK, "content": "And now?"}]
     whole = peer.apply_chat_template([*prompt, response], tokenize=False)
-    first, rest = mine.split(prompt, [response])
+    first, rest = split(mine, prompt, [response])
     assert mine.decode(first + rest) == peer.decode(peer(whole, add_special_tokens=False)["input_ids"])
     assert rest
     assert first == mine.prompt_ids(prompt)
@@ -88,14 +94,14 @@ def test_prompt_and_response_decode_to_the_whole_rendering(name, response, famil
 
 def test_the_response_holds_all_that_distinguishes_it_and_nothing_of_the_prompt(byte_level, templates):
     mine = ours(byte_level, templates["chatml"])
-    prompt, response = mine.split([ASK], [ANSWER])
+    prompt, response = split(mine, [ASK], [ANSWER])
     assert mine.decode(prompt).endswith("<|im_start|>assistant\n")
     assert mine.decode(response) == "The access code is copper.<|im_end|>\n"
 
 
 def test_a_generation_prompt_that_opens_a_thought_is_left_to_the_response(byte_level, templates):
     mine = ours(byte_level, templates["reasoner"])
-    prompt, response = mine.split([ASK], [ANSWER])
+    prompt, response = split(mine, [ASK], [ANSWER])
     assert not mine.decode(prompt).endswith("<think>\n")
     assert mine.decode(response) == "[/INST]The access code is copper.</s>"
 
@@ -136,7 +142,7 @@ def test_special_tokens_are_left_out_of_a_text_on_request(byte_level):
 
 def test_no_space_is_put_before_a_response_by_a_sentencepiece_tokenizer(spaced, templates):
     mine = ours(spaced, templates["chatml"])
-    ids = mine.response_ids([ASK], [ANSWER])
+    _, ids = split(mine, [ASK], [ANSWER])
     assert mine.backend.id_to_token(ids[0])[0] != "▁"
     assert mine.backend.id_to_token(mine.encode("The access")[0])[0] == "▁"  # what would have been joined
 
@@ -144,8 +150,12 @@ def test_no_space_is_put_before_a_response_by_a_sentencepiece_tokenizer(spaced, 
 @pytest.mark.parametrize("family", ["byte_level", "spaced"])
 def test_without_a_template_texts_are_joined_plainly(family, request):
     mine = ours(request.getfixturevalue(family), None)
-    ids = [*mine.prompt_ids([{"role": "user", "content": "The access code is"}])]
-    ids += mine.response_ids([ASK], [{"role": "assistant", "content": " copper."}])
+    prompt, response = split(
+        mine,
+        [{"role": "user", "content": "The access code is"}],
+        [{"role": "assistant", "content": " copper."}],
+    )
+    ids = [*prompt, *response]
     expected = ["<s>"] * (family == "byte_level") + ["The access code is copper.", "</s>"]
     assert mine.decode(ids).replace(" ", "") == "".join(expected).replace(" ", "")
     assert "code is copper" in mine.decode(ids)
@@ -161,7 +171,7 @@ def test_bos_stands_once_even_when_the_text_brings_it(byte_level):
 def test_a_prompt_that_changes_with_its_response_is_refused(byte_level):
     template = "{{ messages | length }}{% for message in messages %}{{ message.content }}{% endfor %}"
     with pytest.raises(DataError, match=r"at character 0 '1.*' becomes '2"):
-        ours(byte_level, template).split([ASK], [ANSWER])
+        split(ours(byte_level, template), [ASK], [ANSWER])
 
 
 @pytest.mark.parametrize(
@@ -205,7 +215,7 @@ def test_a_template_that_is_not_jinja_is_the_models_fault(byte_level):
 
 def test_empty_response_without_eos_is_refused(byte_level):
     with pytest.raises(DataError, match="no token"):
-        Tokenizer.from_backend(byte_level).response_ids([ASK], [{"role": "assistant", "content": ""}])
+        split(Tokenizer.from_backend(byte_level), [ASK], [{"role": "assistant", "content": ""}])
 
 
 def test_special_tokens_must_be_known(byte_level):

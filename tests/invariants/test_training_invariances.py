@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
+from longrm.data.joining import Encoded
 from longrm.modeling.attention import NAME
-from longrm.modeling.encoding import Encoded
 from longrm.training.batches import Batches, Example, MicroBatch, Objective
 from longrm.training.bradley_terry import BradleyTerry, RankingLoss
 from longrm.training.preference import Preference, PreferenceLoss

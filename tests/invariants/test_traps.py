@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 import longrm
 from longrm.cli.main import main
+from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.modeling.loading import ModelShape, load_scorer, new_scorer, save
@@ -93,19 +94,13 @@ def test_padding_that_equals_the_end_moves_no_score(tmp_path, put):
     plain = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     assert plain.config.pad_token_id != plain.config.eos_token_id
     tokenizer = Tokenizer.load(folder)
-    assert (
-        tokenizer.response_ids(
-            [{"role": "user", "content": TEXT}], [{"role": "assistant", "content": "bucket ."}]
-        )[-1]
-        == tokenizer.eos_id
-    )
-    for answer, score in zip(["bucket .", "turtle ."], ours, strict=True):
-        prompt, response = tokenizer.split(
-            [{"role": "user", "content": TEXT}], [{"role": "assistant", "content": answer}]
-        )
+    answers = [[{"role": "assistant", "content": text}] for text in ("bucket .", "turtle .")]
+    encoded = encode(tokenizer, [{"role": "user", "content": TEXT}], answers)
+    assert [response[-1] for response in encoded.responses] == [tokenizer.eos_id] * 2
+    for response, score in zip(encoded.responses, ours, strict=True):
         with torch.no_grad():
-            states = plain.base_model(torch.tensor([[*prompt, *response]])).last_hidden_state[0]
-            whole = plain(torch.tensor([[*prompt, *response]])).logits.item()
+            states = plain.base_model(torch.tensor([[*encoded.prompt, *response]])).last_hidden_state[0]
+            whole = plain(torch.tensor([[*encoded.prompt, *response]])).logits.item()
         assert whole == pytest.approx(score, rel=1e-5)
         early = plain.score(states[-2].detach()).item()
         assert abs(early - score) > 1e-3, "a token early would be another score"
@@ -165,11 +160,9 @@ def test_a_list_of_rejected_responses_is_read_as_many(tmp_path, put):
     steps = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
     tokenizer = words()
     message = [{"role": "user", "content": TEXT}]
-    lengths = [
-        len(tokenizer.response_ids(message, [{"role": "assistant", "content": text}]))
-        for text in ("bucket .", "turtle .", "window .", "anchor .")
-    ]
-    assert steps[0]["tokens"] == len(tokenizer.prompt_ids(message)) + sum(lengths)
+    texts = ("bucket .", "turtle .", "window .", "anchor .")
+    responses = [[{"role": "assistant", "content": text}] for text in texts]
+    assert steps[0]["tokens"] == encode(tokenizer, message, responses).size
 
 
 class Stop(Exception):

@@ -5,6 +5,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.errors import ModelError
 from longrm.modeling.attention import continuation_attention
+from longrm.modeling.shared_prefix import TokenTree, pack
 
 
 def dense(q, k, v, scaling=None):
@@ -49,3 +50,11 @@ def test_a_mask_or_dropout_is_refused():
         continuation_attention(nn.Module(), q, k, v, torch.ones(3, 5, dtype=torch.bool))
     with pytest.raises(ModelError, match="dropout"):
         continuation_attention(nn.Module(), q, k, v, None, dropout=0.1)
+
+
+def test_a_packed_sequence_is_refused():
+    q, k, v = states(2, 2, 6, 6)
+    layout = pack([TokenTree([1, 2], [[3, 4], [5, 6]])]).layout
+    with pytest.raises(ModelError, match="packs several over shared prefixes") as caught:
+        continuation_attention(nn.Module(), q, k, v, None, layout=layout)
+    assert "\n" not in str(caught.value)

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longrm.modeling.encoding import Encoded, common_prefix, encode, plant, within_budget
+from longrm.data.joining import Encoded, common_prefix, encode
+from longrm.modeling.encoding import plant, within_budget
 from longrm.modeling.shared_prefix import TokenTree
 from longrm.worlds import Plan, generate, words
 

@@ -18,9 +18,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.attention import NAME
-from longrm.modeling.encoding import encode, plant
+from longrm.modeling.encoding import plant
 from longrm.modeling.shared_prefix import pack
 from longrm.training.batches import Example, MicroBatch, Objective
 from longrm.worlds.draws import Draws

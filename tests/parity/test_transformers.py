@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from longrm.modeling.encoding import Encoded
+from longrm.data.joining import Encoded
 from longrm.training.batches import Example
 from longrm.training.sft import SFT
 

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import longrm
+from longrm.data.joining import encode
 from longrm.errors import DataError, ModelError
 from longrm.judging import fit
 from longrm.modeling.loading import ModelShape, new_scorer, save
@@ -112,8 +113,7 @@ def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
     short, long = queries(n=1, per_group=1)[0], queries(n=1, per_group=1, length=700)[0]
 
     def measure(query):
-        prompt, *responses = (tokenizer.prompt_ids(query.prompt), *query.responses)
-        return len(prompt) + max(len(tokenizer.response_ids(query.prompt, one)) for one in responses)
+        return encode(tokenizer, query.prompt, query.responses).longest
 
     cut_query, cut = fit(long, measure, 600, tokenizer, policy)
     judged, whole = cutting.judge([long, short])

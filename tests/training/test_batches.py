@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling.encoding import Encoded
 from longrm.modeling.loading import ModelShape, new_language_model, new_scorer
 from longrm.training.batches import Batches, Example
 from longrm.training.bradley_terry import BradleyTerry, RankingLoss

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longrm.modeling.encoding import Encoded
+from longrm.data.joining import Encoded
 from longrm.training.batches import Example
 from longrm.training.preference import Preference, PreferenceLoss, PreferenceTraining
 from longrm.training.run import run

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling.encoding import Encoded, plant
+from longrm.modeling.encoding import plant
 from longrm.modeling.shared_prefix import pack
 from longrm.training import bradley_terry, losses
 from longrm.training.batches import Example, MicroBatch

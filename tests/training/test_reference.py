@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling.encoding import Encoded
 from longrm.runs.logs import Log
 from longrm.runs.progress import silent
 from longrm.runs.records import ReferenceRecord

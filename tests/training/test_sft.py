@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from longrm.data import read_demonstrations
+from longrm.data.joining import encode
 from longrm.errors import ModelError
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.training.run import run
@@ -31,7 +32,7 @@ def nll(folder, demonstrations):
     for row in read_demonstrations(demonstrations):
         told = row.demonstration
         prompt = tokenizer.prompt_ids(told.prompt)
-        completion = tokenizer.response_ids(told.prompt, told.completion)
+        (completion,) = encode(tokenizer, told.prompt, [told.completion]).responses
         labels = torch.tensor([[-100] * len(prompt) + list(completion)])
         with torch.no_grad():
             loss = model(torch.tensor([[*prompt, *completion]]), labels=labels).loss

@@ -1,4 +1,4 @@
-"""Tokenized training data, made once and kept: content-addressed, memory-mapped, prompt and responses apart.
+"""Tokenized training data, made once and kept: content-addressed, memory-mapped, a prompt once for its responses.
 
 An entry is a folder named by a digest of all that its tokens depend on. It holds `tokens.bin` (the ids of all rows,
 little-endian uint32, a row's prompt before its responses), `lengths.npy` (of each of these parts), `rows.jsonl`
@@ -26,18 +26,20 @@ import numpy.typing as npt
 import tokenizers
 
 from longrm.data.files import find_files
+from longrm.data.joining import Encoded
 from longrm.data.reading import DemonstrationReading, OnBadRow, Reading, Skipped, read, read_demonstrations
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import Kind, Tokenized, TrainingRow, tokenize
 from longrm.errors import DataError
 from longrm.runs.progress import Progress, silent
 
-LAYOUT = 3
+LAYOUT = 4
 """Counted up when an entry would be read, or a row understood, in another way than before."""
 
 TOKENS, LENGTHS, ROWS, ENTRY = "tokens.bin", "lengths.npy", "rows.jsonl", "entry.json"
 AnyReading = Reading | DemonstrationReading
 _IDS = np.dtype("<u4")
+_SEAMS = "seams"
 _logger = logging.getLogger(__name__)
 
 
@@ -55,7 +57,9 @@ class TokenizedRows:
         self.skipped = skipped
         self.digest = entry.name
         with (entry / ROWS).open(encoding="utf-8") as lines:
-            self.rows = [_row(json.loads(line)) for line in lines]
+            told = [json.loads(line) for line in lines]
+        self._seams: list[list[int]] = [fields.pop(_SEAMS, []) for fields in told]
+        self.rows = [_row(fields) for fields in told]
         self._tokens = np.memmap(entry / TOKENS, _IDS, mode="r")
         lengths: npt.NDArray[np.int64] = np.load(entry / LENGTHS)
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -75,7 +79,7 @@ class TokenizedRows:
         first, last = self._firsts[index : index + 2]
         bounds = self._starts[first : last + 1]
         prompt, *responses = (self._tokens[start:end].tolist() for start, end in pairwise(bounds))
-        return Tokenized(self.rows[index], prompt, responses)
+        return Tokenized(self.rows[index], Encoded(prompt, responses, self._seams[index]))
 
 
 def tokenized(
@@ -218,10 +222,11 @@ def _write(folder: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Pr
                     raise
                 bad = bad.with_one_more(str(error))
                 continue
-            for part in (row.prompt, *row.responses):
+            for part in (row.tokens.prompt, *row.tokens.responses):
                 tokens.write(np.array(part, _IDS).tobytes())
                 lengths.append(len(part))
-            rows.write(json.dumps(asdict(row.row)) + "\n")
+            seams = {_SEAMS: list(row.tokens.seams)} if any(row.tokens.seams) else {}
+            rows.write(json.dumps(asdict(row.row) | seams) + "\n")
             progress("tokenizing", number, 0)
     skipped = reading.skipped.joined(bad)
     if not lengths:

@@ -1,6 +1,6 @@
 """Tokens without transformers: the same ids, special tokens and chat templates, loaded in milliseconds.
 
-Prompt and response are tokenized apart and never joined as text: all responses share the prompt's tokens.
+`data.joining` makes tokens of a prompt and its responses.
 """
 
 import json
@@ -176,20 +176,43 @@ class Tokenizer:
             tools=tools,
         )
 
-    def split(self, prompt: Sequence[Message], response: Sequence[Message]) -> tuple[list[int], list[int]]:
-        """Token ids of a prompt and of a response to it: see `prompt_ids` and `response_ids`."""
-        return self.prompt_ids(prompt), self.response_ids(prompt, response)
+    def opening(self, prompt: Sequence[Message]) -> str:
+        """The text that every response to a prompt continues; it depends on no response.
 
-    def prompt_ids(self, prompt: Sequence[Message]) -> list[int]:
-        """Token ids that every response to the prompt continues; they depend on no response.
-
-        With a template this is the rendering with its generation prompt, and the template alone decides about
-        BOS. Without one it is the plain text, after BOS where the tokenizer adds it. BOS never stands twice.
+        With a template this is the rendering with its generation prompt, or without it where an answer does not
+        continue that. Without a template it is the plain text.
 
         Raises:
             DataError: The template refuses the messages.
         """
-        return self._begin(self._opening(prompt))
+        generation = self.chat_template is not None and continues_generation_prompt(
+            self.chat_template, tuple(self.special_tokens.items())
+        )
+        return self.render(prompt, add_generation_prompt=generation)
+
+    def whole(self, prompt: Sequence[Message], response: Sequence[Message]) -> str:
+        """The text of a prompt and of a response, which begins with the prompt's `opening`.
+
+        Raises:
+            DataError: The template refuses the messages, or renders the prompt in another way once a response follows.
+        """
+        if self.chat_template is None:
+            return text_of(prompt) + text_of(response)
+        opening, whole = self.opening(prompt), self.render([*prompt, *response])
+        if not whole.startswith(opening):
+            raise DataError(_why_not_a_prefix(opening, whole))
+        return whole
+
+    def prompt_ids(self, prompt: Sequence[Message]) -> list[int]:
+        """Token ids of a prompt's `opening`, with no response behind it.
+
+        With a template it alone decides about BOS. Without one BOS comes first where the tokenizer adds it. BOS never
+        stands twice.
+
+        Raises:
+            DataError: The template refuses the messages.
+        """
+        return self.begun(self.encode(self.opening(prompt)))
 
     def generation_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids after which a model writes its answer to the messages.
@@ -200,31 +223,20 @@ class Tokenizer:
         Raises:
             DataError: The template refuses the messages, or they have no token.
         """
-        ids = self._begin(self.render(messages, add_generation_prompt=True))
+        ids = self.begun(self.encode(self.render(messages, add_generation_prompt=True)))
         if not ids:
             raise DataError("the prompt has no token: give it some content")
         return ids
 
-    def response_ids(self, prompt: Sequence[Message], response: Sequence[Message]) -> list[int]:
-        """Token ids of what a response adds to the rendered prompt, its closing tokens included.
+    def begun(self, ids: list[int]) -> list[int]:
+        """The ids of a text as those of a sequence: with BOS before them, unless the template decides about it."""
+        if self.bos_id is None or self.chat_template is not None or not self._adds_bos():
+            return ids
+        return ids if ids[:1] == [self.bos_id] else [self.bos_id, *ids]
 
-        Without a template this is the plain text, followed by EOS if the tokenizer has one.
-
-        Raises:
-            DataError: The response is empty, the template refuses the messages, or it renders the prompt in
-                another way once a response follows.
-        """
-        if self.chat_template is None:
-            ids = self._encode_continuation(self._opening(prompt), text_of(response))
-            ids = ids if self.eos_id is None else [*ids, self.eos_id]
-        else:
-            opening, whole = self._opening(prompt), self.render([*prompt, *response])
-            if not whole.startswith(opening):
-                raise DataError(_why_not_a_prefix(opening, whole))
-            ids = self._encode_continuation(opening, whole[len(opening) :])
-        if not ids:
-            raise DataError("the response has no token: give it some content")
-        return ids
+    def ending(self) -> list[int]:
+        """The ids that end a sequence behind its text: EOS, unless the template decides about it."""
+        return [] if self.eos_id is None or self.chat_template is not None else [self.eos_id]
 
     def closing_ids(self) -> list[int]:
         """Token ids that end a response: those with which the chat template closes it, or EOS where there is none.
@@ -232,7 +244,7 @@ class Tokenizer:
         None where the template takes no plain question and answer.
         """
         if self.chat_template is None:
-            return [] if self.eos_id is None else [self.eos_id]
+            return self.ending()
         answer = "Answer."
         try:
             whole = self.render(
@@ -263,40 +275,10 @@ class Tokenizer:
         except OSError as error:
             raise ModelError(f"{folder}: the tokenizer cannot be written: {error.strerror}") from error
 
-    def _opening(self, prompt: Sequence[Message]) -> str:
-        generation = self.chat_template is not None and continues_generation_prompt(
-            self.chat_template, tuple(self.special_tokens.items())
-        )
-        return self.render(prompt, add_generation_prompt=generation)
-
-    def _begin(self, text: str) -> list[int]:
-        """Encodes the beginning of a sequence: the template alone decides about BOS, where there is one."""
-        ids = self.encode(text)
-        if self.chat_template is None and self._adds_bos() and ids[:1] != [self.bos_id]:
-            return [self.bos_id, *ids] if self.bos_id is not None else ids
-        return ids
-
     def _adds_bos(self) -> bool:
-        if self.bos_id is None:
-            return False
         if "add_bos_token" in self.config:
             return bool(self.config["add_bos_token"])
         return self.bos_id in self.backend.encode("", add_special_tokens=True).ids
-
-    def _encode_continuation(self, opening: str, text: str) -> list[int]:
-        """Encodes text that stands after an opening.
-
-        SentencePiece-like tokenizers put a space before whatever they see first, and some after every special
-        token. A continuation must have it in the second case only: it is encoded after the special token that
-        ends the opening, or else after a line break, whose tokens are then taken off.
-        """
-        first = self.encode("\na")[len(self.encode("\n")) :]
-        if first == self.encode("a"):
-            return self.encode(text)
-        special = (token.content for token in self.backend.get_added_tokens_decoder().values())
-        anchor = next((token for token in special if opening.endswith(token)), "\n")
-        prefix, anchored = self.encode(anchor), self.encode(anchor + text)
-        return anchored[len(prefix) :] if anchored[: len(prefix)] == prefix else self.encode(text)
 
 
 def _ready(

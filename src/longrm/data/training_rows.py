@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from longrm.data.fields import FieldError
+from longrm.data.joining import Encoded, encode
 from longrm.data.reading import DemonstrationRow, Row
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
@@ -50,11 +51,10 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """A row with the token ids of its prompt and of every response to it, tokenized apart."""
+    """A row with its token ids."""
 
     row: TrainingRow
-    prompt: Sequence[int]
-    responses: Sequence[Sequence[int]]
+    tokens: Encoded
 
 
 def tokenize(row: Row | DemonstrationRow, tokenizer: Tokenizer) -> Tokenized:
@@ -119,10 +119,8 @@ def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> Token
 def _with_tokens(
     known: TrainingRow, prompt: Sequence[Any], responses: Sequence[Response], tokenizer: Tokenizer
 ) -> Tokenized:
-    opening = tokenizer.prompt_ids(prompt)
-    if not opening:
-        raise DataError(f"'{known.id}' has a prompt without a token: give it some content")
-    answers = [tokenizer.response_ids(prompt, response) for response in responses]
+    tokens = encode(tokenizer, prompt, responses)
+    answers = [ids[len(ids) - own :] for ids, own in zip(tokens.responses, tokens.written, strict=True)]
     unknown = tokenizer.unk_id
     for number, answer in enumerate(answers, start=1):
         if answer == [tokenizer.eos_id]:
@@ -134,12 +132,14 @@ def _with_tokens(
                 f"response {number} of '{known.id}' is unknown to the tokenizer, every word of it; take a tokenizer "
                 "that knows its language"
             )
-    for (rank, answer), (other_rank, other) in combinations(zip(known.ranks, answers, strict=True), 2):
+    for (rank, answer), (other_rank, other) in combinations(
+        zip(known.ranks, tokens.responses, strict=True), 2
+    ):
         if rank != other_rank and answer == other:
             raise DataError(
                 f"two responses of '{known.id}' have the same tokens but different ranks; remove it"
             )
-    return Tokenized(known, opening, answers)
+    return Tokenized(known, tokens)
 
 
 def _contrasts(comparison: Comparison) -> list[bool] | None:

@@ -154,8 +154,14 @@ def continuation_attention(
     would become a dense mask, what came before and the tokens themselves are computed apart.
 
     Raises:
-        ModelError: the model asks for something that changes attention and is not computed here.
+        ModelError: the call is of a packed sequence, which is not read causally throughout, or the model asks for
+            something else that changes attention and is not computed here.
     """
+    if extra.get("layout") is not None:
+        raise ModelError(
+            f"{CONTINUATION} attention reads one sequence, and this call packs several over shared prefixes: load the "
+            f"model with packed=True, or call model.set_attn_implementation('{NAME}')"
+        )
     _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
     assert len(query) == 1, "padding would be ignored: one sequence at a time"
     query, key = _as_values(query, key, value)

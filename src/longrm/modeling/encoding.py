@@ -1,42 +1,11 @@
-"""From messages to token trees: which tokens are encoded once, and for whom."""
+"""From encoded prompts and responses to token trees: which tokens the model reads once, and for whom."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from longrm.data.tokenizing import Tokenizer
+from longrm.data.joining import Encoded, common_prefix
 from longrm.modeling.shared_prefix import TokenTree
-from longrm.types import Message
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Token ids of a prompt and of every response to it, tokenized apart."""
-
-    prompt: Sequence[int]
-    responses: Sequence[Sequence[int]]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the prompt and its longest response: what the model must be able to read."""
-        return len(self.prompt) + max(map(len, self.responses))
-
-    @property
-    def size(self) -> int:
-        """Tokens of the prompt and of all responses."""
-        return len(self.prompt) + sum(map(len, self.responses))
-
-
-def encode(
-    tokenizer: Tokenizer, prompt: Sequence[Message], responses: Iterable[Sequence[Message]]
-) -> Encoded:
-    """Encodes a prompt and its responses.
-
-    Raises:
-        DataError: A response is empty, or the chat template cannot render the messages.
-    """
-    return Encoded(tokenizer.prompt_ids(prompt), [tokenizer.response_ids(prompt, one) for one in responses])
 
 
 def plant(items: Sequence[Encoded], budget: float = math.inf) -> list[TokenTree]:
@@ -95,15 +64,3 @@ def _size(run: Sequence[Encoded], shared: int) -> int:
 def _tree(run: Sequence[Encoded], shared: int) -> TokenTree:
     branches = [[*item.prompt[shared:], *response] for item in run for response in item.responses]
     return TokenTree(run[0].prompt[:shared], branches)
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """The number of leading tokens that two sequences share, by bisection over slices."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

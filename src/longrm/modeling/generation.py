@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from longrm.clients import Completion, Request, Writer
+from longrm.data.joining import common_prefix
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
 from longrm.modeling.attention import CONTINUATION
-from longrm.modeling.encoding import common_prefix
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.memory import computing
 from longrm.types import Message, Outcome

@@ -5,9 +5,10 @@ from typing import Self
 
 import torch
 
+from longrm.data.joining import Encoded, encode
 from longrm.errors import DataError
 from longrm.judging import fit, why_uncut
-from longrm.modeling.encoding import Encoded, encode, plant, within_budget
+from longrm.modeling.encoding import plant, within_budget
 from longrm.modeling.heads import scores
 from longrm.modeling.loading import Scorer, load_scorer
 from longrm.modeling.shared_prefix import pack

@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling.encoding import Encoded, plant
+from longrm.modeling.encoding import plant
 from longrm.modeling.shared_prefix import Packed, TokenTree, TreeShape, pack
 from longrm.training.curriculum import Curriculum
 
@@ -18,7 +19,7 @@ class Example:
 
     Attributes:
         id: The row's id.
-        tokens: Prompt and responses, tokenized apart.
+        tokens: Prompt and responses.
         ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
         digest: Of its context, so that it can be told what was trained on.
         source: The name of the data that it comes from.
@@ -59,7 +60,7 @@ class MicroBatch:
 
         A branch may begin with the rest of a prompt, whose tokens are no part of the response.
         """
-        lengths = [len(response) for example in self.examples for response in example.tokens.responses]
+        lengths = [length for example in self.examples for length in example.tokens.written]
         ends = (end for _, _, end in self.packed.layout.branches())
         return [list(range(end - length, end)) for end, length in zip(ends, lengths, strict=True)]
 

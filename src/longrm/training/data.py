@@ -12,11 +12,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from longrm.config import Config
+from longrm.data.joining import encode
 from longrm.data.token_cache import TokenizedRows, tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import Kind, context_digest
 from longrm.errors import ConfigError, DataError
-from longrm.modeling.encoding import Encoded, encode
 from longrm.runs.progress import Progress, silent
 from longrm.training.batches import Example
 from longrm.training.sampling import Mixture, Stock
@@ -205,7 +205,7 @@ class GeneratedSource:
         tokens = encode(self._tokenizer, row.prompt, row.responses)
         ranks = row.ranks
         if self._kind == "demonstration":
-            tokens, ranks = Encoded(tokens.prompt, [tokens.responses[row.best_first()[0]]]), (1,)
+            tokens, ranks = tokens.only(row.best_first()[:1]), (1,)
         return Example(row.id, tokens, ranks, context_digest(row), source=self._world.name)
 
     def _responses(self, turn: int, length: int) -> int:
@@ -283,7 +283,7 @@ class FileSource:
         row = held.row
         return Example(
             f"{part.file.label}/{row.id}" if len(self._parts) > 1 else row.id,
-            Encoded(held.prompt, held.responses),
+            held.tokens,
             row.ranks,
             row.digest,
             source=part.file.label,

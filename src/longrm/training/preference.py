@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from longrm.config import Config
-from longrm.modeling.encoding import Encoded
 from longrm.training import losses
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.settings import Training
@@ -92,7 +91,7 @@ class Preference:
         best = example.ranks.index(min(example.ranks))
         worse = [at for at, rank in enumerate(example.ranks) if rank > example.ranks[best]]
         kept = [best, *worse[: self._settings.rejected]]
-        tokens = Encoded(example.tokens.prompt, [example.tokens.responses[at] for at in kept])
+        tokens = example.tokens.only(kept)
         return replace(example, tokens=tokens, ranks=tuple(example.ranks[at] for at in kept))
 
     def weight(self, example: Example) -> float:

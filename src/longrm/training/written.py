@@ -10,10 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.judging import Format, load_format
-from longrm.modeling.encoding import Encoded, encode
 from longrm.types import Comparison, Message, ask, message_text, text_of
 from longrm.worlds.draws import Draws
 

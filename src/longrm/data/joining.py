@@ -1,0 +1,149 @@
+"""The tokens of a prompt and of every response to it, equal to those of both as one text.
+
+A tokenizer may merge what ends a prompt with what begins a response: a line break with those that follow it. So no
+response to a chat is tokenized alone. The prompt is tokenized once; each response is tokenized together with what
+stands behind the last special token of the prompt, at which every text falls apart. All responses share the tokens
+that no response has changed.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import tokenizers
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import DataError
+from longrm.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of a prompt and of every response to it; one after the other they are those of the whole text.
+
+    Attributes:
+        prompt: The ids that all responses continue.
+        responses: The ids that follow them, for every response.
+        seams: How many of these ids still are the prompt's alone, for every response: where another response
+            changed them, they are no part of what all share. Empty where there are none.
+    """
+
+    prompt: Sequence[int]
+    responses: Sequence[Sequence[int]]
+    seams: Sequence[int] = ()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the prompt and its longest response: what the model must be able to read."""
+        return len(self.prompt) + max(map(len, self.responses))
+
+    @property
+    def size(self) -> int:
+        """Tokens of the prompt and of all responses."""
+        return len(self.prompt) + sum(map(len, self.responses))
+
+    @property
+    def written(self) -> list[int]:
+        """How many tokens every response has of its own: what a model that writes it has to say."""
+        return [len(own) - seam for own, seam in zip(self.responses, self._seams(), strict=True)]
+
+    def only(self, places: Sequence[int]) -> "Encoded":
+        """The prompt with some of the responses, in the order of their places."""
+        seams = self._seams()
+        return Encoded(self.prompt, [self.responses[at] for at in places], [seams[at] for at in places])
+
+    def _seams(self) -> Sequence[int]:
+        return self.seams or [0] * len(self.responses)
+
+
+def encode(
+    tokenizer: Tokenizer, prompt: Sequence[Message], responses: Iterable[Sequence[Message]]
+) -> Encoded:
+    """Encodes a prompt and its responses.
+
+    With a chat template, prompt and response together are what transformers' `apply_chat_template` makes of the whole
+    conversation. Without one they are the plain texts, tokenized apart, so that no last word is glued to a first one;
+    BOS comes first and EOS last where the tokenizer has them.
+
+    Raises:
+        DataError: A response is empty, the chat template cannot render the messages or renders the prompt in another
+            way once a response follows, or no token of the prompt is the same before all responses.
+    """
+    opening = tokenizer.opening(prompt)
+    texts = [tokenizer.whole(prompt, response)[len(opening) :] for response in responses]
+    encoding = tokenizer.backend.encode(opening, add_special_tokens=False)
+    alone = tokenizer.begun(encoding.ids)
+    kept, start = _last_boundary(tokenizer, opening, encoding)
+    if tokenizer.chat_template is None:
+        kept, tails = len(alone), [_continuation(tokenizer, opening, text) for text in texts]
+    else:
+        tails = [tokenizer.encode(opening[start:] + text) for text in texts]
+    rest, end = alone[kept:], tokenizer.ending()
+    if any(not text and not end for text in texts):
+        raise DataError("the response has no token: give it some content")
+    tails = [tail + end for tail in tails]
+    same = [min(common_prefix(rest, tail), len(tail) - 1) for tail in tails]
+    shared = min(same, default=len(rest))
+    if not kept + shared:
+        raise DataError("the prompt has no token that all responses share: give it some content")
+    return Encoded(
+        alone[: kept + shared], [tail[shared:] for tail in tails], [length - shared for length in same]
+    )
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """The number of leading tokens that two sequences share, by bisection over slices."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _last_boundary(tokenizer: Tokenizer, text: str, encoding: tokenizers.Encoding) -> tuple[int, int]:
+    """How many tokens, and characters, stand before the last token at which the text falls apart; 0 where none does."""
+    ids, boundaries = encoding.ids, _boundaries(tokenizer)
+    for place in range(len(ids) - 1, 0, -1):
+        span = encoding.token_to_chars(place) if ids[place] in boundaries else None
+        # The id of unknown text is a special token's, too, and stands for any text.
+        if span is not None and boundaries[ids[place]] in text[span[0] : span[1]]:
+            return place, span[0]
+    return 0, 0
+
+
+def _continuation(tokenizer: Tokenizer, opening: str, text: str) -> list[int]:
+    """Encodes plain text that stands after an opening, apart from it.
+
+    SentencePiece-like tokenizers put a space before whatever they see first, and some after every special
+    token. A continuation must have it in the second case only: it is encoded after the special token that
+    ends the opening, or else after a line break, whose tokens are then taken off.
+    """
+    first = tokenizer.encode("\na")[len(tokenizer.encode("\n")) :]
+    if first == tokenizer.encode("a"):
+        return tokenizer.encode(text)
+    special = (token.content for token in tokenizer.backend.get_added_tokens_decoder().values())
+    anchor = next((token for token in special if opening.endswith(token)), "\n")
+    prefix, anchored = tokenizer.encode(anchor), tokenizer.encode(anchor + text)
+    return anchored[len(prefix) :] if anchored[: len(prefix)] == prefix else tokenizer.encode(text)
+
+
+@lru_cache(maxsize=16)
+def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
+    """The tokens that part every text which holds theirs: what stands before is encoded whatever follows.
+
+    Such tokens are found in a text before anything is normalized or merged. None of them is a piece of another one,
+    which a text that goes on could turn it into.
+    """
+    if tokenizer.backend.encode_special_tokens:
+        return {}
+    added = tokenizer.backend.get_added_tokens_decoder()
+    raw = {identity: token for identity, token in added.items() if not token.normalized}
+    texts = "\x00".join(token.content for token in raw.values())
+    return {
+        identity: token.content
+        for identity, token in raw.items()
+        if not token.single_word and "\x00" not in token.content and texts.count(token.content) == 1
+    }

@@ -1,10 +1,18 @@
 """Who of several processes says why all of them end."""
 
+import os
+import socket
+from datetime import timedelta
+from types import SimpleNamespace
+
+import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.modeling.processes import Launched, join, one_voice
+from longrm.modeling import processes
+from longrm.modeling.processes import Launched, be_patient, join, one_voice, settle_interface
 
 
 @pytest.fixture
@@ -62,3 +70,103 @@ def test_processes_without_a_launcher_are_refused(as_process, monkeypatch):
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ConfigError, match=r"MASTER_PORT not set\): torchrun --nproc-per-node 2"), join():
         pass
+
+
+@pytest.fixture
+def on_two_machines(as_process, monkeypatch):
+    """Makes this process one of two, each on a machine of its own, that meet at an address."""
+    as_process(0)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.setattr(
+        psutil,
+        "net_if_addrs",
+        lambda: {
+            name: [SimpleNamespace(address=address)]
+            for name, address in {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth0": "10.9.0.1"}.items()
+        },
+    )
+
+    def meet_at(own):
+        monkeypatch.setenv("MASTER_ADDR", "node-1")
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 2, 17, "", (own, 1))])
+        monkeypatch.setattr(socket.socket, "connect", lambda way, address: None)
+        monkeypatch.setattr(socket.socket, "getsockname", lambda way: (own, 40_000))
+
+    return meet_at
+
+
+def test_gloo_takes_the_interface_that_leads_to_the_first_machine(on_two_machines):
+    on_two_machines("10.9.0.1")
+    settle_interface()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("GLOO_SOCKET_IFNAME", "ib0"), ("LOCAL_WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", None)]
+)
+def test_what_the_user_sets_stays_and_one_machine_is_left_alone(on_two_machines, monkeypatch, name, value):
+    on_two_machines("127.0.0.1")
+    monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    settle_interface()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == ("ib0" if value == "ib0" else "")
+
+
+def test_a_machine_whose_name_leads_to_itself_asks_for_the_interface(on_two_machines):
+    on_two_machines("127.0.0.1")
+    with pytest.raises(
+        ConfigError,
+        match="node-1, where .* leads this one to itself: .* set GLOO_SOCKET_IFNAME here \\(one of docker0, eth0\\)",
+    ):
+        settle_interface()
+
+
+def test_an_unknown_first_machine_is_told(on_two_machines, monkeypatch):
+    on_two_machines("10.9.0.1")
+
+    def unknown(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(
+        ConfigError, match="MASTER_ADDR = node-1, where the processes meet, is not known here"
+    ):
+        settle_interface()
+
+
+def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch):
+    as_process(0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    told = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "_MEETING", timedelta(seconds=1))
+    with (
+        pytest.raises(ConfigError, match=r"the 2 processes, which meet at 127.0.0.1:\d+, do not") as said,
+        join(),
+    ):
+        pass
+    assert "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME on every machine" in str(said.value)
+    assert "\n" not in str(said.value)
+    assert not dist.is_initialized()
+
+
+def test_all_groups_wait_alike(as_process, monkeypatch):
+    monkeypatch.setattr(processes, "_PATIENCE", timedelta(hours=7))
+    dist.init_process_group(
+        "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(minutes=1)
+    )
+    try:
+        groups = [dist.group.WORLD, dist.new_group([0])]
+        be_patient()
+        assert [patience_of(group) for group in groups] == [timedelta(hours=7)] * 2
+    finally:
+        dist.destroy_process_group()
+
+
+def patience_of(group):
+    return group._get_backend(torch.device("cpu")).options._timeout

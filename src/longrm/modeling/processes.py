@@ -1,22 +1,37 @@
 """The processes that a launcher has started: how they find each other, share out a run, and fail with one voice."""
 
 import datetime
+import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.distributed_c10d import _get_default_store  # of a group that others have made
+
+# The store of a group that others have made, all groups there are, and how long they wait: torch has no other names.
+from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout, _world
 from torch.distributed.rendezvous import rendezvous
 
 from longrm.errors import ConfigError, RunError
+from longrm.modeling.folders import first_line
 from longrm.runs.processes import Processes, launched, leads
 
-# What a process may be busy with while the others wait: long contexts, an evaluation, or the statistics at its end.
+_log = logging.getLogger(__name__)
+
 _PATIENCE = datetime.timedelta(hours=12)
+"""How long a process waits for the others, whatever for: a long context, an evaluation, the statistics at its end, or a
+large model that is being saved. That a process is gone is found out otherwise: its connections break, and the launcher
+ends the others."""
+
+_MEETING = datetime.timedelta(minutes=10)
+"""How long processes look for each other at their start: nobody computes then, and who is that late does not come."""
+
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -58,7 +73,8 @@ def join(backend: str = "gloo") -> Iterator[Launched]:
         backend: What carries the exchanges of tensors.
 
     Raises:
-        ConfigError: The launcher does not say who is who, or there are more processes than devices.
+        ConfigError: The launcher does not say who is who, there are more processes than devices, or they do not reach
+            each other.
         RunError: Another process is gone.
     """
     missing = [name for name in _NEEDED if name not in os.environ]
@@ -69,21 +85,94 @@ def join(backend: str = "gloo") -> Iterator[Launched]:
         )
     joined = dist.is_initialized()
     rank, count = int(os.environ["RANK"]), launched()
-    if joined:
-        store = _get_default_store()
-    else:  # the store of a launcher that starts processes anew holds what those before them have left
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = PrefixStore(f"attempt {attempt}", next(rendezvous("env://"))[0])
+    store = _get_default_store() if joined else _meeting_point(count)
     own = PrefixStore("longrm", store)
     with one_voice(own):
         settle_device()
         if not joined:
-            dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_PATIENCE)
+            settle_interface()
+            with _told_if_apart(count):
+                dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_MEETING)
+            # NCCL connects when the first gradients are exchanged, for which the slowest process is waited for here.
+            store.set_timeout(_PATIENCE)
+        be_patient()
         yield Launched(own, rank, count)
     # Who fails does not come here. It is about to end, and says why before its connections close: once they do, the
     # others break off, and the launcher ends all.
     if not joined:
         dist.destroy_process_group()
+
+
+def be_patient() -> None:
+    """Has every group that this process is in wait alike; what libraries make would wait for half an hour."""
+    for group in _world.pg_map:
+        _set_pg_timeout(_PATIENCE, group)
+
+
+def settle_interface() -> None:
+    """Has gloo speak over the network interface that leads to the first machine, where there are several machines.
+
+    By itself gloo takes the address of this machine's name, which on many machines is one that only they reach.
+
+    Raises:
+        ConfigError: Only the user knows which interface that is.
+    """
+    count = os.environ["WORLD_SIZE"]
+    if os.environ.get("LOCAL_WORLD_SIZE", count) == count or os.environ.get(_INTERFACE):
+        return
+    host = os.environ["MASTER_ADDR"]
+    try:
+        interface = interface_towards(host)
+    except OSError as error:
+        raise ConfigError(
+            f"MASTER_ADDR = {host}, where the processes meet, is not known here: {error}"
+        ) from None
+    if interface is None:
+        names = ", ".join(name for name in psutil.net_if_addrs() if name != "lo")
+        raise ConfigError(
+            f"{host}, where processes of several machines meet, leads this one to itself: start torchrun on the first "
+            f"machine with --local-addr and an address that the others reach, or set {_INTERFACE} here (one of {names})"
+        )
+    _log.info("processes of several machines talk over %s (%s is not set)", interface, _INTERFACE)
+    os.environ[_INTERFACE] = interface
+
+
+def interface_towards(host: str) -> str | None:
+    """The network interface that leads to a host; None where other machines are not reached by it.
+
+    Raises:
+        OSError: The host is not known.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect(address)  # sends nothing
+        own = way.getsockname()[0]
+    found = [
+        name
+        for name, held in psutil.net_if_addrs().items()
+        for one in held
+        if one.address.split("%")[0] == own
+    ]
+    return found[0] if found and found[0] != "lo" else None
+
+
+def _meeting_point(count: int) -> Any:
+    # The store of a launcher that starts processes anew holds what those before them have left.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    with _told_if_apart(count):
+        return PrefixStore(f"attempt {attempt}", next(rendezvous("env://", timeout=_MEETING))[0])
+
+
+@contextmanager
+def _told_if_apart(count: int) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ConfigError(
+            f"the {count} processes, which meet at {where}, do not reach each other ({first_line(error)}): set "
+            f"{_INTERFACE} and NCCL_SOCKET_IFNAME on every machine to the network interface that leads to the others"
+        ) from None
 
 
 @contextmanager
@@ -124,7 +213,8 @@ def _first(store: Any) -> bool:
 
 def is_loss_of_a_process(error: Exception) -> bool:
     """Whether an exchange broke because a process is gone."""
-    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+    of_gloo = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
+    return of_gloo or isinstance(error, dist.DistError)
 
 
 def settle_device() -> None:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from longrm.config import Config
 from longrm.errors import ConfigError, RunError
 from longrm.modeling.folders import first_line
-from longrm.modeling.processes import join
+from longrm.modeling.processes import be_patient, join
 from longrm.runs.folder import RunFolder
 from longrm.runs.processes import check_seen, launched
 from longrm.runs.scratch import temporary_folder
@@ -146,4 +146,5 @@ def _sequence_group(rank: int, count: int, size: int) -> Any:
     if size == 1:
         return None
     groups = [dist.new_group(list(range(first, first + size))) for first in range(0, count, size)]
+    be_patient()
     return groups[rank // size]

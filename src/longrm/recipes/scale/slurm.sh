@@ -10,7 +10,8 @@
 #SBATCH --output=longrm-%j.log
 # The paper's stage 2 on two machines with eight GPUs each: sbatch recipes/scale/slurm.sh
 # One task a machine starts torchrun, which starts a process a GPU. The run folder lies where both machines see it; a
-# job that was stopped continues from its latest checkpoint.
+# job that was stopped continues from its latest checkpoint. gloo speaks over the interface that leads to the first
+# machine; where NCCL or it should take another: export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 set -euo pipefail
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

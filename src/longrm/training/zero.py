@@ -5,15 +5,17 @@ Checkpoints hold the state whole, as training without ZeRO writes it, so that an
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longrm.errors import ConfigError
+from longrm.modeling.processes import be_patient
 from longrm.training.batches import MicroBatch, Objective
 from longrm.training.settings import Parallel
 
@@ -93,19 +95,24 @@ class Zero:
 
     def load(self, stored: dict[str, Any]) -> None:
         """Takes over what `state`, or the optimizer's own `state_dict`, has told."""
-        from deepspeed.utils import safe_set_full_optimizer_state as scattered
-
-        inner = self.engine.optimizer.optimizer
-        for group, told in zip(self._groups(), stored["param_groups"], strict=True):
-            group.update({key: value for key, value in told.items() if key != "params"})
-        step = stored["state"][0]["step"]
-        for part in self._parts():
-            inner.state[part] = {"step": step.clone()} | {name: torch.zeros_like(part) for name in _MOMENTS}
+        adopt(self.engine.optimizer.optimizer, self._parts(), stored)
         self._link()
         flat = [parameter for parameters in self._parameters for parameter in parameters]
         for index, parameter in enumerate(flat):
             for name in _MOMENTS:
-                scattered(parameter, stored["state"][index][name].to(self._model.device), name)
+                self._set(parameter, stored["state"][index][name], name)
+
+    def _set(self, parameter: nn.Parameter, whole: Tensor, name: str) -> None:
+        """Keeps of a moment what this process has of its weight."""
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+
+        if self._stage < 3:
+            safe_set_full_optimizer_state(parameter, whole, name)
+            return
+        cut: Any = parameter
+        group = cut.ds_process_group
+        part = own_part(whole, dist.get_rank(group), dist.get_world_size(group))
+        safe_set_local_optimizer_state(parameter, part, name)
 
     def _link(self) -> None:
         """Has every weight know its place in the state: DeepSpeed 0.19 does so once, before it steps a second group."""
@@ -123,13 +130,52 @@ class Zero:
         groups: list[dict[str, Any]] = self.engine.optimizer.optimizer.param_groups
         return groups
 
-    def _parts(self) -> list[Tensor]:
-        """The flat tensors of which this process keeps the state."""
+    def _parts(self) -> list[list[Tensor]]:
+        """The flat tensors of every group of which this process keeps the state."""
         own = self.engine.optimizer
-        parts: list[Tensor] = (
-            own.single_partition_of_fp32_groups if self._stage < 3 else own.fp32_partitioned_groups_flat
-        )
+        if self._stage < 3:
+            return [[part] for part in own.single_partition_of_fp32_groups]
+        parts: list[list[Tensor]] = [[] for _ in self._groups()]
+        for number, part in enumerate(own.fp32_partitioned_groups_flat):
+            parts[own.sub_group_to_group_id[number]].append(part)
         return parts
+
+
+def adopt(
+    optimizer: torch.optim.Optimizer, parts: Sequence[Sequence[Tensor]], stored: dict[str, Any]
+) -> None:
+    """Gives an optimizer the settings and the number of steps of a stored state; all moments begin at zero.
+
+    A twin loads it as torch loads any state, and so knows on which device the optimizer wants what: the number of
+    steps lies on the GPU if AdamW is fused, and else on the CPU.
+
+    Args:
+        optimizer: It keeps its groups, which others hold on to.
+        parts: The flat tensors of every group that it steps.
+        stored: What the `state_dict` of such an optimizer has told, whatever tensors that one stepped.
+    """
+    make: Any = type(optimizer)
+    twin = make([{"params": list(own)} for own in parts])
+    groups = [
+        told | {"params": own["params"]}
+        for told, own in zip(stored["param_groups"], twin.state_dict()["param_groups"], strict=True)
+    ]
+    step = stored["state"][0]["step"]
+    state = {
+        number: {"step": step.clone()} | {name: torch.zeros_like(part) for name in _MOMENTS}
+        for number, part in enumerate(part for own in parts for part in own)
+    }
+    twin.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.state.update(twin.state)
+    for group, told in zip(optimizer.param_groups, twin.param_groups, strict=True):
+        group.update({key: value for key, value in told.items() if key != "params"})
+
+
+def own_part(whole: Tensor, rank: int, count: int) -> Tensor:
+    """What one of several processes has of a tensor that is cut evenly; zeros fill the last parts up."""
+    size = -(-whole.numel() // count)
+    part = whole.flatten()[rank * size : (rank + 1) * size]
+    return F.pad(part, (0, size - len(part)))
 
 
 class SteppedElsewhere(torch.optim.Optimizer):
@@ -233,4 +279,5 @@ def _engine(losses: nn.Module, optimizer: torch.optim.Optimizer, settings: Paral
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it imports more
         engine, *_ = deepspeed.initialize(model=losses, optimizer=optimizer, config=config)
+    be_patient()  # in the groups that it has made, too
     return engine

@@ -1,0 +1,60 @@
+"""Trainings that one process began, continued by three: a number that divides few of a model's weights."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longrm.training.run import run
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+LAYOUTS = {
+    "zero 2": {"zero": 2},
+    "zero 3": {"zero": 3},
+    "zero 3, offload": {"zero": 3, "offload": "parameters"},
+}
+
+
+@pytest.fixture(scope="module")
+def begun(recipe, tmp_path_factory):
+    """The settings of a training of four steps, and its folder after the last step and as it was after the second."""
+    pytest.importorskip("deepspeed")
+    folder = tmp_path_factory.mktemp("begun")
+
+    def settings(**changes):
+        return recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2, "keep": 9}, **changes)
+
+    run(settings(), folder / "whole")
+    shutil.copytree(folder / "whole", folder / "cut")
+    for name in ("model", "checkpoints/4"):
+        shutil.rmtree(folder / "cut" / name)
+    (folder / "cut/summary.json").unlink()
+    return settings, folder / "whole", folder / "cut"
+
+
+def test_three_processes_continue_what_one_began(begun, train_all, tmp_path):
+    settings, whole, cut = begun
+    for name in LAYOUTS:
+        shutil.copytree(cut, tmp_path / name)
+    train_all(3, [{"recipe": settings(parallel=LAYOUTS[name]), "out": tmp_path / name} for name in LAYOUTS])
+    for name in LAYOUTS:
+        assert_close(
+            load_file(tmp_path / name / "model/model.safetensors"),
+            load_file(whole / "model/model.safetensors"),
+        )
+        found, truth = (
+            torch.load(folder / "checkpoints/4/optimizer.pt") for folder in (tmp_path / name, whole)
+        )
+        assert found["state"].keys() == truth["state"].keys()
+        for index, moments in truth["state"].items():
+            assert_close(found["state"][index], moments)
+
+
+def assert_close(found, truth):
+    assert found.keys() == truth.keys()
+    for name, value in truth.items():
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-3, atol=1e-4 * float(value.abs().max()), msg=name
+        )

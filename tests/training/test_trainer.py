@@ -17,6 +17,7 @@ from longrm.training import run as running
 from longrm.training.bradley_terry import BradleyTerry
 from longrm.training.checkpoints import saved_steps
 from longrm.training.failures import StallWatch
+from longrm.training.processes import Processes
 from longrm.training.run import run
 
 LORA = {"rank": 2, "alpha": 4.0}
@@ -320,3 +321,18 @@ def test_a_loss_that_falls_from_above_a_coins_is_no_stall(start):
         watch.watch(record)
     with pytest.raises(TrainingError, match="stalled"):
         watch.watch(last)
+
+
+def test_no_process_goes_on_before_a_checkpoint_is_there(tmp_path, recipe, monkeypatch):
+    """Processes wait for each other between the checkpoint of a step and the step after it."""
+    seen = []
+    monkeypatch.setattr(
+        Processes, "wait", lambda place: seen.append(("wait", *saved_steps(tmp_path / "run")))
+    )
+    run(
+        recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2, "keep": 1}),
+        tmp_path / "run",
+        progress=lambda label, done, total: seen.append((label, done)),
+    )
+    assert ("wait", 2) in seen[seen.index(("training", 2)) : seen.index(("training", 3))]
+    assert seen.index(("wait", 4)) < len(seen) - 1, "and once more at the end"

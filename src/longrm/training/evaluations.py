@@ -83,6 +83,7 @@ class Evaluations:
             with whole(model):
                 if self._place.leads:
                     save(self._trainee, self._folder / BEST)
+            self._place.wait()
         with self._log as log:  # last, so that what a kill left half done is done again
             log.append(record)
         return record

@@ -272,22 +272,23 @@ class StepTrainer(transformers.Trainer):
             with whole(self.model):
                 super()._save_checkpoint(model, trial)
             self._place.wait()
-            if not self._place.leads:
-                return
-            (written,) = scratch.iterdir()
-            for name in LOGS:
-                shutil.copyfile(self._folder / name, written / name)
-            seal(written, self.state.global_step)
-            place.mkdir(exist_ok=True)
-            written.rename(place / str(self.state.global_step))
+            if self._place.leads:
+                (written,) = scratch.iterdir()
+                for name in LOGS:
+                    shutil.copyfile(self._folder / name, written / name)
+                seal(written, self.state.global_step)
+                place.mkdir(exist_ok=True)
+                written.rename(place / str(self.state.global_step))
         except (OSError, RuntimeError, SafetensorError) as error:
             if is_loss_of_a_process(error):
                 raise
             raise RunError(
                 f"cannot write a checkpoint to {place}: {first_line(error)}; make room and run the same command again"
             ) from None
-        scratch.rmdir()
-        prune(self._home, self._keep)
+        if self._place.leads:
+            scratch.rmdir()
+            prune(self._home, self._keep)
+        self._place.wait()  # nobody goes on, or ends, before the checkpoint is there
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         assert output_dir is not None, "checkpoints name their folder"

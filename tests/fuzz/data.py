@@ -1,0 +1,139 @@
+"""Rows of preference data, demonstrations, documents and candidates in JSONL, JSON and gzip."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from . import hostile, seeds
+
+
+def make(rng: random.Random, folder: Path) -> list[str]:
+    """A file or folder of rows in which something is wrong."""
+    rows: list[Any] = [dict(row) for row in rng.choice(seeds.rows())]
+    lines = _lines(rng, rows)
+    suffix = rng.choice([".jsonl", ".jsonl", ".jsonl", ".json", ".jsonl.gz"])
+    if suffix == ".json" and rng.random() < 0.6:
+        content = ("[" + ",".join(lines) + "]").encode(errors="surrogatepass")
+    else:
+        content = "\n".join(lines).encode(errors="surrogatepass")
+    content = _around(rng, content)
+    if suffix == ".jsonl.gz":
+        content = gzip.compress(content, mtime=0)
+        content = hostile.damaged(rng, content) if rng.random() < 0.4 else content
+    return command(rng, hostile.put(rng, folder / f"rows{suffix}", content), folder)
+
+
+def command(rng: random.Random, path: Path, folder: Path) -> list[str]:
+    """A command that reads rows of a path."""
+    skip = rng.choice([[], ["--on-bad-row", "skip"]])
+    out = folder / "out"
+    match rng.randrange(8):
+        case 0 | 1 | 2:
+            return ["audit", str(path), *rng.choice([[], ["--json"], ["--html", f"{out}.html"]])]
+        case 3 | 4:
+            return ["evaluate", "--model", "baseline:longest", "--bench", f"file:{path}", "--out", str(out), *skip,
+                    "--set", "judging.resamples=100"]  # fmt: skip
+        case 5 | 6:
+            suffix = rng.choice(["jsonl", "jsonl", "parquet"])
+            return [
+                "score",
+                "--model",
+                "baseline:shortest",
+                "--data",
+                str(path),
+                "--out",
+                f"{out}.{suffix}",
+                *skip,
+            ]
+        case _:
+            return _synthesis(rng, path, folder)
+
+
+def _synthesis(rng: random.Random, path: Path, folder: Path) -> list[str]:
+    """Documents or candidates as a recipe names them."""
+    documents, candidates = path, folder / "candidates.jsonl"
+    if rng.random() < 0.5:
+        documents = folder / "documents.jsonl"
+        documents.write_text(json.dumps(seeds.DOCUMENT) + "\n")
+        bad = [hostile.written(rng, hostile.changed(rng, seeds.CANDIDATE)) for _ in range(2)]
+        candidates.write_bytes("\n".join(bad).encode(errors="surrogatepass"))
+    recipe = folder / "recipe.toml"
+    recipe.write_text("")
+    given = [f"documents.path={json.dumps(str(documents))}", "candidates.unwritten=true"]
+    given += [f"candidates.path={json.dumps(str(candidates))}"] if candidates.exists() else []
+    assignments = [part for one in given for part in ("--set", one)]
+    return ["synthesize", "benchmark", "--config", str(recipe), "--out", str(folder / "out"), *assignments]
+
+
+def _lines(rng: random.Random, rows: list[Any]) -> list[str]:
+    at = rng.randrange(len(rows))
+    match rng.randrange(8):
+        case 0:  # another format's row among them
+            rows.insert(at, rng.choice(rng.choice(seeds.rows())))
+        case 1:  # the same id twice
+            rows.append(rows[at])
+        case 2:
+            rows = [hostile.changed(rng, row) for row in rows]
+        case _:
+            rows[at] = hostile.changed(rng, rows[at])
+    return [hostile.written(rng, row) if rng.random() < 0.4 else json.dumps(row) for row in rows]
+
+
+def _around(rng: random.Random, content: bytes) -> bytes:
+    match rng.randrange(24):
+        case 0:
+            return b"\xef\xbb\xbf" + content
+        case 1:
+            return content.decode("utf-8", "replace").encode(
+                rng.choice(["utf-16", "utf-32", "latin-1"]), "replace"
+            )
+        case 2:
+            return hostile.damaged(rng, content)
+        case 3:
+            return b"\n \r\n\t\n" * rng.randrange(1, 4)
+        case 4:
+            return b""
+        case 5:
+            return bytes(rng.choice([1, 1000, 10_000_000]))
+        case 6:
+            return content.replace(b"\n", rng.choice([b"\r", b"\r\n", b"\n\n", b"\x0b", b"\x00\n"]))
+        case _:
+            return content
+
+
+def _deep(folder: Path, depth: int, field: str) -> list[str]:
+    text = json.dumps({**seeds.TRL, field: "@"}).replace('"@"', "[" * depth + "]" * depth)
+    (folder / "deep.jsonl").write_text(text + "\n")
+    return ["audit", str(folder / "deep.jsonl")]
+
+
+def _bomb(folder: Path) -> list[str]:
+    line = json.dumps({**seeds.TRL, "chosen": "@"}).split("@")
+    with gzip.open(folder / "bomb.jsonl.gz", "wb", compresslevel=1) as file:
+        file.write(line[0].encode())
+        for _ in range(400):
+            file.write(b"x" * (8 << 20))
+        file.write(line[1].encode())
+    return ["audit", str(folder / "bomb.jsonl.gz")]
+
+
+def _saved(folder: Path, name: Any) -> list[str]:
+    (folder / "saved").mkdir()
+    (folder / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    (folder / "outside.jsonl").write_text(json.dumps(seeds.TRL))
+    return ["audit", str(folder / "saved")]
+
+
+CORPUS = {
+    **{
+        f"{field} nested {depth} deep": lambda folder, depth=depth, field=field: _deep(folder, depth, field)
+        for depth in (500, 1000, 5000, 200_000)
+        for field in ("extra", "chosen")
+    },
+    "gzip bomb": _bomb,
+    "state names a file outside": lambda folder: _saved(folder, "../outside.jsonl"),
+    "state names an absolute path": lambda folder: _saved(folder, "/etc/passwd"),
+    "state names no text": lambda folder: _saved(folder, 5),
+}

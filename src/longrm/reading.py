@@ -7,12 +7,11 @@ system's, Unicode's, JSON's, TOML's, Arrow's; nesting and numbers without end) i
 
 import gzip
 import json
-import os
 import re
 import stat
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -24,16 +23,52 @@ from longrm.errors import LongRMError
 Value = TypeVar("Value")
 
 LONGEST = 256 * 1024 * 1024
-"""Bytes of the largest file that is read whole, and of the longest line or row of one that is streamed."""
+"""Bytes of the largest file that is read whole."""
+
+LONGEST_ROW = 64 * 1024 * 1024
+"""Bytes of the longest line or row of a file that is streamed; a context of a million tokens has five."""
+
+MOST_VALUES = 4_000_000
+"""Values of the largest row: each takes up to two hundred bytes of memory, and two of a file."""
 
 DEEPEST = 100
 """Levels of lists and objects within each other; no format that is read here has more than ten."""
 
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MOST_DIGITS = 300
+_FIELD = "field '"
+_SPACES = " \t\n\r"
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class ParseError(ValueError):
-    """What is wrong with a text; whoever knows where it stands says that too."""
+    """What is wrong with a text, and the field in it; whoever knows where it stands says that too, by `located`."""
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(f"field '{shown(field)}': {problem}" if field else problem)
+        self.problem, self.field = problem, field
+
+    def within(self, field: str) -> "ParseError":
+        """The same of what is itself the value of a field."""
+        return ParseError(self.problem, f"{field}.{self.field}" if self.field else field)
+
+
+def cut(text: str, most: int = 200) -> str:
+    """A text as a message shows it, its end left out where it is long."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def shown(place: object) -> str:
+    """A place as a message shows it: names of files need not be text, nor of one line."""
+    text = str(place)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def located(place: object, fault: object) -> str:
+    """A place and what is wrong there as one message; a fault may begin with the field that it is in."""
+    text = str(fault)
+    return f"{shown(place)}{',' if text.startswith(_FIELD) else ':'} {text}"
 
 
 @contextmanager
@@ -49,18 +84,18 @@ def reading(place: object, error_type: type[LongRMError]) -> Iterator[None]:
     except LongRMError:
         raise
     except OSError as error:
-        raise error_type(f"{_shown(place)}: cannot be read: {error.strerror or first_line(error)}") from error
+        raise error_type(f"{shown(place)}: cannot be read: {error.strerror or first_line(error)}") from error
     except UnicodeError as error:
-        raise error_type(f"{_shown(place)}: not UTF-8 text ({first_line(error)})") from error
+        raise error_type(f"{shown(place)}: not UTF-8 text ({first_line(error)})") from error
     except RecursionError as error:
-        raise error_type(f"{_shown(place)}: nested too deeply to be read") from error
+        raise error_type(f"{shown(place)}: nested too deeply to be read") from error
     except MemoryError as error:
-        raise error_type(f"{_shown(place)}: too large to be held in memory") from error
+        raise error_type(f"{shown(place)}: too large to be held in memory") from error
     except (EOFError, zlib.error) as error:
-        raise error_type(f"{_shown(place)}: damaged or cut off: {first_line(error)}") from error
-    except (ValueError, OverflowError, TypeError, KeyError, NotImplementedError) as error:
+        raise error_type(f"{shown(place)}: damaged or cut off: {first_line(error)}") from error
+    except (ValueError, OverflowError, TypeError, LookupError, RuntimeError) as error:
         # pyarrow's own errors are among these, so no reader here needs to import it.
-        raise error_type(f"{_shown(place)}: cannot be read: {first_line(error)}") from error
+        raise error_type(f"{shown(place)}: cannot be read: {first_line(error)}") from error
 
 
 def open_file(path: Path, error_type: type[LongRMError]) -> IO[bytes]:
@@ -70,16 +105,24 @@ def open_file(path: Path, error_type: type[LongRMError]) -> IO[bytes]:
         LongRMError: Of `error_type`: there is no such file, or it is a folder, a pipe or a device, on which
             reading might never end.
     """
+    check_file(path, error_type)
     with reading(path, error_type):
-        # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        kind = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(kind):
-            os.close(descriptor)
-            what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
-            raise error_type(f"{_shown(path)}: {what}; name a file")
-        file = os.fdopen(descriptor, "rb")
-        return gzip.GzipFile(fileobj=file) if path.name.endswith(".gz") else file  # type: ignore[return-value]
+        return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]  # read alike
+
+
+def check_file(path: Path, error_type: type[LongRMError]) -> None:
+    """Refuses, before anything opens it, what is no regular file with a name that can be written down.
+
+    Raises:
+        LongRMError: Of `error_type`: as `open_file`.
+    """
+    with reading(path, error_type):
+        kind = path.stat().st_mode
+    if not stat.S_ISREG(kind):
+        what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
+        raise error_type(f"{shown(path)}: {what}; name a file")
+    if not _is_text(str(path)):
+        raise error_type(f"{shown(path)}: its name is not UTF-8 text; rename it")
 
 
 def read_bytes(path: Path, error_type: type[LongRMError], longest: int = LONGEST) -> bytes:
@@ -91,7 +134,7 @@ def read_bytes(path: Path, error_type: type[LongRMError], longest: int = LONGEST
     with open_file(path, error_type) as file, reading(path, error_type):
         content = file.read(longest + 1)
     if len(content) > longest:
-        raise error_type(f"{_shown(path)}: larger than {longest:,} bytes, which is the most that is read")
+        raise error_type(f"{shown(path)}: larger than {longest:,} bytes, which is the most that is read")
     return content
 
 
@@ -116,7 +159,7 @@ def read_json(path: Path, error_type: type[LongRMError], longest: int = LONGEST)
     try:
         return parse_json(content)
     except ParseError as error:
-        raise error_type(f"{_shown(path)}: {error}") from None
+        raise error_type(located(path, error)) from None
 
 
 def read_object(path: Path, error_type: type[LongRMError], longest: int = LONGEST) -> dict[str, Any]:
@@ -127,7 +170,7 @@ def read_object(path: Path, error_type: type[LongRMError], longest: int = LONGES
     """
     value = read_json(path, error_type, longest)
     if not isinstance(value, dict):
-        raise error_type(f"{_shown(path)}: holds no JSON object")
+        raise error_type(f"{shown(path)}: holds no JSON object")
     return value
 
 
@@ -141,7 +184,7 @@ def read_toml(path: Path, error_type: type[LongRMError]) -> dict[str, Any]:
     try:
         return parse_toml(text)
     except ParseError as error:
-        raise error_type(f"{_shown(path)} is not valid TOML: {error}") from None
+        raise error_type(f"{shown(path)} is not valid TOML: {error}") from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -160,32 +203,83 @@ def parse_toml(text: str) -> dict[str, Any]:
     return value
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, repair: bool = False) -> Any:
     """Parses one JSON value more strictly than the standard library does.
+
+    Args:
+        text: The value, and nothing else.
+        repair: Make question marks of halves of surrogate pairs, which no file can hold.
 
     Raises:
         ParseError: It is not valid JSON; it has a key twice in one object, half of a surrogate pair, a number of
-            thousands of digits, or more levels than `DEEPEST`.
+            hundreds of digits, or more levels or values than `DEEPEST` and `MOST_VALUES`.
     """
     try:
-        data = text.encode() if isinstance(text, str) else text.removeprefix(b"\xef\xbb\xbf")
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_object)
-        # A text has at most as many levels as it opens, and it is quick to count what it opens.
-        if data.count(b"[") + data.count(b"{") > DEEPEST:
-            check_depth(value)
-        if _SURROGATE.search(data):
-            json.dumps(value, ensure_ascii=False).encode()
-    except ParseError:
-        raise
-    except UnicodeEncodeError:
-        raise ParseError("holds half of a surrogate pair (\\ud800 to \\udfff); repair it") from None
+        whole = text if isinstance(text, str) else text.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         raise ParseError(f"not UTF-8 text ({first_line(error)})") from None
+    check_size(whole)
+    value, end = parse_json_at(whole, len(whole) - len(whole.lstrip(_SPACES)), repair=repair)
+    if whole[end:].strip(_SPACES):
+        raise ParseError(f"not valid JSON (Extra data: char {end})")
+    return value
+
+
+def parse_json_at(text: str, start: int, *, repair: bool = False) -> tuple[Any, int]:
+    """Parses the JSON value that begins at a place of a text; returns it and the place behind it.
+
+    Args:
+        text: Holds the value.
+        start: Where it begins.
+        repair: As for `parse_json`.
+
+    Raises:
+        ParseError: As `parse_json` does.
+    """
+    try:
+        value, end = _decoder.raw_decode(text, start)
+    except ParseError:
+        raise
     except RecursionError:
         raise ParseError(f"nested more than {DEEPEST} levels deep") from None
     except ValueError as error:
         raise ParseError(f"not valid JSON, perhaps cut off ({first_line(error)})") from None
-    return value
+    # A text has at most as many levels as it opens, and it is quick to count what it opens.
+    if text.count("[", start, end) + text.count("{", start, end) > DEEPEST:
+        check_depth(value)
+    if any(text.find(escape, start, end) >= 0 for escape in ("\\ud", "\\uD")):
+        value = repaired(value) if repair else _whole(value)
+    return value, end
+
+
+def end_of_json(text: str, start: int) -> int | None:
+    """Where the JSON value that begins at a place ends, whatever is wrong within it; None where it does not end."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+def repaired(value: Any) -> Any:
+    """A JSON value whose texts have bytes: halves of surrogate pairs become question marks, one each."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {repaired(key): repaired(item) for key, item in value.items()}
+    return [repaired(item) for item in value] if isinstance(value, list) else value
+
+
+def check_size(text: str) -> None:
+    """Checks that JSON text holds at most `MOST_VALUES` values.
+
+    Raises:
+        ParseError: It holds more.
+    """
+    # Whatever a value holds stands behind a comma or in a bracket of its own, unless these are within a text.
+    if sum(text.count(mark) for mark in ",[{") > MOST_VALUES:
+        bare = _TEXT.sub("", text)
+        if sum(bare.count(mark) for mark in ",[{") > MOST_VALUES:
+            raise ParseError(f"holds more than {MOST_VALUES:,} values, which is the most that is read")
 
 
 def check_depth(value: Any) -> None:
@@ -198,8 +292,7 @@ def check_depth(value: Any) -> None:
     while level:
         if depth > DEEPEST:
             raise ParseError(f"nested more than {DEEPEST} levels deep")
-        held = [item for item in level if isinstance(item, dict | list)]
-        level = [part for item in held for part in (item.values() if isinstance(item, dict) else item)]
+        level = [part for item in level for part in _parts(item)]
         depth += 1
 
 
@@ -212,7 +305,7 @@ def typed(adapter: TypeAdapter[Value], value: Any, place: object, error_type: ty
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise error_type(f"{_shown(place)}{explained(error)}") from None
+        raise error_type(f"{shown(place)}{explained(error)}") from None
 
 
 def explained(error: ValidationError) -> str:
@@ -220,7 +313,7 @@ def explained(error: ValidationError) -> str:
     first, *others = error.errors()
     field = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
-    got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
+    got = "" if first["type"] == "missing" else f", got {short(first['input'])}"
     more = f"; and {len(others)} more" if others else ""
     return f"{f', field {field!r}' if field else ''}: {message}{got}{more}"
 
@@ -230,24 +323,55 @@ def first_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _whole(value: Any, field: str = "") -> Any:
+    """The value, all of whose texts have bytes."""
+    if isinstance(value, str) and not _is_text(value):
+        raise ParseError("holds half of a surrogate pair (\\ud800 to \\udfff)", field)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            below = f"{field}.{key}" if field else key
+            _whole(key, below)
+            _whole(item, below)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _whole(item, f"{field}[{index}]")
+    return value
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ParseError(f"the key {_short(twice)} stands twice in one object; remove one")
+        raise ParseError(f"the key {short(twice)} stands twice in one object")
     return value
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """A value as a message shows it, cut where it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number of thousands of digits, or lists without end
         return f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(text, 80)
 
 
-def _shown(place: object) -> str:
-    """A place as a message shows it: names of files need not be text."""
-    return str(place).encode(errors="backslashreplace").decode()
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:  # no float can hold it, and where it meets one it would fail
+        raise ParseError(f"a whole number of {len(digits):,} digits; no number here has over {_MOST_DIGITS}")
+    return int(digits)
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_int=_whole_number)

@@ -86,8 +86,8 @@ def test_the_faults_are_what_is_refused(tmp_path):
     [
         (json.dumps(PAIR)[:-4], "not valid JSON, perhaps cut off"),
         ("[1, 2]", "not a JSON object"),
-        ("[" * 200_000, "not valid JSON"),
-        (b'{"prompt": "\xff"}', "not valid JSON"),
+        ("[" * 200_000, "nested more than 100 levels deep"),
+        (b'{"prompt": "\xff"}', "not UTF-8 text"),
     ],
 )
 def test_lines_that_are_no_rows(line, problem, tmp_path):

@@ -96,7 +96,7 @@ def test_what_is_no_data_is_one_line(tmp_path):
     (tmp_path / "a.csv").write_text("a,b")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing more")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode())[:-20])
-    (tmp_path / "a.json").write_text("[1,")
+    (tmp_path / "a.json").write_text('[{"prompt":')
     (tmp_path / "empty").mkdir()
     (tmp_path / "half").mkdir()
     (tmp_path / "half/state.json").write_text('{"_data_files": [{"filename": "gone.arrow"}]}')
@@ -104,7 +104,7 @@ def test_what_is_no_data_is_one_line(tmp_path):
         ("none.jsonl", "no such file or folder"),
         ("a.csv", "unknown kind of file"),
         ("a.parquet", "cannot be read"),
-        ("a.jsonl.gz", "cannot be read"),
+        ("a.jsonl.gz", "damaged or cut off"),
         ("a.json", "not valid JSON"),
         ("empty", "no data in this folder"),
         ("half", "gone.arrow: missing"),

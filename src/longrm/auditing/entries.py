@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
 
 from longrm.auditing.evidence import NOWHERE, Places, places_of, places_told, region_of
 from longrm.auditing.result import KINDS, NOT_READ, Finding
@@ -21,7 +23,8 @@ from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.places import whole_length
 from longrm.data.reading import Skipped
-from longrm.errors import DataError
+from longrm.errors import DataError, RunError
+from longrm.reading import cut, located, reading, shown, typed
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
 from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
 from longrm.synthesis.recount import Recount, recount
@@ -97,9 +100,10 @@ class Entries:
         name, _, place = str(path).partition(":")
         named = bool(place) and name in BENCHMARKS
         folder = Path(place) if named else Path(path)
-        self.origin = origin_of(folder)
-        if not named and format is None and _is_long_rewardbench(folder):
-            named, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
+        with reading(folder, DataError):
+            self.origin = origin_of(folder)
+            if not named and format is None and _is_long_rewardbench(folder):
+                named, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
         self._path = folder
         self._benchmark = str(path) if named else ""
         self._told_format = format
@@ -140,7 +144,7 @@ class Entries:
     def _rows(self) -> Iterator[tuple[Entry | None, Skipped]]:
         if self.format == "documents":
             skipped = Skipped()
-            for raw in raw_rows(find_files(self._path)):
+            for raw in raw_rows(find_files(self._path), repair=True):
                 entry, fault = _document_entry(raw)
                 skipped = skipped if entry else skipped.with_one_more(fault)
                 yield entry, skipped
@@ -169,8 +173,18 @@ def _rules_of(folder: Path, origin: Mapping[str, Any]) -> tuple[Voting, Mapping[
     """By which votes are counted: those of the run that wrote the rows, where their folder tells them."""
     settings = folder / CONFIG
     told = read_toml(settings).get("voting") if origin and settings.is_file() else None
-    weights = (origin.get("agreement") or {}).get("weights")
+    agreement = typed(_AGREEMENT, origin.get("agreement"), folder / MANIFEST, RunError)
+    if told is not None and not isinstance(told, dict):
+        raise RunError(f"{settings}, field 'voting': needs a group of settings")
+    weights = None if agreement is None else agreement.weights
     return LARGEST if told is None else Voting.resolve(None, told), weights
+
+
+class _Agreement(BaseModel):
+    weights: dict[str, float] | None = None
+
+
+_AGREEMENT: TypeAdapter[_Agreement | None] = TypeAdapter(_Agreement | None)
 
 
 def benchmark(name: str) -> Benchmark:
@@ -276,10 +290,13 @@ def _places(answer: str, text: str) -> list[int]:
 def _recognized(path: Path) -> str:
     if is_leval(path):
         return "leval"
-    first = next((raw for raw in raw_rows(find_files(path)) if raw.value is not None), None)
-    if first is None or first.value is None:
-        raise DataError(f"{path}: no row that can be read")
-    columns = {name for name, value in first.value.items() if value is not None}
+    rows = raw_rows(find_files(path), repair=True)
+    first = next(rows, None)
+    row = next((raw for raw in chain([first], rows) if raw is not None and raw.value is not None), None)
+    if row is None or row.value is None:
+        told = f"; the first: {first.message}" if first else ""
+        raise DataError(located(path, f"no row that can be read{told}"))
+    columns = {name for name, value in row.value.items() if value is not None}
     if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
         return "demonstrations"
     name = recognize(columns)
@@ -287,10 +304,12 @@ def _recognized(path: Path) -> str:
         return "documents"
     if columns >= _CANDIDATE:
         raise DataError(
-            f"{path}: these are candidates, which nobody has judged yet; audit what `longrm synthesize` makes of them"
+            f"{shown(path)}: these are candidates, which nobody has judged yet; audit what `longrm synthesize` "
+            "makes of them"
         )
     if name is None:
-        raise DataError(f"{first.place}: the columns ({', '.join(sorted(columns))}) are of no known format")
+        names = cut(", ".join(sorted(columns)))
+        raise DataError(located(row.place, f"the columns ({names}) are of no known format"))
     return name
 
 
@@ -307,7 +326,7 @@ def _is_long_rewardbench(folder: Path) -> bool:
 
 def _document_entry(raw: Raw) -> tuple[Entry | None, str]:
     if raw.value is None:
-        return None, f"{raw.place}: {raw.fault}"
+        return None, raw.message
     try:
         return of_document(document_of(raw.value, raw.number, raw.place)), ""
     except DataError as error:

@@ -53,7 +53,7 @@ def places_of(spans: Sequence[Span | None], regions: Sequence[Span]) -> Places:
 def places_told(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> Places:
     """What a row of ours tells: the spans in its `evidence`, or else the `depths` that its maker wrote down."""
     spans = metadata.get("evidence")
-    if isinstance(spans, Sequence) and not isinstance(spans, str) and spans:
+    if isinstance(spans, list) and spans:
         return places_of([_span_of(value) for value in spans], region_of(prompt))
     told = metadata.get("depths")
     depths = [depth for depth in told if isinstance(depth, int | float)] if isinstance(told, list) else []
@@ -82,7 +82,7 @@ def _before(evidence: Span, regions: Sequence[Span]) -> int | None:
 
 def _span_of(value: Any) -> Span | None:
     told = [value.get(name) for name in ("message", "start", "end")] if isinstance(value, Mapping) else []
-    numbers = [number for number in told if isinstance(number, int)]
+    numbers = [number for number in told if type(number) is int]
     if len(numbers) != 3 or min(numbers) < 0 or numbers[1] > numbers[2]:
         return None
     return Span(*numbers)

@@ -6,8 +6,9 @@ from typing import Literal
 
 from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.rows import Unrateable, rateable_responses, read_rows
-from longrm.data.fields import FieldError, Source, group_of, messages_of, required
+from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
 from longrm.data.files import find_files
+from longrm.reading import short
 from longrm.types import Comparison
 
 CATEGORIES = {
@@ -37,7 +38,7 @@ def comparisons(
     seen: set[str] = set()
 
     def convert(row: Source, number: int) -> Comparison:
-        identity = str(required(row, "pair_id")[1])
+        identity = name_of(row, "pair_id")
         if identity in seen:
             raise Unrateable("repeated_pairs")
         seen.add(identity)
@@ -47,13 +48,15 @@ def comparisons(
 
 
 def _comparison(identity: str, row: Source) -> Comparison:
-    source = str(required(row, "source")[1])
+    source = name_of(row, "source")
     category = next((name for start, name in CATEGORIES.items() if source.startswith(start)), None)
     if category is None:
-        raise FieldError("source", f"of no known category, got {source!r}; known: {', '.join(CATEGORIES)}")
-    label = required(row, "label")[1]
+        raise FieldError(
+            "source", f"of no known category, got {short(source)}; known: {', '.join(CATEGORIES)}"
+        )
+    label = name_of(row, "label")
     if label not in _RANKS:
-        raise FieldError("label", f"needs {' or '.join(_RANKS)}, got {label!r}")
+        raise FieldError("label", f"needs {' or '.join(_RANKS)}, got {short(label)}")
     prompt = messages_of(required(row, "question")[1], "question", "user")
     given = {field: row.get(field) for field in ("response_A", "response_B")}
     ranks = (1, 1) if given["response_A"] == given["response_B"] else _RANKS[label]
@@ -67,6 +70,6 @@ def _comparison(identity: str, row: Source) -> Comparison:
             "task": category,
             "subtype": source,
             "source": source,
-            "response_model": row.get("response_model"),
+            "response_model": plain(row.get("response_model")),
         },
     )

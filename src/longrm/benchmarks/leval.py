@@ -12,9 +12,10 @@ from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.closeness import choices, rouge_l, token_f1
 from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
-from longrm.data.fields import group_of
-from longrm.data.files import raw_rows
+from longrm.data.fields import FieldError, group_of
+from longrm.data.files import Raw, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
+from longrm.reading import check_file, located, reading
 from longrm.types import Comparison, Span
 
 LOOKS_FOR = (
@@ -91,8 +92,11 @@ def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tup
         ConfigError: A task that has no data file.
         DataError: The folder does not hold L-Eval.
     """
-    files = {file.stem: file for file in sorted((folder / "data").glob("*.jsonl"))}
-    found = sorted((folder / "predictions").glob(f"*/*{_SUFFIX}"))
+    with reading(folder, DataError):
+        files = {file.stem: file for file in sorted((folder / "data").glob("*.jsonl"))}
+        found = sorted((folder / "predictions").glob(f"*/*{_SUFFIX}"))
+    for file in (*files.values(), *found):
+        check_file(file, DataError)
     predictions = {(file.parent.name, file.name.removesuffix(_SUFFIX)): file for file in found}
     if not files or not predictions:
         raise DataError(
@@ -171,16 +175,16 @@ def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
     """Every question of a data file, those of repeated rows included: the predictions are in line with them."""
     seen: set[tuple[str, str]] = set()
     number = 0
-    for index, row in enumerate(rows_of(file), start=1):
-        place = f"{file}, line {index}"
+    for raw in rows_of(file):
+        place, row = raw.place, raw.checked()
         document, evaluation = _text(row, "input", place), _text(row, "evaluation", place)
         questions, golds = _list(row, "instructions", place), _list(row, "outputs", place)
         if len(questions) != len(golds):
-            raise DataError(f"{place}: {len(questions)} instructions, but {len(golds)} outputs")
+            raise DataError(f"{place}, field 'outputs': {len(golds)} for {len(questions)} instructions")
         asked = {(document, question) for question in questions}
         repeated = asked <= seen
         if repeated:
-            auditor.note("repeated_documents", f"{task}, line {index}")
+            auditor.note("repeated_documents", f"{task}, line {raw.number}")
         seen |= asked
         for question, gold in zip(questions, golds, strict=True):
             number += 1
@@ -188,7 +192,7 @@ def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
 
 
 def texts_of(
-    name: str, question: Question, predictions: Mapping[str, Sequence[Mapping[str, Any]]], auditor: Auditor
+    name: str, question: Question, predictions: Mapping[str, Sequence[Raw]], auditor: Auditor
 ) -> dict[str, str]:
     """What each model answered, where it answered this question, and something of its own."""
     texts: dict[str, str] = {}
@@ -197,11 +201,12 @@ def texts_of(
         if question.number > len(rows):
             auditor.note("missing_predictions", where)
             continue
-        row = rows[question.number - 1]
+        place, row = rows[question.number - 1].place, rows[question.number - 1].checked()
         if (row.get("query"), row.get("gt")) != (question.text, question.gold):
             auditor.note("misaligned_predictions", where)
             continue
-        text = next((str(value) for key, value in row.items() if key.endswith("_pred")), "").strip()
+        answer = next((key for key in row if key.endswith("_pred") and row[key] is not None), "")
+        text = _text(row, answer, place, empty=True).strip() if answer else ""
         if not text:
             auditor.note("empty_answers", where)
         elif text in texts.values():
@@ -265,18 +270,21 @@ def _comparison(
     )
 
 
-def rows_of(file: Path) -> list[dict[str, Any]]:
+def rows_of(file: Path) -> list[Raw]:
     """All rows of a file of documents or predictions.
 
     Raises:
         DataError: A row cannot be read.
     """
-    return [raw.checked() for raw in raw_rows([file])]
+    rows = list(raw_rows([file], repair=True))
+    for row in rows:
+        row.checked()
+    return rows
 
 
-def _text(row: Mapping[str, Any], field: str, place: str) -> str:
-    if not isinstance(row.get(field), str) or not row[field].strip():
-        raise DataError(f"{place}, field '{field}': needs a text")
+def _text(row: Mapping[str, Any], field: str, place: str, *, empty: bool = False) -> str:
+    if not isinstance(row.get(field), str) or not (empty or row[field].strip()):
+        raise DataError(located(place, FieldError(field, "needs a text")))
     return str(row[field])
 
 

@@ -11,9 +11,20 @@ from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.rows import listed, rateable_responses, read_rows
 from longrm.data import write_rows
 from longrm.data.chunking import size_of
-from longrm.data.fields import FieldError, Source, find_question, group_of, messages_of, plain, required
+from longrm.data.fields import (
+    FieldError,
+    Source,
+    find_question,
+    group_of,
+    is_number,
+    messages_of,
+    name_of,
+    plain,
+    required,
+)
 from longrm.data.places import whole_length
 from longrm.errors import DataError
+from longrm.reading import check_file, reading, short
 from longrm.types import Comparison, Message, Span, message_text, text_of
 
 TASKS = ("Cite", "Code", "ICL", "LongQA", "Math", "Safety", "Summ")
@@ -46,12 +57,14 @@ def find_files(path: str) -> dict[str, Path]:
         DataError: There is nothing of the kind.
     """
     place = Path(path)
-    if place.is_file():
-        return {place.name.split(".")[0]: place}
-    if not place.exists() and _HUB_ID.fullmatch(path):
-        place = _download(path)
-    files = [(task, place / f"{task}{suffix}") for task in TASKS for suffix in _SUFFIXES]
-    found = {task: file for task, file in files if file.is_file()}
+    with reading(place, DataError):
+        if place.is_file():
+            check_file(place, DataError)
+            return {place.name.split(".")[0]: place}
+        if not place.exists() and _HUB_ID.fullmatch(path):
+            place = _download(path)
+        files = [(task, place / f"{task}{suffix}") for task in TASKS for suffix in _SUFFIXES]
+        found = {task: file for task, file in files if file.exists()}
     if not found:
         names = ", ".join(f"{task}.jsonl" for task in TASKS)
         raise DataError(f"{path}: no file or folder of Long-RewardBench; it needs one at least of {names}")
@@ -151,7 +164,7 @@ def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
 def _comparison(
     name: str, measure: Callable[[str], int], auditor: Auditor, strict: bool, row: Source, number: int
 ) -> Comparison:
-    task = name if name in TASKS else str(required(row, "task")[1])
+    task = name if name in TASKS else name_of(row, "task")
     identity = f"{task}/{number}"
     prompt = messages_of(required(row, "prompt_template")[1], "prompt_template", "user")
     ranks: tuple[int, ...]
@@ -194,7 +207,7 @@ def _is_pair(row: Source) -> bool:
         case None:
             return not row.get("candidates")
         case other:
-            raise FieldError("tasktype", f"needs 'PairWise' or 'BestOfN', got {other!r}")
+            raise FieldError("tasktype", f"needs 'PairWise' or 'BestOfN', got {short(other)}")
 
 
 def _ranks(row: Source, count: int, identity: str, auditor: Auditor, strict: bool) -> tuple[int, ...]:
@@ -203,7 +216,7 @@ def _ranks(row: Source, count: int, identity: str, auditor: Auditor, strict: boo
     scores = row.get(field)
     if scores is None:
         return tuple(range(1, count + 1))
-    if not isinstance(scores, list | tuple) or not all(isinstance(score, int | float) for score in scores):
+    if not isinstance(scores, list | tuple) or not all(map(is_number, scores)):
         raise FieldError(field, "needs a list of numbers")
     if len(scores) != count:
         raise FieldError(field, f"{len(scores)} scores for {count} candidates; give one score for each")
@@ -238,7 +251,7 @@ def _length(row: Source) -> int | None:
         return None if label is None else whole_length(label, field)
     found = re.fullmatch(r"([1-9]\d{0,14})(k?)", label.strip().lower())
     if not found:
-        raise FieldError(field, f"needs a length such as '4k' or 4096, got {label!r:.40}")
+        raise FieldError(field, f"needs a length such as '4k' or 4096, got {short(label)}")
     return whole_length(int(found[1]) * (1024 if found[2] else 1), field)
 
 
@@ -257,7 +270,7 @@ def _check_lengths(
         "word_counts_off": (row.get("words_count"), (words, size_of(text))),
     }
     for kind, (stated, measured) in checks.items():
-        if isinstance(stated, int | float) and not any(n / 2 <= stated <= n * 2 for n in measured):
+        if is_number(stated) and not any(n / 2 <= stated <= n * 2 for n in measured):
             auditor.note(kind, f"{identity}: {stated}, measured {', '.join(map(str, measured))}")
 
 

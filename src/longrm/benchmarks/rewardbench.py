@@ -7,8 +7,9 @@ from typing import Literal
 
 from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.rows import rateable_responses, read_rows
-from longrm.data.fields import FieldError, Source, group_of, messages_of, plain, required
+from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
 from longrm.data.files import find_files
+from longrm.reading import short
 from longrm.types import Comparison
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -51,7 +52,7 @@ def comparisons(
     named: Counter[str] = Counter()
 
     def convert(row: Source, number: int) -> Comparison:
-        name = f"{required(row, 'subset')[1]}/{required(row, 'id')[1]}"
+        name = f"{name_of(row, 'subset')}/{name_of(row, 'id')}"
         named[name] += 1
         return _comparison(name if named[name] == 1 else f"{name}#{named[name]}", row)
 
@@ -61,7 +62,7 @@ def comparisons(
 def _comparison(identity: str, row: Source) -> Comparison:
     subset = str(row["subset"])
     if subset not in _SECTION_OF:
-        raise FieldError("subset", f"RewardBench has no '{subset}'; known: {', '.join(_SECTION_OF)}")
+        raise FieldError("subset", f"RewardBench has no {short(subset)}; known: {', '.join(_SECTION_OF)}")
     prompt = messages_of(required(row, "prompt")[1], "prompt", "user")
     return Comparison(
         id=identity,

@@ -6,8 +6,9 @@ from typing import Literal
 
 from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.rows import listed, rateable_responses, read_rows
-from longrm.data.fields import FieldError, Source, group_of, messages_of, plain, required
+from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
 from longrm.data.files import find_files
+from longrm.reading import short
 from longrm.types import Comparison
 
 TIES = "Ties"
@@ -31,13 +32,13 @@ def comparisons(
 
 
 def _comparison(row: Source, number: int) -> Comparison:
-    subset = str(required(row, "subset")[1])
+    subset = name_of(row, "subset")
     if subset not in SUBSETS:
-        raise FieldError("subset", f"RewardBench 2 has no '{subset}'; known: {', '.join(SUBSETS)}")
-    identity = str(required(row, "id")[1])
+        raise FieldError("subset", f"RewardBench 2 has no {short(subset)}; known: {', '.join(SUBSETS)}")
+    identity = name_of(row, "id")
     kind, _, pair = identity.partition(":")
     if subset == TIES and not (kind in {"ref", "tied"} and pair.isdecimal()):
-        raise FieldError("id", f"ties are named 'ref:K' or 'tied:K', got {identity!r}")
+        raise FieldError("id", f"ties are named 'ref:K' or 'tied:K', got {short(identity)}")
     prompt = messages_of(required(row, "prompt")[1], "prompt", "user")
     chosen, rejected = listed(row, "chosen"), listed(row, "rejected")
     ranks = (*[1] * len(chosen), *[2] * len(rejected))

@@ -10,6 +10,7 @@ from longrm.data.fields import FieldError, Source, messages_of
 from longrm.data.files import raw_rows
 from longrm.data.places import place_of
 from longrm.errors import DataError
+from longrm.reading import located
 from longrm.types import Comparison, Response
 
 
@@ -41,12 +42,12 @@ def read_rows(
     for raw in raw_rows(files):
         try:
             if raw.value is None:
-                raise _RowError(f"{raw.place}: {raw.fault}")
+                raise _RowError(raw.message)
             try:
                 comparison = convert(raw.value, raw.number)
                 place_of(comparison.metadata)
             except FieldError as fault:
-                raise _RowError(f"{raw.place}, {fault}") from fault
+                raise _RowError(located(raw.place, fault)) from fault
         except _RowError as error:
             if on_bad_row == "stop":
                 raise

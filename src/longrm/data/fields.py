@@ -3,14 +3,16 @@
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
+from longrm.reading import shown
 from longrm.types import Comparison, Message, Response, Span, message_text
 
 Source = Mapping[str, Any]
 """A row as its file holds it."""
 
 _IDS = ("id", "uuid")
+_TEXT_PARTS = (None, "text", "input_text", "output_text")
 _GROUPS = ("group", "context_id", "document_id")
 _QUESTIONS = ("question", "query")
 
@@ -19,7 +21,7 @@ class FieldError(Exception):
     """What is wrong with one field of a row; whoever knows the file and the row makes it a `DataError`."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"field '{field}': {problem}")
+        super().__init__(f"field '{shown(field)}': {problem}")
 
 
 def required(row: Source, *names: str) -> tuple[str, Any]:
@@ -39,27 +41,26 @@ def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
     messages: tuple[Message, ...]
     if isinstance(value, str):
         messages = ({"role": role, "content": value},)
-    elif isinstance(value, Sequence) and value:
+    elif isinstance(value, list | tuple) and value:
         for index, message in enumerate(value):
             _check_message(message, f"{field}[{index}]")
-        messages = tuple(value)
+        messages = tuple(plain(message) for message in value)
     else:
         raise FieldError(field, f"needs a text or a list of messages, got {_kind(value)}")
     texts = "".join(message_text(message) for message in messages)
     if not texts.strip() and not any(message.get("tool_calls") for message in messages):
         raise FieldError(field, "empty; give it some text, or remove the row")
-    try:
-        texts.encode()
-    except UnicodeEncodeError as error:
-        raise FieldError(
-            field, f"holds half of a surrogate pair at character {error.start}; repair it"
-        ) from error
     return messages
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number, and not the truth of something."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def responses_of(value: Any, field: str) -> list[Response]:
     """A list of at least two texts or lists of messages."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, list | tuple):
         raise FieldError(field, f"needs a list of responses, got {_kind(value)}")
     if len(value) < 2:
         raise FieldError(field, f"a comparison needs at least 2 responses, got {len(value)}")
@@ -68,11 +69,11 @@ def responses_of(value: Any, field: str) -> list[Response]:
 
 def ranks_of(value: Any, count: int, field: str) -> tuple[int, ...]:
     """One whole number from 1 up for each response."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, list | tuple):
         raise FieldError(field, f"needs a list of whole numbers, got {_kind(value)}")
     for rank in value:
         if isinstance(rank, bool) or not isinstance(rank, int):
-            raise FieldError(field, f"needs whole numbers, got {rank!r}")
+            raise FieldError(field, f"needs whole numbers, got {_kind(rank)}")
         if rank < 1:
             raise FieldError(field, f"ranks count from 1 (the best), got {rank}")
     if len(value) != count:
@@ -135,7 +136,21 @@ def check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None,
 
 def identity_of(row: Source, number: int) -> str:
     """The row's own id, else one made from its number."""
-    return next((str(row[name]) for name in _IDS if row.get(name) is not None), f"row-{number}")
+    return next((name_of(row, field) for field in _IDS if row.get(field) is not None), f"row-{number}")
+
+
+def name_of(row: Source, field: str) -> str:
+    """A field that names something: a text, or a number as a table with gaps may hold it.
+
+    Raises:
+        FieldError: It is missing, or something else.
+    """
+    value = required(row, field)[1]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise FieldError(field, f"needs a text or a whole number, got {_kind(value)}")
+    if isinstance(value, float) and not value.is_integer():
+        raise FieldError(field, f"needs a text or a whole number, got {value}")
+    return str(value)
 
 
 def group_of(row: Source, prompt: Sequence[Message], context: Sequence[Span], question: Span | None) -> str:
@@ -145,7 +160,7 @@ def group_of(row: Source, prompt: Sequence[Message], context: Sequence[Span], qu
     """
     for name in _GROUPS:
         if row.get(name) is not None:
-            return str(row[name])
+            return name_of(row, name)
     texts = [message_text(message) for message in prompt]
     if context:
         texts = [texts[span.message][span.start : span.end] for span in context]
@@ -209,6 +224,24 @@ def _check_message(message: Any, field: str) -> None:
     content = message.get("content")
     if content is not None and not isinstance(content, str | list | tuple):
         raise FieldError(f"{field}.content", f"needs a text or a list of parts, got {_kind(content)}")
+    if isinstance(content, list | tuple):
+        for index, part in enumerate(content):
+            _check_part(part, f"{field}.content[{index}]")
+
+
+def _check_part(part: Any, field: str) -> None:
+    """Only texts are read, so whatever else a content holds would be judged without anybody having seen it."""
+    if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        found = (
+            f"one of the type {part['type']!r:.40}"
+            if isinstance(part, Mapping) and part.get("type")
+            else _kind(part)
+        )
+        raise FieldError(
+            field, f"needs a part such as {{'type': 'text', 'text': '...'}}, got {found}; only texts are read"
+        )
+    if part.get("type") not in _TEXT_PARTS:
+        raise FieldError(field, f"is of the type {part['type']!r:.40}; only texts are read")
 
 
 def _kind(value: Any) -> str:
@@ -216,6 +249,5 @@ def _kind(value: Any) -> str:
         return "nothing"
     if isinstance(value, Sequence) and not value:
         return "an empty list"
-    return {"dict": "an object", "list": "a list", "str": "a text"}.get(
-        type(value).__name__, f"{value!r:.40}"
-    )
+    kinds = {"dict": "an object", "list": "a list", "str": "a text", "bytes": "bytes"}
+    return kinds.get(type(value).__name__, f"{value!r:.40}")

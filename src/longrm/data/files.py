@@ -1,23 +1,38 @@
 """The containers of data: where rows lie, and how they are read one by one."""
 
-import gzip
-import json
-import zlib
+import codecs
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.ipc
-import pyarrow.parquet as pq
+from pydantic import BaseModel, Field, TypeAdapter
 
+from longrm.data.columnar import Numbered, arrow_rows, parquet_rows
 from longrm.errors import DataError
+from longrm.reading import (
+    LONGEST,
+    LONGEST_ROW,
+    ParseError,
+    check_file,
+    check_size,
+    end_of_json,
+    located,
+    open_file,
+    parse_json,
+    parse_json_at,
+    read_object,
+    reading,
+    shown,
+    typed,
+)
 
 _SHARDS = (".jsonl", ".jsonl.gz", ".parquet")
 _SUFFIXES = (*_SHARDS, ".json", ".arrow")
-# Rows of long contexts are large: so many are turned into Python objects at a time.
-_ROWS = 8
+_PIECE = 1 << 20
+_SPACES = re.compile(r"[ \t\r\n]*")
+_TOO_LONG = f"longer than {LONGEST_ROW:,} bytes, which is the most that is read of a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +43,18 @@ class Raw:
         number: Counts from 1 over all files: the line in JSONL, else the row.
         place: File and row, for messages.
         value: The row; None where it cannot be read.
-        fault: Why it cannot be read.
+        fault: Why it cannot be read; begins with the field where one is to blame.
     """
 
     number: int
     place: str
     value: dict[str, Any] | None
     fault: str = ""
+
+    @property
+    def message(self) -> str:
+        """Where the row is, and why it cannot be read."""
+        return located(self.place, self.fault)
 
     def checked(self) -> dict[str, Any]:
         """The row.
@@ -43,7 +63,7 @@ class Raw:
             DataError: It cannot be read; the message names its place.
         """
         if self.value is None:
-            raise DataError(f"{self.place}: {self.fault}")
+            raise DataError(self.message)
         return self.value
 
 
@@ -57,92 +77,100 @@ def find_files(path: Path) -> list[Path]:
     Raises:
         DataError: There is nothing to read, or it is several data sets.
     """
+    with reading(path, DataError):
+        files = _files_of(path)
+    for file in files:
+        check_file(file, DataError)
+    return files
+
+
+def raw_rows(files: Sequence[Path], *, repair: bool = False) -> Iterator[Raw]:
+    """Reads the rows of all files, a few at a time.
+
+    Args:
+        files: In order.
+        repair: Make question marks of halves of surrogate pairs; else rows that hold one cannot be read.
+
+    Raises:
+        DataError: A file cannot be read, or not any further.
+    """
+    before = 0
+    for file in files:
+        last = 0
+        kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
+        for last, value, fault in _numbered(file, repair):
+            if value is not None or fault:
+                yield Raw(before + last, f"{shown(file)}, {kind} {last}", value, fault)
+        before += last
+
+
+def _files_of(path: Path) -> list[Path]:
     if path.is_file():
         if not path.name.endswith(_SUFFIXES):
-            raise DataError(f"{path}: unknown kind of file; known: {', '.join(_SUFFIXES)}, or a folder")
+            raise DataError(
+                located(path, f"unknown kind of file; known: {', '.join(_SUFFIXES)}, or a folder")
+            )
         return [path]
     if not path.is_dir():
-        raise DataError(f"{path}: there is no such file or folder")
+        what = "neither a file nor a folder" if path.exists() else "there is no such file or folder"
+        raise DataError(located(path, what))
     if (path / "rows").is_dir():
         if not any((path / "rows").iterdir()):
             raise DataError(
-                f"{path}: this run has made no row so far; its manifest.json tells what was dropped"
+                located(path, "this run has made no row so far; its manifest.json tells what was dropped")
             )
-        return find_files(path / "rows")
+        return _files_of(path / "rows")
     state = path / "state.json"
-    if state.is_file():
+    if state.exists():
         return _saved_files(state)
-    shards = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(_SHARDS))
+    shards = sorted(file for file in path.iterdir() if file.name.endswith(_SHARDS))
     if shards:
         return shards
     splits = sorted(folder.name for folder in path.iterdir() if (folder / "state.json").is_file())
     if splits:
         raise DataError(
-            f"{path}: holds several data sets ({', '.join(splits)}); name one: {path / splits[0]}"
+            located(path, f"holds several data sets ({', '.join(splits)}); name one: {path / splits[0]}")
         )
     raise DataError(
-        f"{path}: no data in this folder; it needs {', '.join(_SHARDS)} files or a saved data set"
+        located(path, f"no data in this folder; it needs {', '.join(_SHARDS)} files or a saved data set")
     )
 
 
-def raw_rows(files: Sequence[Path]) -> Iterator[Raw]:
-    """Reads the rows of all files, a few at a time."""
-    before = 0
-    for file in files:
-        last = 0
-        for last, value, fault in _numbered(file):
-            kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
-            if value is not None or fault:
-                yield Raw(before + last, f"{file}, {kind} {last}", value, fault)
-        before += last
+class _SavedFile(BaseModel):
+    filename: str
 
 
-def _numbered(file: Path) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
-    try:
-        if file.name.endswith(".parquet"):
-            with pq.ParquetFile(file) as parquet:
-                yield from _table_rows(parquet.iter_batches(batch_size=_ROWS))
-        elif file.name.endswith(".arrow"):
-            with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
-                yield from _table_rows(stream)
-        elif file.name.endswith(".gz"):
-            with gzip.open(file, "rb") as lines:
-                yield from _json_lines(lines)
-        else:
-            with file.open("rb") as lines:
-                yield from _json_array(lines) if _is_array(file, lines) else _json_lines(lines)
-    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{file}: cannot be read: {reason}") from error
+class _SavedState(BaseModel):
+    files: list[_SavedFile] = Field(alias="_data_files")
 
 
-def _table_rows(batches: Iterator[Any]) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
-    number = 0
-    for batch in batches:
-        json_columns = [
-            field.name for field in batch.schema if getattr(field.type, "extension_name", "") == "arrow.json"
-        ]
-        for start in range(0, batch.num_rows, _ROWS):
-            for row in batch.slice(start, _ROWS).to_pylist():
-                number += 1
-                for name in json_columns:
-                    row[name] = None if row[name] is None else json.loads(row[name])
-                yield number, row, ""
+_STATE = TypeAdapter(_SavedState)
 
 
-def _json_lines(lines: IO[bytes] | gzip.GzipFile) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
-    for number, line in enumerate(lines, start=1):
-        text = line.removeprefix(b"\xef\xbb\xbf").strip()
-        if not text:
-            yield number, None, ""
-            continue
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            reason = " ".join(str(error).split())
-            yield number, None, f"not valid JSON, perhaps cut off ({reason}); repair or remove the line"
-            continue
-        yield (number, *_as_row(value))
+def _saved_files(state: Path) -> list[Path]:
+    held = typed(_STATE, read_object(state, DataError), state, DataError)
+    files = [state.parent / entry.filename for entry in held.files]
+    for file, entry in zip(files, held.files, strict=True):
+        if file.name != entry.filename or not file.name.endswith(".arrow"):
+            raise DataError(
+                located(state, f"names {entry.filename!r}, which is no .arrow file of its own folder")
+            )
+        if not file.exists():
+            raise DataError(located(file, f"missing, though {state.name} lists it; copy the whole folder"))
+    return files
+
+
+def _numbered(file: Path, repair: bool) -> Numbered:
+    if file.name.endswith(".parquet"):
+        return parquet_rows(file, repair)
+    if file.name.endswith(".arrow"):
+        return arrow_rows(file, repair)
+    return _json_rows(file, repair)
+
+
+def _json_rows(file: Path, repair: bool) -> Numbered:
+    with open_file(file, DataError) as content, reading(file, DataError):
+        yield from _array_rows(content, repair) if _is_array(file, content) else _line_rows(content, repair)
 
 
 def _is_array(file: Path, content: IO[bytes]) -> bool:
@@ -154,14 +182,32 @@ def _is_array(file: Path, content: IO[bytes]) -> bool:
     return start.startswith(b"[")
 
 
-def _json_array(content: IO[bytes]) -> Iterator[tuple[int, dict[str, Any] | None, str]]:
+def _line_rows(content: IO[bytes], repair: bool) -> Numbered:
+    number = 0
+    while line := content.readline(LONGEST_ROW + 1):
+        number += 1
+        if len(line) > LONGEST_ROW:
+            yield number, None, _TOO_LONG
+            _pass_over(content, number)
+        else:
+            text = line.removeprefix(b"\xef\xbb\xbf").strip()
+            yield (number, *(_parsed(text, repair) if text else (None, "")))
+
+
+def _pass_over(content: IO[bytes], number: int) -> None:
+    """Goes to the end of a line, unless it is so far away that there may be none."""
+    for _ in range(LONGEST // _PIECE):
+        piece = content.readline(_PIECE)
+        if not piece or piece.endswith(b"\n"):
+            return
+    raise ParseError(f"line {number} does not end within {LONGEST:,} bytes")
+
+
+def _parsed(text: bytes, repair: bool) -> tuple[dict[str, Any] | None, str]:
     try:
-        values = json.load(content)
-    except ValueError as error:
-        yield 1, None, f"not valid JSON, perhaps cut off ({error}); repair the file"
-        return
-    for number, value in enumerate(values, start=1):
-        yield (number, *_as_row(value))
+        return _as_row(parse_json(text, repair=repair))
+    except ParseError as error:
+        return None, f"{error}; repair or remove the line"
 
 
 def _as_row(value: Any) -> tuple[dict[str, Any] | None, str]:
@@ -170,13 +216,69 @@ def _as_row(value: Any) -> tuple[dict[str, Any] | None, str]:
     return None, "not a JSON object; every row needs the form {...}"
 
 
-def _saved_files(state: Path) -> list[Path]:
+class _Array:
+    """The text of a JSON array, read piece by piece."""
+
+    def __init__(self, content: IO[bytes]) -> None:
+        self._content = content
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        self._text, self._at = "", 0
+
+    def next_mark(self) -> str:
+        """The same, and passes it over."""
+        mark = self.mark()
+        self._at += len(mark)
+        return mark
+
+    def next_value(self, repair: bool) -> tuple[dict[str, Any] | None, str]:
+        """The next value as a row, or why it is none; raises `ParseError` where it does not end."""
+        self.mark()
+        while True:
+            try:
+                value, self._at = parse_json_at(self._text, self._at, repair=repair)
+                return _as_row(value)
+            except ParseError as error:
+                end = end_of_json(self._text, self._at)
+                if end is not None:
+                    self._at = end
+                    return None, str(error)
+                if len(self._text) - self._at > LONGEST_ROW:
+                    raise ParseError(_TOO_LONG) from None
+                if not self._more():
+                    raise
+
+    def mark(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            spaces = _SPACES.match(self._text, self._at)
+            assert spaces is not None, "matches nothing, too"
+            self._at = spaces.end()
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def _more(self) -> bool:
+        """Reads on: as much again as could not be parsed, so that a long value is not parsed too often."""
+        rest = self._text[self._at :]
+        piece = self._content.read(max(_PIECE, len(rest)))
+        self._text, self._at = rest + self._decode(piece, not piece), 0
+        check_size(self._text)
+        return bool(piece)
+
+
+def _array_rows(content: IO[bytes], repair: bool) -> Numbered:
+    """What stands behind a fault in the array's own text cannot be read."""
+    array, number = _Array(content), 0
+    array.next_mark()
+    more = array.mark() != "]"
     try:
-        names = [entry["filename"] for entry in json.loads(state.read_text(encoding="utf-8"))["_data_files"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{state}: not the state of a data set that was saved with save_to_disk") from error
-    files = [state.parent / name for name in names]
-    for file in files:
-        if not file.is_file():
-            raise DataError(f"{file}: missing, though {state.name} lists it; copy the whole folder")
-    return files
+        while more:
+            number += 1
+            yield (number, *array.next_value(repair))
+            more = array.mark() == "," and bool(array.next_mark())
+        number += 1
+        if array.next_mark() != "]" or array.mark():
+            raise ParseError("not valid JSON, perhaps cut off (the array does not end as it should)")
+    except ParseError as error:
+        yield number, None, f"{error}; repair the file"

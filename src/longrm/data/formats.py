@@ -11,7 +11,9 @@ from longrm.data.fields import (
     FieldError,
     Source,
     comparison_of,
+    is_number,
     messages_of,
+    name_of,
     plain,
     ranks_of,
     required,
@@ -121,7 +123,7 @@ def demonstration_from(row: Source, number: int) -> Demonstration:
     name, given = required(row, "chat_template", "prompt")
     field, completion = required(row, "golden", "completion")
     return Demonstration(
-        id=str(row["id"]) if row.get("id") is not None else f"row-{number}",
+        id=name_of(row, "id") if row.get("id") is not None else f"row-{number}",
         prompt=messages_of(given, name, "user"),
         completion=messages_of(completion, field, "assistant"),
         metadata={key: plain(value) for key, value in row.items() if key not in {"id", name, field}},
@@ -228,7 +230,7 @@ def _dialog(text: str) -> tuple[Message, ...]:
 
 def _ranks_of_scores(scores: Any, count: int) -> tuple[int, ...]:
     field = "candidates_score"
-    if not isinstance(scores, Sequence) or not all(isinstance(score, int | float) for score in scores):
+    if not isinstance(scores, list | tuple) or not all(map(is_number, scores)):
         raise FieldError(field, "needs a list of numbers")
     if len(scores) != count:
         raise FieldError(field, f"{len(scores)} scores for {count} candidates; give one score for each")

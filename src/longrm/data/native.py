@@ -67,7 +67,7 @@ def from_row(row: Source, number: int) -> Comparison:
         prompt=prompt,
         responses=tuple(responses),
         ranks=ranks,
-        metadata=extra | dict(metadata),
+        metadata=extra | plain(metadata),
         context=context,
         question=question,
         evidence=_spans(row, "evidence", prompt),
@@ -94,14 +94,14 @@ def _spans(row: Source, field: str, prompt: Sequence[Message]) -> tuple[Span, ..
     if value is None or isinstance(value, str):
         return ()
     values = [value] if isinstance(value, Mapping) else value
-    if not isinstance(values, Sequence):
+    if not isinstance(values, list | tuple):
         raise FieldError(field, f"needs spans such as {_from_span(Span(0, 0, 9))}")
     return tuple(_span(item, field, prompt) for item in values)
 
 
 def _span(value: Any, field: str, prompt: Sequence[Message]) -> Span:
     if not isinstance(value, Mapping) or not all(
-        isinstance(value.get(key), int) for key in ("message", "start", "end")
+        type(value.get(key)) is int for key in ("message", "start", "end")
     ):
         raise FieldError(field, f"needs spans such as {_from_span(Span(0, 0, 9))}, got {value!r:.60}")
     message, start, end = value["message"], value["start"], value["end"]

@@ -10,6 +10,7 @@ from longrm.data.fields import FieldError
 from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import FORMATS, demonstration_from, describe_formats, recognize
 from longrm.errors import DataError
+from longrm.reading import cut, located, short
 from longrm.types import Comparison, Demonstration
 
 _MESSAGES_KEPT = 5
@@ -77,14 +78,17 @@ class _Rows(Generic[AnyRow]):
         skipped: What the latest iteration has left out so far.
     """
 
-    __slots__ = ("_files", "format", "on_bad_row", "path", "skipped")
+    __slots__ = ("_files", "_repair", "format", "on_bad_row", "path", "skipped")
 
-    def __init__(self, path: Path, files: list[Path], format: str, on_bad_row: OnBadRow) -> None:
+    def __init__(
+        self, path: Path, files: list[Path], format: str, on_bad_row: OnBadRow, repair: bool
+    ) -> None:
         self.path = path
         self.format = format
         self.on_bad_row = on_bad_row
         self.skipped = Skipped()
         self._files = files
+        self._repair = repair
 
     def tell_skipped(self) -> None:
         """Says which rows the latest iteration has left out, and why."""
@@ -97,7 +101,7 @@ class _Rows(Generic[AnyRow]):
     def __iter__(self) -> Iterator[AnyRow]:
         self.skipped = Skipped()
         seen: dict[str, str] = {}
-        for raw in raw_rows(self._files):
+        for raw in raw_rows(self._files, repair=self._repair):
             try:
                 row = self._checked(raw, seen)
             except DataError as error:
@@ -112,10 +116,10 @@ class _Rows(Generic[AnyRow]):
         try:
             identity, row = self._row(raw, value)
         except FieldError as fault:
-            raise DataError(f"{raw.place}, {fault}") from fault
+            raise DataError(located(raw.place, fault)) from fault
         if identity in seen:
             raise DataError(
-                f"{raw.place}, field 'id': {identity!r} is also at {seen[identity]}; make ids unique"
+                f"{raw.place}, field 'id': {short(identity)} is also at {seen[identity]}; make ids unique"
             )
         seen[identity] = raw.place
         return row
@@ -141,7 +145,9 @@ class DemonstrationReading(_Rows[DemonstrationRow]):
         return demonstration.id, DemonstrationRow(raw.place, demonstration)
 
 
-def read(path: str | Path, *, format: str | None = None, on_bad_row: OnBadRow = "stop") -> Reading:
+def read(
+    path: str | Path, *, format: str | None = None, on_bad_row: OnBadRow = "stop", repair: bool = False
+) -> Reading:
     """Opens preference data in any format that users have.
 
     Args:
@@ -149,6 +155,7 @@ def read(path: str | Path, *, format: str | None = None, on_bad_row: OnBadRow = 
             disk, or a folder of shards.
         format: A key of `FORMATS`; recognized from the columns of the first row when not given.
         on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `Reading.skipped`.
+        repair: Make question marks of halves of surrogate pairs; else rows that hold one cannot be read.
 
     Raises:
         DataError: Nothing to read, an unknown format, or (while iterating, and for the first row at once) a
@@ -158,41 +165,46 @@ def read(path: str | Path, *, format: str | None = None, on_bad_row: OnBadRow = 
     files = find_files(path)
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
-    reading = Reading(path, files, format or _recognize(path, files, on_bad_row), on_bad_row)
+    reading = Reading(path, files, format or _recognize(path, files, on_bad_row), on_bad_row, repair)
     how = "as told" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, reading.format, how)
     if next(iter(reading), None) is None:
         first = f"; the first: {reading.skipped.messages[0]}" if reading.skipped.count else ""
-        raise DataError(f"{path}: no row that can be read{first}")
+        raise DataError(located(path, f"no row that can be read{first}"))
     return reading
 
 
-def read_demonstrations(path: str | Path, *, on_bad_row: OnBadRow = "stop") -> DemonstrationReading:
+def read_demonstrations(
+    path: str | Path, *, on_bad_row: OnBadRow = "stop", repair: bool = False
+) -> DemonstrationReading:
     """Opens stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
 
     Args:
         path: As for `read`.
         on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
+        repair: As for `read`.
 
     Raises:
         DataError: Nothing to read, or (while iterating) a row that cannot be read.
     """
     path = Path(path)
-    return DemonstrationReading(path, find_files(path), "demonstrations", on_bad_row)
+    return DemonstrationReading(path, find_files(path), "demonstrations", on_bad_row, repair)
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
-    problem = f"{path}: no row in it"
-    for raw in raw_rows(files):
+    problem = located(path, "no row in it")
+    for raw in raw_rows(files, repair=True):
         if raw.value is not None:
             name = recognize(raw.value.keys())
             if name is not None:
                 return name
         columns = ", ".join(raw.value) if raw.value else ""
-        reason = raw.fault or f"the columns ({columns}) are of no known format; known: {describe_formats()}"
+        reason = (
+            raw.fault or f"the columns ({cut(columns)}) are of no known format; known: {describe_formats()}"
+        )
         if raw.value is not None and {"prompt", "completion"} <= raw.value.keys():
             reason = "a demonstration to imitate, which longrm train sft reads; comparisons are needed here"
-        problem = f"{raw.place}: {reason}"
+        problem = located(raw.place, reason)
         if on_bad_row == "stop":
             break
     raise DataError(problem)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+from pydantic import TypeAdapter
 
 from longrm.data.files import find_files
 from longrm.data.joining import Encoded
@@ -31,6 +32,7 @@ from longrm.data.reading import DemonstrationReading, OnBadRow, Reading, Skipped
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import Kind, Tokenized, TrainingRow, tokenize
 from longrm.errors import DataError
+from longrm.reading import read_object, typed
 from longrm.runs.progress import Progress, silent
 
 LAYOUT = 4
@@ -175,13 +177,23 @@ def _locked(path: Path) -> Iterator[None]:
 def _opened(entry: Path) -> TokenizedRows | None:
     """The rows of an entry; None where there is none, or it is not what was written."""
     try:
-        held = json.loads((entry / ENTRY).read_text(encoding="utf-8"))
-        if {name: _digest(entry / name) for name in (TOKENS, LENGTHS, ROWS)} != held["files"]:
+        held = typed(_HELD, read_object(entry / ENTRY, DataError), entry, DataError)
+        if {name: _digest(entry / name) for name in (TOKENS, LENGTHS, ROWS)} != held.files:
             return None
-        skipped = Skipped(held["skipped"]["count"], tuple(held["skipped"]["messages"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, DataError):
         return None
-    return TokenizedRows(entry, skipped)
+    return TokenizedRows(entry, held.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What `entry.json` holds: the digests of the others, and what was left out."""
+
+    files: dict[str, str]
+    skipped: Skipped
+
+
+_HELD = TypeAdapter(_Held)
 
 
 def _make(entry: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Progress) -> None:

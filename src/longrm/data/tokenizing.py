@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
+from pydantic import BaseModel, NonNegativeInt, TypeAdapter
 
 from longrm.data.chat_templates import continues_generation_prompt, render_messages
 from longrm.errors import DataError, ModelError
+from longrm.reading import check_file, first_line, read_object, read_text, reading, typed
 from longrm.types import Message, text_of
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -50,11 +52,12 @@ class Tokenizer:
         Raises:
             ModelError: There is no such tokenizer, or its files cannot be read.
         """
-        path = Path(source).expanduser()
-        if path.is_dir():
-            return cls._from_folder(path, path / "tokenizer.json")
-        if path.is_file():
-            return cls._from_folder(path.parent, path)
+        with reading(source, ModelError):
+            path = Path(source).expanduser()
+            if path.is_dir():
+                return cls._from_folder(path, path / "tokenizer.json")
+            if path.exists():
+                return cls._from_folder(path.parent, path)
         if path.suffix == ".json" or not _HUB_ID.fullmatch(str(source)):
             raise ModelError(f"{source}: there is no such tokenizer file or folder")
         folder = _download(str(source))
@@ -92,17 +95,20 @@ class Tokenizer:
 
     @classmethod
     def _from_folder(cls, folder: Path, file: Path) -> Self:
-        if not file.is_file():
+        if not file.exists():
             raise ModelError(
                 f"{folder}: no tokenizer here (tokenizer.json is missing); save the model's tokenizer into it"
             )
+        check_file(file, ModelError)
         try:
             backend = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises nothing narrower
-            raise ModelError(f"{file}: not a tokenizer.json that can be read: {error}") from error
+            raise ModelError(f"{file}: not a tokenizer.json that can be read: {first_line(error)}") from error
         config = _read_object(folder / "tokenizer_config.json")
+        typed(_CONFIG, config, folder / "tokenizer_config.json", ModelError)
         if "added_tokens_decoder" not in config:  # newer folders keep these in the configuration alone
             config |= _read_object(folder / "special_tokens_map.json")
+            typed(_CONFIG, config, folder / "special_tokens_map.json", ModelError)
         special = {name: _token_text(config.pop(name, None)) for name in _NAMED}
         known = {name: text for name, text in special.items() if text is not None}
         template = _template(folder, config.pop("chat_template", None))
@@ -320,8 +326,8 @@ def _token_text(token: Any) -> str | None:
 
 def _template(folder: Path, declared: Any) -> str | None:
     file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    if file.exists():
+        return read_text(file, ModelError)
     if isinstance(declared, list):  # several named templates
         named = {entry["name"]: entry["template"] for entry in declared}
         if "default" not in named:
@@ -331,15 +337,33 @@ def _template(folder: Path, declared: Any) -> str | None:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file}: not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file}: not a JSON object")
-    return value
+    return read_object(file, ModelError) if file.exists() else {}
+
+
+class _NamedTemplate(BaseModel):
+    name: str
+    template: str
+
+
+class _AddedToken(BaseModel):
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+
+class _TokenizerConfig(BaseModel):
+    """What is read of `tokenizer_config.json`; the rest is kept as it is."""
+
+    added_tokens_decoder: dict[NonNegativeInt, _AddedToken] = {}
+    extra_special_tokens: list[Any] | dict[str, Any] | None = None
+    additional_special_tokens: list[Any] | dict[str, Any] | None = None
+    chat_template: str | list[_NamedTemplate] | None = None
+
+
+_CONFIG = TypeAdapter(_TokenizerConfig)
 
 
 def _download(identity: str) -> Path:

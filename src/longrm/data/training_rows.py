@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from longrm.data.fields import FieldError
+from longrm.data.fields import FieldError, is_number
 from longrm.data.joining import Encoded, encode
 from longrm.data.reading import DemonstrationRow, Row
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
+from longrm.reading import located
 from longrm.types import Comparison, Demonstration, Response, message_text, text_of
 
 Kind = Literal["comparison", "demonstration"]
@@ -74,9 +75,9 @@ def tokenize(row: Row | DemonstrationRow, tokenizer: Tokenizer) -> Tokenized:
             return _with_tokens(known, demonstration.prompt, [demonstration.completion], tokenizer)
         return _tokenized_comparison(row.comparison, tokenizer)
     except FieldError as fault:
-        raise DataError(f"{row.place}, {fault}") from fault
+        raise DataError(located(row.place, fault)) from fault
     except DataError as fault:
-        raise DataError(f"{row.place}: {fault}") from fault
+        raise DataError(located(row.place, fault)) from fault
 
 
 def context_digest(row: Comparison | Demonstration) -> str:
@@ -150,9 +151,9 @@ def _contrasts(comparison: Comparison) -> list[bool] | None:
     scores, chosen, rejected = (
         comparison.metadata.get(name) for name in ("scores", "chosen_model", "reject_models")
     )
-    if comparison.role != "judgment" or not isinstance(scores, Mapping) or not isinstance(rejected, Sequence):
+    if comparison.role != "judgment" or not isinstance(scores, Mapping) or not isinstance(rejected, list):
         return None
-    given = [scores.get(judge) for judge in (chosen, *rejected)]
+    given = [scores.get(judge) for judge in (chosen, *rejected) if isinstance(judge, str)]
     if len(given) != len(comparison.responses) or None in given:
         return None
     return [True, *(score == _UNPARSED or score != given[0] for score in given[1:])]
@@ -169,6 +170,6 @@ def _number(metadata: Mapping[str, Any], name: str) -> float | None:
     value = metadata.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         raise FieldError(name, f"needs a number, got {value!r:.40}")
     return float(value)

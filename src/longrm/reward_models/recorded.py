@@ -1,19 +1,23 @@
 """Judgments that were made earlier, and are only read again: `--recorded PATH`."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from longrm.data.files import raw_rows
 from longrm.errors import DataError
 from longrm.judging import load_format
+from longrm.reading import check_file, read_object, reading, short, shown, typed
 from longrm.reward_models.protocol import RewardModel
 from longrm.runs.judgments import GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log
 from longrm.runs.records import GoldRecord, JudgmentRecord, Trial
 from longrm.types import Judgment, Outcome, Query, Scale
+
+AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,13 @@ class RecordedRewardModel(RewardModel):
             DataError: There is no record of a known kind.
         """
         files = _files(path)
-        first = next(iter(raw_rows(files[:1])), None)
-        columns = first.value.keys() if first and first.value else set()
+        first = next(raw_rows(files[:1]), None)
+        columns = first.checked().keys() if first else set()
         for recognized, read in _READERS:
             if recognized <= columns:
                 return cls(f"recorded:{path.resolve().name}", *read(files))
         raise DataError(
-            f"{files[0]}: no record of judgments; known are a run folder of longrm, JudgeBench's files with "
+            f"{shown(files[0])}: no record of judgments; known are a run folder of longrm, JudgeBench's files with "
             "'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"
         )
 
@@ -131,8 +135,8 @@ def _from_runs(files: Sequence[Path]) -> _Read:
     records = {record.id: record for record in Log(file, JudgmentRecord)}
     summary = file.with_name("summary.json")
     scale: Scale = "none"
-    if summary.is_file():
-        scale = json.loads(summary.read_text(encoding="utf-8")).get("scale", scale)
+    if summary.exists():
+        scale = typed(_SCALE, read_object(summary, DataError), summary, DataError).scale
     digests = {gold.id: gold.digest for gold in Log(file.with_name(GOLD), GoldRecord)}
     askings = {
         name: tuple(
@@ -142,6 +146,13 @@ def _from_runs(files: Sequence[Path]) -> _Read:
         for name, record in records.items()
     }
     return askings, scale
+
+
+class _Scaled(BaseModel):
+    scale: Scale = "none"
+
+
+_SCALE = TypeAdapter(_Scaled)
 
 
 def _presented(trial: Trial, record: JudgmentRecord) -> Judgment:
@@ -161,53 +172,95 @@ def _presented(trial: Trial, record: JudgmentRecord) -> Judgment:
 
 def _from_judgebench(files: Sequence[Path]) -> _Read:
     askings: dict[str, tuple[Asking, ...]] = {}
-    for place, row in _rows([_only(files)], "pair_id", "judgments"):
-        judgments = row["judgments"]
-        if not isinstance(judgments, list) or len(judgments) not in (1, 2):
-            raise DataError(
-                f"{place}, field 'judgments': needs a list of one judgment, or of one in each order"
-            )
-        entries = zip(((0, 1), (1, 0)), judgments, strict=False)
-        askings[str(row["pair_id"])] = tuple(_judgebench_asking(*entry, place) for entry in entries)
+    for place, row in _rows([_only(files)], _JUDGEBENCH):
+        entries = zip(((0, 1), (1, 0)), row.judgments, strict=False)
+        if row.pair_id in askings:
+            raise DataError(f"{place}, field 'pair_id': a second record of {short(row.pair_id)}; remove one")
+        askings[row.pair_id] = tuple(_judgebench_asking(*entry, place) for entry in entries)
     return askings, _scale(askings)
 
 
-def _judgebench_asking(order: tuple[int, ...], entry: Mapping[str, Any] | None, place: str) -> Asking:
+def _judgebench_asking(order: tuple[int, ...], entry: "_Judged | None", place: str) -> Asking:
     """The second asking presents the responses swapped, and its scores and its text say so."""
     if entry is None:
         return Asking(order, Judgment(Outcome.UNPARSED, detail="the record holds no judgment"))
-    judgment = entry.get("judgment") or {}
-    if judgment.get("scores"):
-        return Asking(order, _scored(judgment["scores"], order, place))
-    return Asking(order, text=str(judgment.get("response") or ""), format="pairwise")
+    judgment = entry.judgment or _Told()
+    if judgment.scores:
+        return Asking(order, _scored(judgment.scores, order, f"{place}, field 'judgments'"))
+    return Asking(order, text=judgment.response or "", format="pairwise")
+
+
+Score = Annotated[float, Field(allow_inf_nan=False)]
+Name = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    response: str | None = None
+    scores: list[Score] | None = None
+
+
+class _Judged(BaseModel):
+    judgment: _Told | None = None
+
+
+class _JudgebenchRow(BaseModel):
+    """A row of JudgeBench's files: the judgments of a pair in one order, or in both."""
+
+    model_config = ConfigDict(strict=True)
+
+    pair_id: Name
+    judgments: Annotated[list[_Judged | None], Field(min_length=1, max_length=2)]
+
+
+_JUDGEBENCH = TypeAdapter(_JudgebenchRow)
 
 
 def _from_release(files: Sequence[Path]) -> _Read:
     askings: dict[str, tuple[Asking, ...]] = {}
     for file in files:
-        for number, (place, row) in enumerate(_rows([file], "output", "shuffled_order"), start=1):
-            task = row.get("subset") or file.name.split(".")[0]
-            identity = f"{task}/{row['index'] + 1 if row.get('index') is not None else number}"
+        for number, (place, row) in enumerate(_rows([file], _RELEASE), start=1):
+            task = row.subset or file.name.split(".")[0]
+            identity = f"{task}/{number if row.index is None else row.index + 1}"
             if identity in askings:
-                raise DataError(f"{place}: a second result for the item '{identity}'; remove one")
+                raise DataError(
+                    f"{place}, field 'index': a second result for the item {short(identity)}; remove one"
+                )
             askings[identity] = (_release_asking(row, place),)
     return askings, _scale(askings)
 
 
-def _release_asking(row: Mapping[str, Any], place: str) -> Asking:
-    order = tuple(row["shuffled_order"])
+class _ReleaseRow(BaseModel):
+    """A result of the LongRM release: what the judge wrote, or its scores, in the presented order."""
+
+    model_config = ConfigDict(strict=True)
+
+    output: str | list[Score]
+    shuffled_order: Annotated[list[int], Field(min_length=2)]
+    subset: str | None = None
+    tasktype: str | None = None
+    index: Annotated[int, Field(ge=0)] | None = None
+
+
+_RELEASE = TypeAdapter(_ReleaseRow)
+
+
+def _release_asking(row: _ReleaseRow, place: str) -> Asking:
+    order = tuple(row.shuffled_order)
     if sorted(order) != list(range(len(order))):
-        raise DataError(f"{place}, field 'shuffled_order': needs every number from 0 up once, got {order}")
-    if isinstance(row["output"], list):
-        return Asking(order, _scored(row["output"], order, place))
-    format = "listwise" if row.get("tasktype") == "BestOfN" else "pairwise"
-    return Asking(order, text=str(row["output"]), format=format)
+        raise DataError(
+            f"{place}, field 'shuffled_order': needs every number from 0 up once, got {short(order)}"
+        )
+    if isinstance(row.output, list):
+        return Asking(order, _scored(row.output, order, f"{place}, field 'output'"))
+    return Asking(order, text=row.output, format="listwise" if row.tasktype == "BestOfN" else "pairwise")
 
 
-def _scored(scores: Sequence[Any], order: tuple[int, ...], place: str) -> Judgment:
-    if len(scores) != len(order) or not all(isinstance(score, int | float) for score in scores):
-        raise DataError(f"{place}: {len(order)} responses need a list of as many scores, got {scores}")
-    return Judgment(Outcome.ANSWERED, scores=tuple(map(float, scores)))
+def _scored(scores: Sequence[float], order: tuple[int, ...], place: str) -> Judgment:
+    if len(scores) != len(order):
+        raise DataError(f"{place}: {len(order)} responses need as many scores, got {len(scores)}")
+    return Judgment(Outcome.ANSWERED, scores=tuple(scores))
 
 
 def _scale(askings: Mapping[str, Sequence[Asking]]) -> Scale:
@@ -225,28 +278,30 @@ _READERS: tuple[tuple[set[str], Callable[[Sequence[Path]], _Read]], ...] = (
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if (path / JUDGMENTS).is_file():
-        return [path / JUDGMENTS]
-    found = sorted(path.glob("*.jsonl"))
+    with reading(path, DataError):
+        if (path / JUDGMENTS).exists():
+            return [path / JUDGMENTS]
+        if path.exists() and not path.is_dir():
+            check_file(path, DataError)
+            return [path]
+        found = sorted(path.glob("*.jsonl"))
     if not found:
-        raise DataError(f"{path}: no record of judgments there; it needs a file or a folder of JSONL files")
+        raise DataError(
+            f"{shown(path)}: no record of judgments there; it needs a file or a folder of JSONL files"
+        )
     return found
 
 
 def _only(files: Sequence[Path]) -> Path:
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        raise DataError(f"{files[0].parent}: holds several records of judgments ({names}); name one file")
+        raise DataError(
+            f"{shown(files[0].parent)}: holds several records of judgments ({names}); name one file"
+        )
     return files[0]
 
 
-def _rows(files: Sequence[Path], *columns: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every row with its place, and with these columns filled."""
-    for raw in raw_rows(files):
-        value = raw.checked()
-        for column in columns:
-            if value.get(column) is None:
-                raise DataError(f"{raw.place}, field '{column}': missing")
-        yield raw.place, value
+def _rows(files: Sequence[Path], kind: TypeAdapter[AnyRow]) -> Iterator[tuple[str, AnyRow]]:
+    """Every row with its place; halves of surrogate pairs, which models do write, become question marks."""
+    for raw in raw_rows(files, repair=True):
+        yield raw.place, typed(kind, raw.checked(), raw.place, DataError)

@@ -15,18 +15,19 @@ from pydantic import Field
 from longrm.clients import Completion, Request, seed_of
 from longrm.config import Config
 from longrm.data import read, read_demonstrations
-from longrm.data.fields import FieldError, group_of, messages_of, required
+from longrm.data.fields import FieldError, group_of, messages_of, name_of, plain, required
 from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging import fit
+from longrm.reading import located
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.records import Trial
 from longrm.synthesis.asking import ask_all, check_asked
 from longrm.synthesis.comparing import OPENING, plain_prompt
-from longrm.synthesis.documents import Document, storable
+from longrm.synthesis.documents import Document
 from longrm.synthesis.fates import Fates, Made
 from longrm.synthesis.pipeline import Asked
 from longrm.types import Judgment, Message, Outcome, Query, Span, as_messages, message_text, text_of
@@ -98,20 +99,18 @@ def read_tasks(path: str | Path) -> Iterator[Task]:
         DataError: There is nothing to read, or a row that cannot be read.
     """
     files = find_files(Path(path))
-    first = next(iter(raw_rows(files)), None)
+    first = next(raw_rows(files, repair=True), None)
     columns = set(first.value) if first is not None and first.value is not None else set()
     if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
-        for row in read_demonstrations(path):
+        for row in read_demonstrations(path, repair=True):
             one = row.demonstration
-            yield Task(storable(one.id), _group(one.prompt), one.prompt, metadata=_told(one.metadata))
+            yield Task(one.id, _group(one.prompt), one.prompt, metadata=_told(one.metadata))
     elif recognize(columns):
-        for found in read(path):
+        for found in read(path, repair=True):
             two = found.comparison
-            yield Task(
-                storable(two.id), two.group, two.prompt, two.context, two.question, _told(two.metadata)
-            )
+            yield Task(two.id, two.group, two.prompt, two.context, two.question, _told(two.metadata))
     else:
-        yield from map(_of_prompt, raw_rows(files))
+        yield from map(_of_prompt, raw_rows(files, repair=True))
 
 
 def _of_prompt(raw: Raw) -> Task:
@@ -120,10 +119,10 @@ def _of_prompt(raw: Raw) -> Task:
     try:
         name, given = required(value, *_PROMPTS)
         prompt = messages_of(given, name, "user")
+        identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
     except FieldError as fault:
-        raise DataError(f"{raw.place}, {fault}") from fault
-    identity = str(value["id"]) if value.get("id") is not None else f"row-{raw.number}"
-    return Task(storable(identity), _group(prompt), prompt, metadata=_told(value))
+        raise DataError(located(raw.place, fault)) from fault
+    return Task(identity, _group(prompt), prompt, metadata=_told(value))
 
 
 def _group(prompt: tuple[Message, ...]) -> str:
@@ -133,7 +132,7 @@ def _group(prompt: tuple[Message, ...]) -> str:
 def _told(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What of a row's metadata its demonstration keeps."""
     names = ("task", "source", "length")
-    return {name: storable(metadata[name]) for name in names if metadata.get(name) is not None}
+    return {name: plain(metadata[name]) for name in names if metadata.get(name) is not None}
 
 
 @dataclass(frozen=True, slots=True)

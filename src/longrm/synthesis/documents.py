@@ -1,7 +1,7 @@
 """Where synthesis begins: documents with a question and its gold answer, from files, comparisons or L-Eval."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,8 +11,10 @@ from longrm.benchmarks import leval
 from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.closeness import choices
 from longrm.data import Reading, read
+from longrm.data.fields import FieldError, name_of, plain
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
+from longrm.reading import reading, short
 from longrm.synthesis.answers import metric_named
 from longrm.types import Comparison, Span, message_text, text_of
 
@@ -85,7 +87,8 @@ def read_documents(
 
 def is_leval(path: Path) -> bool:
     """Whether a folder is laid out as L-Eval is."""
-    return (path / "data").is_dir() and (path / "predictions").is_dir()
+    with reading(path, DataError):
+        return (path / "data").is_dir() and (path / "predictions").is_dir()
 
 
 def read_compared(path: Path) -> Iterator[tuple[Document, Comparison]]:
@@ -110,7 +113,7 @@ def read_compared(path: Path) -> Iterator[tuple[Document, Comparison]]:
         ]
         yield (
             Document(
-                storable(comparison.id),
+                comparison.id,
                 _of_span(comparison, context),
                 _of_span(comparison, comparison.question),
                 text_of(comparison.responses[comparison.best_first()[0]]),
@@ -159,9 +162,9 @@ def _of_leval(task: str, question: leval.Question) -> Document:
         metric = _of_exam(question.gold)
     return Document(
         id=f"{task}/{question.number}",
-        text=storable(question.document),
-        question=storable(question.text),
-        answer=storable(question.gold),
+        text=question.document,
+        question=question.text,
+        answer=question.gold,
         task=task,
         metric=metric,
         metadata={"source": "L-Eval", "evaluation": question.evaluation},
@@ -179,7 +182,7 @@ def _of_exam(gold: str) -> str:
 @cache
 def _comparisons(path: Path) -> Reading:
     """Comparisons, whose format is recognized once, however often they are read."""
-    return read(path)
+    return read(path, repair=True)
 
 
 def _of_span(comparison: Comparison, span: Span) -> str:
@@ -195,27 +198,26 @@ def _compared_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
 
 
 def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
-    for raw in raw_rows(find_files(path)):
+    for raw in raw_rows(find_files(path), repair=True):
         yield document_of(raw.checked(), raw.number, raw.place)
 
 
 def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
     """Reads one row with `context`, `question`, `answer`; its number is its id where it names none.
 
-    Halves of surrogate pairs, which no file and no tokenizer takes, become question marks.
-
     Raises:
         DataError: A field is missing or of another type; the message names `place` and the field.
     """
-    row = storable(row)
     for name in _TEXTS:
         if not isinstance(row.get(name), str) or (name != "answer" and not row[name].strip()):
-            raise DataError(f"{place}, field '{name}': needs a text, got {row.get(name)!r:.60}")
+            raise DataError(f"{place}, field '{name}': needs a text, got {short(row.get(name))}")
     metric = row.get("metric") or ""
+    if not isinstance(metric, str):
+        raise DataError(f"{place}, field 'metric': needs a metric's name, got {short(metric)}")
     if metric:
         try:
             metric_named(metric)
-        except (ConfigError, TypeError) as error:
+        except ConfigError as error:
             raise DataError(f"{place}, field 'metric': {error}") from error
     _check_lists(row, place)
     return Document(
@@ -225,31 +227,25 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
         answer=row["answer"],
         task=str(row.get("task") or ""),
         metric=metric,
-        metadata={name: value for name, value in row.items() if name not in _NAMED and value is not None},
+        metadata={
+            name: plain(value) for name, value in row.items() if name not in _NAMED and value is not None
+        },
     )
-
-
-def storable(value: Any) -> Any:
-    """A JSON value whose texts have bytes: halves of surrogate pairs become question marks, one each."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode(errors="replace").decode()
-    if isinstance(value, Mapping):
-        return {storable(key): storable(item) for key, item in value.items()}
-    return [storable(item) for item in value] if isinstance(value, list) else value
 
 
 def is_span(value: Any) -> bool:
     """Whether a value is the start and the end of some characters."""
-    pair = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+    pair = isinstance(value, list | tuple) and len(value) == 2
     return pair and all(isinstance(at, int) and not isinstance(at, bool) for at in value)
 
 
 def _identity(given: Any, number: int, place: str) -> str:
     if given is None or given == "":
         return str(number)
-    if isinstance(given, bool) or not isinstance(given, str | int | float):
-        raise DataError(f"{place}, field 'id': needs a text or a number, got {given!r:.60}")
-    return str(given)
+    try:
+        return name_of({"id": given}, "id")
+    except FieldError as fault:
+        raise DataError(f"{place}, {fault}") from fault
 
 
 def _check_lists(row: Mapping[str, Any], place: str) -> None:
@@ -263,7 +259,7 @@ def _check_lists(row: Mapping[str, Any], place: str) -> None:
         given = row.get(name)
         if given is not None and not (isinstance(given, list) and all(map(fits, given))):
             raise DataError(
-                f"{place}, field '{name}': needs a list of {what}, got {given!r:.60}; rename a column that holds "
+                f"{place}, field '{name}': needs a list of {what}, got {short(given)}; rename a column that holds "
                 "something else"
             )
 

@@ -13,6 +13,7 @@ from longrm.benchmarks.audit import Auditor
 from longrm.config import Config
 from longrm.data.files import find_files
 from longrm.errors import ConfigError
+from longrm.reading import check_file, reading
 from longrm.synthesis.degraded import with_degraded
 from longrm.synthesis.documents import Document, is_leval, read_answered, read_compared, read_documents
 from longrm.synthesis.records import Candidate, Source, read_candidates, sources
@@ -77,7 +78,8 @@ class Documents(Config):
     def provenance(self) -> dict[str, str]:
         """What a manifest says of this source: name, license, path, and the SHA-256 of all its files."""
         place = self._place
-        files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+        with reading(place, ConfigError):
+            files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
         return {
             "name": self.name or place.resolve().name,
             "license": self.license,
@@ -179,10 +181,8 @@ def digest_of(files: list[Path]) -> str:
     """
     digest = hashlib.sha256()
     for path in files:
-        try:
-            with path.open("rb") as file:
-                while block := file.read(_BLOCK):
-                    digest.update(block)
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        check_file(path, ConfigError)
+        with reading(path, ConfigError), path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
     return digest.hexdigest()

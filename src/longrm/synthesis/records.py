@@ -3,15 +3,18 @@
 What training reads has the columns that `longrm.data` knows; everything else of a row becomes its metadata.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from longrm.data.fields import is_number, plain
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import DataError
-from longrm.synthesis.documents import Document, storable
+from longrm.reading import short
+from longrm.synthesis.documents import Document
 from longrm.types import Message, Span
 
 
@@ -158,8 +161,8 @@ def candidate_from(row: Mapping[str, Any], place: str) -> Candidate:
         if not isinstance(row.get(name), str) or not row[name].strip():
             raise DataError(f"{place}, field '{name}': needs a text")
     score = row.get("score")
-    if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
-        raise DataError(f"{place}, field 'score': needs a number, got {score!r:.40}")
+    if score is not None and not (is_number(score) and math.isfinite(score)):
+        raise DataError(f"{place}, field 'score': needs a number, got {short(score)}")
     own = {column.name for column in fields(Candidate)}
     return Candidate(
         row["document"],
@@ -167,7 +170,7 @@ def candidate_from(row: Mapping[str, Any], place: str) -> Candidate:
         row["text"],
         str(row.get("perturbation") or ""),
         None if score is None else float(score),
-        {key: value for key, value in row.items() if key not in own},
+        {key: plain(value) for key, value in row.items() if key not in own},
     )
 
 
@@ -177,8 +180,8 @@ def read_candidates(path: str | Path) -> Iterator[Candidate]:
     Raises:
         DataError: A row cannot be read.
     """
-    for raw in raw_rows(find_files(Path(path))):
-        yield candidate_from(storable(raw.checked()), raw.place)
+    for raw in raw_rows(find_files(Path(path)), repair=True):
+        yield candidate_from(raw.checked(), raw.place)
 
 
 def by_document(candidates: Iterable[Candidate]) -> Iterator[tuple[str, list[Candidate]]]:

@@ -7,6 +7,7 @@ Under our rules they are counted again: what the recorded scores decide must com
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from longrm.data.fields import is_number
 from longrm.synthesis.voting import UNPARSED, Contrast, Tally, Vote, Voting, by_agreement, read_vote, tally
 from longrm.types import Comparison, text_of
 
@@ -79,9 +80,9 @@ def recount(row: Comparison, settings: Voting, weights: Mapping[str, float] | No
     scores, conf, chosen, rejected = (
         row.metadata.get(name) for name in ("scores", "conf", "chosen_model", "reject_models")
     )
-    if row.role != "judgment" or not isinstance(scores, Mapping) or not isinstance(rejected, Sequence):
+    if row.role != "judgment" or not isinstance(scores, Mapping) or not isinstance(rejected, list):
         return None
-    known = {judge: score for judge, score in scores.items() if isinstance(score, int | float)}
+    known = {judge: score for judge, score in scores.items() if is_number(score)}
     judges = [str(chosen), *map(str, rejected)]
     if len(judges) != len(row.responses) or not set(judges) <= known.keys():
         return None
@@ -90,7 +91,7 @@ def recount(row: Comparison, settings: Voting, weights: Mapping[str, float] | No
         read_vote(judge, None if score == UNPARSED else float(score), texts.get(judge, ""))
         for judge, score in sorted(known.items())
     )
-    sizes = tuple(conf) if isinstance(conf, Sequence) else ()
+    sizes = tuple(conf) if isinstance(conf, list) else ()
     weighing = weights if weights is not None and known.keys() <= weights.keys() else None
     counted = tally(votes, settings, weighing)
     told = row.metadata.get("contrast")

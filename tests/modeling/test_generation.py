@@ -1,7 +1,10 @@
 import json
+import math
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,9 @@ from longrm.modeling.heads import hidden_states
 from longrm.modeling.loading import load_language_model, writing
 from longrm.modeling.memory import set_precision
 from longrm.modeling.shared_prefix import TokenTree, pack
-from longrm.types import Outcome
+from longrm.reward_models import Judge
+from longrm.reward_models.generative import GenerativeRewardModel
+from longrm.types import Outcome, Query
 
 from .conftest import CONFIGS, SIZES, VOCABULARY
 
@@ -396,3 +401,88 @@ def test_a_model_in_training_writes_in_what_it_is_trained_in(
     with writing(trainee) as judge:
         written = computed_in(trainee.model, lambda: LocalWriter(judge, "x").write([asking(words(0, 40))]))
     assert set(written.values()) == set(trained.values()) == {getattr(torch, precision)}
+
+
+@pytest.fixture
+def failing(llama: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], LocalWriter]:
+    """A writer that fails over whatever a word stands in."""
+
+    def make(fault: Any) -> LocalWriter:
+        writer = LocalWriter.load(str(llama))
+        real, marked = writer._forward, writer.tokenizer.encode("w90")[0]
+
+        def forward(ids: list[int]) -> torch.Tensor:
+            logits = real(ids)
+            return fault(logits) if marked in ids else logits
+
+        monkeypatch.setattr(writer, "_forward", forward)
+        return writer
+
+    return make
+
+
+def prompts_of_which_some_fail() -> list[Request]:
+    """The second and the last: with the others in the cache, and behind blocks that they share."""
+    document = words(1, 40).replace("w90", "w1")
+    texts = [document, f"{document} w90 w3", f"{document} w3 w4", "w5 w6", f"w90 {document}"]
+    return [asking(text) for text in texts]
+
+
+def fails_with(error: Exception) -> Callable[[torch.Tensor], torch.Tensor]:
+    def fault(logits: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    return fault
+
+
+def test_memory_that_runs_out_over_one_prompt_is_its_own_error(llama: Path, failing: Any):
+    requests = prompts_of_which_some_fail()
+    truth = LocalWriter.load(str(llama)).write(requests)
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")):
+        found = failing(fails_with(error)).write(requests)
+        assert [one.outcome is Outcome.ERROR for one in found] == [False, True, False, False, True]
+        assert found[1].detail.startswith(
+            f"a prompt of {truth[1].prompt_tokens} tokens and the 24 to be written need"
+        )
+        kept = (0, 2, 3)
+        assert [found[at] for at in kept] == [truth[at] for at in kept]
+
+
+def test_another_error_ends_the_writing(failing: Any):
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        failing(fails_with(RuntimeError("shapes do not fit"))).write(prompts_of_which_some_fail())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_no_numbers_are_no_answer(
+    llama: Path, failing: Any, temperature: float, value: float
+):
+    requests = [replace(one, temperature=temperature) for one in prompts_of_which_some_fail()]
+    truth = LocalWriter.load(str(llama)).write(requests)
+    found = failing(lambda logits: torch.full_like(logits, value)).write(requests)
+    # Of the last prompt too the logits after its first block are none, which nobody reads.
+    assert [one.outcome is Outcome.UNPARSED for one in found] == [False, True, False, False, False]
+    assert found[1].detail == "the logits of token 1 of the answer are not finite"
+    assert [found[at] for at in (0, 2, 3)] == [truth[at] for at in (0, 2, 3)]
+
+
+def test_tokens_that_never_come_are_none_of_these(llama: Path, failing: Any):
+    writer = failing(lambda logits: logits.index_fill(0, torch.tensor([7]), -math.inf))
+    assert {one.outcome for one in writer.write(prompts_of_which_some_fail())} <= {
+        Outcome.ANSWERED,
+        Outcome.TRUNCATED,
+    }
+
+
+def test_a_judge_tells_which_of_its_askings_failed(failing: Any):
+    responses = [({"role": "assistant", "content": text},) for text in ("w5", "w90")]
+    query = Query("q", ({"role": "user", "content": "w6 w7"},), tuple(responses))
+    writer = failing(fails_with(MemoryError()))
+    settings = Judge(format="pointwise", max_tokens=NEW)
+    (judgment,) = GenerativeRewardModel(writer, settings, tokenizer=writer.tokenizer).judge([query])
+    assert judgment.outcome is Outcome.ERROR
+    assert re.match(
+        r"response 2 of 2: a prompt of \d+ tokens .* need more memory than there is", judgment.detail
+    )
+    assert judgment.scores == ()

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from longrm.modeling import heads
 from longrm.modeling.heads import hidden_states, response_logprobs, scores, token_logprobs
-from longrm.modeling.memory import keep_layer_inputs, set_precision
+from longrm.modeling.memory import is_out_of_memory, keep_layer_inputs, set_precision
 from longrm.modeling.shared_prefix import TokenTree, pack
 
 from .conftest import CONFIGS, SIZES, make_pair
@@ -217,3 +217,44 @@ def test_parts_work_where_nothing_goes_back(context: Any):
         values = torch.cat(response_logprobs(make_pair("llama", "logprobs")[1], pack([TREE])))
     assert len(values) == 19
     assert not values.requires_grad
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GiB)"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried"
+        ),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:116] data. DefaultCPUAllocator: not enough memory: you tried"
+        ),
+        MemoryError(),
+    ],
+)
+def test_memory_that_ran_out_is_known_by_class_and_by_what_torch_says(error: Exception):
+    assert is_out_of_memory(error)
+
+
+def test_what_this_machine_says_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"),
+        ValueError("out of memory"),
+        OSError(28, "No space left on device"),
+    ],
+)
+def test_another_error_is_not_taken_for_it(error: Exception):
+    assert not is_out_of_memory(error)

@@ -7,11 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 from longrm.cli.evaluating import evaluator_of
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, DataError, TrainingError
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate
 from longrm.modeling.attention import NAME
 from longrm.modeling.loading import LanguageModel
+from longrm.reward_models import discriminative
 from longrm.runs.progress import silent
 from longrm.training.checkpoints import saved_steps
 from longrm.training.run import run
@@ -135,6 +136,74 @@ def test_a_figure_that_the_evaluation_lacks_is_named(tmp_path, recipe):
         ConfigError, match="evaluation.metric: the evaluation has no 'top1'; it has pair_accuracy"
     ):
         run(settings, tmp_path / "run", evaluator=Judge(VALUES))
+
+
+def failing(error):
+    def evaluator(trainee, folder):
+        raise error
+
+    return evaluator
+
+
+OUT_OF_MEMORY = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("CUDA error: out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["CPU", "class", "CUDA"])
+def test_memory_that_runs_out_in_an_evaluation_is_no_fault_of_a_step(tmp_path, recipe, error):
+    with pytest.raises(TrainingError) as caught:
+        run(settings_of(recipe), tmp_path / "run", evaluator=failing(error))
+    assert str(caught.value).startswith(
+        "memory ran out in the evaluation after step 2; evaluation.settings.judge"
+    )
+    assert saved_steps(tmp_path / "run") == [2]
+    assert run(settings_of(recipe), tmp_path / "run", evaluator=Judge(VALUES))["steps"] == 7
+
+
+def test_another_error_of_an_evaluator_is_its_own(tmp_path, recipe):
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        run(settings_of(recipe), tmp_path / "run", evaluator=failing(RuntimeError("shapes do not fit")))
+
+
+def test_an_evaluation_that_cannot_be_finished_says_which_it_was(tmp_path, recipe):
+    with pytest.raises(DataError, match="the evaluation after step 2: no comparison of 'x' could be judged"):
+        run(
+            settings_of(recipe),
+            tmp_path / "run",
+            evaluator=failing(DataError("no comparison of 'x' could be judged")),
+        )
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_memory_that_runs_out_over_some_comparisons_leaves_the_others(
+    tmp_path, recipe, monkeypatch, caplog, room
+):
+    """Of an evaluation; training itself has room."""
+    real = discriminative.scores
+
+    def scores(model, packed):
+        if packed.layout.tokens > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(model, packed)
+
+    monkeypatch.setattr(discriminative, "scores", scores)
+    probe = {"cells": [{"lengths": [64, 256], "groups": 4, "per_group": 1}]}
+    evaluation = {"every": 4, "settings": SETTINGS | {"probe": probe}}
+    evaluator = evaluator_of(EvaluationSettings.model_validate(evaluation), silent)
+    settings = recipe("bradley_terry", evaluation=evaluation, optimizer__steps=4)
+    if not room:
+        with pytest.raises(
+            DataError, match=r"the evaluation after step 4: no comparison of 'probe' .* more memory than"
+        ):
+            run(settings, tmp_path / "run", evaluator=evaluator)
+        return
+    summary = run(settings, tmp_path / "run", evaluator=evaluator)
+    assert summary["evaluations"]["values"]["4"] is not None
+    (line,) = [text for text in caplog.messages if "ended in errors" in text]
+    assert line.startswith("4 of 8 comparisons of the evaluation after step 4 ended in errors, named in ")
 
 
 SETTINGS = {

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from longrm.data.joining import Encoded
-from longrm.errors import DataError
+from longrm.errors import DataError, TrainingError
 from longrm.runs.logs import Log
 from longrm.runs.progress import silent
 from longrm.runs.records import ReferenceRecord
@@ -161,3 +161,23 @@ def test_processes_that_share_it_end_in_the_bytes_of_one(tmp_path, model, exampl
     assert len(batches) == len(set(batches)) == 2, "each batch is computed by one of them"
     for index in range(parts):
         assert (tmp_path / str(index) / "reference.jsonl").read_bytes() == log
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_memory_that_runs_out_names_the_longest_example(tmp_path, model, examples, error):
+    def greedy(*_):
+        raise error
+
+    message = r"memory ran out in the reference of DPO, whose longest example is 'e1' \(36 tokens with 3 responses\)"
+    with patch.object(reference, "response_logprobs", greedy), pytest.raises(TrainingError, match=message):
+        computed(model, examples, tmp_path)
+
+
+def test_a_log_probability_that_is_no_number_is_named(tmp_path, model, examples):
+    def broken(model, micro):
+        return [torch.tensor([torch.nan]) for example in micro.examples for _ in example.ranks]
+
+    message = "gives a response the log-probability nan, among 'e0', 'e1'; check its weights"
+    with patch.object(reference, "response_logprobs", broken), pytest.raises(TrainingError, match=message):
+        computed(model, examples, tmp_path)
+    assert computed(model, examples, tmp_path).keys() == {example.id for example in examples}

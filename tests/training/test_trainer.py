@@ -19,6 +19,7 @@ from longrm.training.checkpoints import saved_steps
 from longrm.training.failures import StallWatch
 from longrm.training.processes import Processes
 from longrm.training.run import run
+from longrm.training.trainer import StepTrainer
 
 LORA = {"rank": 2, "alpha": 4.0}
 WAYS = {
@@ -207,6 +208,8 @@ def test_what_is_no_number_is_named_with_its_examples(tmp_path, recipe, monkeypa
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried"
         ),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
 def test_memory_that_ran_out_names_the_longest_example_and_what_to_change(
@@ -222,6 +225,15 @@ def test_memory_that_ran_out_names_the_longest_example_and_what_to_change(
     with pytest.raises(
         TrainingError, match=message + r".*memory\.tokens_per_forward.*model\.lora.*longrm plan"
     ):
+        run(recipe("bradley_terry"), tmp_path / "run")
+
+
+def test_memory_that_ran_out_before_the_first_step_is_one_line_too(tmp_path, recipe, monkeypatch):
+    def greedy(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(StepTrainer, "create_optimizer", greedy)
+    with pytest.raises(TrainingError, match="memory ran out before the first step; in this order: a smaller"):
         run(recipe("bradley_terry"), tmp_path / "run")
 
 

@@ -1,5 +1,6 @@
 """`longrm evaluate`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from longrm.cli.options import print_json, resolve, run_options
 from longrm.cli.progress import progress
 from longrm.cli.tables import print_evaluation
 from longrm.errors import RunError
-from longrm.runs.judgments import JUDGMENTS
+from longrm.runs.judgments import JUDGMENTS, read_judgments
 from longrm.runs.progress import silent
+from longrm.types import Outcome
 
 
 @click.command("evaluate", short_help="Judge a benchmark and measure how far the judgment reaches.")
@@ -75,6 +77,7 @@ def command(
     else:
         print_evaluation(summary)
         click.echo(f"Written to {out}; see it with: longrm report {out} --out report.html")
+    _tell_reasons(out, summary["counts"]["outcomes"])
     errors = summary["counts"]["outcomes"]["error"]
     if errors:
         total = summary["counts"]["comparisons"]
@@ -82,6 +85,17 @@ def command(
             f"{errors} of {total} comparisons ended in errors, named in {out / JUDGMENTS}; the same command tries "
             "them again"
         )
+
+
+def _tell_reasons(out: Path, outcomes: Mapping[str, int]) -> None:
+    """Why the first comparison of each outcome has no verdict."""
+    left = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
+    for record in read_judgments(out) if left else ():
+        if record.outcome in left:
+            left.remove(record.outcome)
+            click.echo(
+                f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True
+            )
 
 
 _KEYS = {

@@ -1,5 +1,6 @@
 """What a recipe says of evaluation, made into the callable that training asks."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,15 @@ from longrm.errors import ConfigError
 from longrm.evaluation.run import Evaluation, run
 from longrm.evaluation.table import PAIR_METRICS
 from longrm.reward_models import Judge, RewardModel
+from longrm.runs.judgments import JUDGMENTS
 from longrm.runs.progress import Progress
 
 if TYPE_CHECKING:  # torch is not loaded before the settings are known to be right
     from longrm.modeling.loading import LanguageModel, Scorer
     from longrm.training.run import Evaluator
     from longrm.training.settings import EvaluationSettings
+
+_logger = logging.getLogger(__name__)
 
 
 def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluator":
@@ -66,7 +70,18 @@ def _evaluate(
     name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
     named = evaluation.model_copy(update={"model": name})
     with _judge(trainee, name, evaluation.judge) as model:
-        return run(named, folder, bench=bench, model=model, progress=progress)
+        summary = run(named, folder, bench=bench, model=model, progress=progress)
+    errors = summary["counts"]["outcomes"]["error"]
+    if errors:
+        _logger.warning(
+            "%d of %d comparisons of the evaluation after step %s ended in errors, named in %s; its figures are of the "
+            "others",
+            errors,
+            summary["counts"]["comparisons"],
+            folder.name,
+            folder / JUDGMENTS,
+        )
+    return summary
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import click
 
 from longrm.cli.options import resolve, set_option
 from longrm.cli.progress import progress
-from longrm.errors import DataError
+from longrm.errors import DataError, RunError
 from longrm.runs.progress import silent
 
 
@@ -40,8 +40,10 @@ def command(
     """Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
 
     The scores follow the row's own order: chosen, then rejected; or candidates as listed. A row that
-    the model could not answer has null scores, and its outcome says what happened. Processes that torchrun starts
-    share the rows. A killed run continues from what OUT.partial holds, whoever scores.
+    the model could not answer has null scores, and its outcome says what happened: too_long; unparsed, where a score
+    is no number; error, where memory did not do or nobody answered, which the same command tries again.
+
+    Processes that torchrun starts share the rows. A killed run continues from what OUT.partial holds, whoever scores.
 
     \b
     longrm score --model runs/demo/training/long/model --data pairs.jsonl --out scored.jsonl
@@ -66,7 +68,11 @@ def command(
         return
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
     click.echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
-    if result.first_without:
-        click.echo(f"Without scores, first: {result.first_without}", err=True)
-    if not result.outcomes.get("answered"):
+    for outcome, first in sorted(result.without.items()):
+        click.echo(f"Without scores, {outcome}, first: {first}", err=True)
+    if not result.outcomes["answered"]:
         raise DataError(f"the model could score no row of {data}")
+    if result.outcomes["error"]:
+        raise RunError(
+            f"{result.outcomes['error']} of {result.rows} rows ended in errors; the same command tries them again"
+        )

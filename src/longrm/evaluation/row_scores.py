@@ -57,7 +57,9 @@ def score(batch: Batch, model: RewardModel) -> list[ScoreRecord]:
 
 
 class RowScores:
-    """A log of scores by row number. They stay on disk: a row takes eight bytes of memory.
+    """A log of scores by row number. They stay on disk: a row takes nine bytes of memory.
+
+    A row that ended in an error is in the log, and is not done: whoever continues tries it again.
 
     Raises:
         RunError: A line of the log is damaged.
@@ -66,19 +68,23 @@ class RowScores:
     def __init__(self, path: Path) -> None:
         self._log = Log(path, ScoreRecord)
         self._places = array("q")
+        self._done = bytearray()
         for place, record in self._log.placed():
-            self._places.extend([-1] * (record.number + 1 - len(self._places)))
+            new = record.number + 1 - len(self._places)
+            self._places.extend([-1] * new)
+            self._done.extend(bytes(max(0, new)))
             self._places[record.number] = place  # the last record of a row counts
+            self._done[record.number] = record.outcome is not Outcome.ERROR
 
     def __len__(self) -> int:
-        return sum(place >= 0 for place in self._places)
+        return sum(self._done)
 
     def __contains__(self, number: int) -> bool:
-        return number < len(self._places) and self._places[number] >= 0
+        return number < len(self._done) and bool(self._done[number])
 
     def flags(self) -> bytes:
-        """For every row number from 0 whether it has scores: 1 or 0."""
-        return bytes(place >= 0 for place in self._places)
+        """For every row number from 0 whether it is done: 1 or 0."""
+        return bytes(self._done)
 
     def of(self, rows: Iterable[Row]) -> Iterator[tuple[Row, ScoreRecord]]:
         """The rows with their records.
@@ -90,7 +96,7 @@ class RowScores:
         return zip(mine, self._log.at(map(self._place, theirs)), strict=True)
 
     def _place(self, row: Row) -> int:
-        if row.number not in self:
+        if row.number >= len(self._places) or self._places[row.number] < 0:
             raise DataError(
                 f"{row.place}: has not been scored, for the data has changed meanwhile; run the same command again"
             )

@@ -69,21 +69,21 @@ class Scored:
         rows: Rows written.
         outcomes: How many rows had each outcome; only answered ones have scores.
         skipped: Rows that could not be read and were left out.
-        first_without: Number and reason of the first row without scores; empty if all have some.
+        without: For every outcome but "answered" that some row had, number and reason of the first such row.
     """
 
     format: str
     rows: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
-    first_without: str = ""
+    without: dict[str, str] = field(default_factory=dict)
 
     def count(self, record: ScoreRecord) -> None:
         """Counts one more row."""
         self.rows += 1
         self.outcomes[str(record.outcome)] += 1
-        if record.outcome is not Outcome.ANSWERED and not self.first_without:
-            self.first_without = f"row {record.number}: {record.detail}"
+        if record.outcome is not Outcome.ANSWERED:
+            self.without.setdefault(str(record.outcome), f"row {record.number}: {record.detail}")
 
 
 def score_file(
@@ -92,7 +92,7 @@ def score_file(
     """Writes the rows of a file with their scores, in one step at the end.
 
     What is scored so far lies in `OUT.partial`, so that a killed run continues: with this engine or another, as one
-    process or as several.
+    process or as several. It stays there where rows ended in errors, which the same settings then try again.
 
     Args:
         settings: Which model, which data.
@@ -125,7 +125,8 @@ def score_file(
         write_rows(out, _rows(reading, RowScores(path), column, result))
         result.skipped = reading.skipped.count
         reading.tell_skipped()
-    shutil.rmtree(partial)
+    if not result.outcomes[Outcome.ERROR]:
+        shutil.rmtree(partial)
     return result
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from longrm.modeling.attention_flex import flex_attention_of, sees_of
 from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, VarlenKernel, varlen_attention
+from longrm.modeling.memory import is_out_of_memory
 from longrm.modeling.shared_prefix import Layout, TreeShape
 
 _log = logging.getLogger(__name__)
@@ -114,11 +115,10 @@ def _tried(candidate: Candidate, heads: Heads) -> tuple[Attend | None, str]:
     try:
         attend = candidate.make()
         off = _largest([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN)])
-    # A full device is no fault of the kernel, and the choice is kept for good.
-    except torch.OutOfMemoryError:
-        raise
     # Whatever a kernel of another version or another device raises, the next candidate may do.
     except Exception as error:
+        if is_out_of_memory(error):  # no fault of the kernel, and the choice is kept for good
+            raise
         said = str(error).strip().splitlines()
         return None, f"it failed on a small tree ({said[0] if said else type(error).__name__})"
     # With TF32, which has the mantissa of fp16, what is written out is rounded as well.

@@ -22,7 +22,7 @@ from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
 from longrm.modeling.attention import CONTINUATION
 from longrm.modeling.loading import LanguageModel, load_language_model
-from longrm.modeling.memory import computing
+from longrm.modeling.memory import computing, concerns_one_query
 from longrm.types import Message, Outcome
 
 # Tokens of a block: enough to keep a device busy, and few to read again where two prompts part.
@@ -76,8 +76,9 @@ class LocalWriter(Writer):
     def write(self, requests: Sequence[Request]) -> list[Completion]:
         """Answers every request alone, in an order that lets prompts share what they begin with.
 
-        A request is `TOO_LONG` where its prompt and `max_tokens` together exceed the limit, and an `ERROR` where
-        the chat template refuses its messages.
+        A request is `TOO_LONG` where its prompt and `max_tokens` together exceed the limit, an `ERROR` where the
+        chat template refuses its messages or memory does not do for it, and `UNPARSED` where what the model computes
+        is no number.
         """
         completions: dict[int, Completion] = {}
         prompts: dict[int, list[int]] = {}
@@ -97,7 +98,14 @@ class LocalWriter(Writer):
                 f"and writes {self.limit}"
             )
             return Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(prompt))
-        written = self._continue(prompt, request)
+        try:
+            written = self._continue(prompt, request)
+        except FloatingPointError as error:
+            return Completion(Outcome.UNPARSED, detail=str(error), prompt_tokens=len(prompt))
+        except (MemoryError, RuntimeError) as error:
+            if not concerns_one_query(error, self._model):
+                raise
+            return self._without_memory(prompt, request)
         ended = written[-1] in self._ends
         return Completion(
             Outcome.ANSWERED if ended else Outcome.TRUNCATED,
@@ -106,6 +114,14 @@ class LocalWriter(Writer):
             prompt_tokens=len(prompt),
             completion_tokens=len(written),
         )
+
+    def _without_memory(self, prompt: list[int], request: Request) -> Completion:
+        self._known, self._cache = [], self._empty()  # what was read so far
+        detail = (
+            f"a prompt of {len(prompt):,} tokens and the {request.max_tokens:,} to be written need more memory than "
+            "there is; lower judge.max_length, name a judge.cut, or take a larger device"
+        )
+        return Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompt))
 
     def _text(self, messages: Sequence[Message], written: list[int]) -> str:
         text = self.tokenizer.decode(written, special=False)
@@ -116,11 +132,21 @@ class LocalWriter(Writer):
 
     @torch.inference_mode()
     def _continue(self, prompt: list[int], request: Request) -> list[int]:
-        """The tokens that the model writes after a prompt, an end token included."""
+        """The tokens that the model writes after a prompt, an end token included.
+
+        Raises:
+            FloatingPointError: What it computes is no number.
+        """
         generator = torch.Generator().manual_seed(request.seed)
         logits = self._read(prompt)
         written: list[int] = []
         while True:
+            if not torch.isfinite(
+                logits.max()
+            ):  # single ones may be minus infinity: of tokens that never come
+                raise FloatingPointError(
+                    f"the logits of token {len(written) + 1} of the answer are not finite"
+                )
             written.append(_draw(logits, request.temperature, generator))
             if written[-1] in self._ends or len(written) == request.max_tokens:
                 return written

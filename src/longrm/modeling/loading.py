@@ -27,7 +27,7 @@ from longrm.modeling.capabilities import (
 from longrm.modeling.checkpoints import read_config, read_head, read_metadata, read_model
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, HEAD, locate_parts, weight_files
 from longrm.modeling.heads import Model
-from longrm.modeling.memory import precision_of
+from longrm.modeling.memory import is_out_of_memory, precision_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +121,7 @@ def load_scorer(
     if parts.adapter:
         _read_adapter(model, parts.adapter, where)
     _set_head(model, head, head_seed)
-    return Scorer(model.to(settle_device(device)), tokenizer)
+    return Scorer(_placed(model, device, where), tokenizer)
 
 
 def load_language_model(
@@ -164,7 +164,7 @@ def load_language_model(
         model.set_attn_implementation(NAME)
     elif reads_in_blocks(model):
         model.set_attn_implementation(CONTINUATION)
-    return LanguageModel(model.to(settle_device(device)).eval(), tokenizer)
+    return LanguageModel(_placed(model, device, where).eval(), tokenizer)
 
 
 @contextmanager
@@ -307,6 +307,17 @@ def settle_device(device: torch.device | str) -> torch.device | str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
+
+
+def _placed(model: Model, device: torch.device | str, where: str) -> Model:
+    try:
+        return model.to(settle_device(device))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ModelError(
+            f"{where}: its weights do not fit into the memory of {settle_device(device)}"
+        ) from None
 
 
 def _read_adapter(model: Model, folder: Path, where: str) -> None:

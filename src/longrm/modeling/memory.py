@@ -1,7 +1,8 @@
-"""What a model in training computes in, and what it keeps for the way back."""
+"""What a model computes in, what it keeps for the way back, and how it is told that memory ran out."""
 
 import inspect
 import logging
+import re
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -9,10 +10,14 @@ import torch
 from torch import nn
 
 from longrm.errors import ModelError
+from longrm.modeling.sequence_parallel import sequence_group
 
 _log = logging.getLogger(__name__)
 
 Precision = Literal["float32", "bfloat16"]
+
+_RAN_OUT = re.compile(r"out of memory|_STATUS_ALLOC_FAILED|(can't allocate|not enough) memory")
+"""What torch says where no class tells: CUDA itself, the libraries on it, Apple's GPUs, and CPUs."""
 
 _PRECISION = "longrm_precision"
 """The attribute of a model that says what its body computes in; it travels with the model, as weights do."""
@@ -45,6 +50,24 @@ def computing(model: Any) -> AbstractContextManager[Any]:
     return torch.autocast(
         model.device.type, torch.bfloat16, enabled=precision_of(model) == "bfloat16", cache_enabled=False
     )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, that of a GPU or of the machine."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _RAN_OUT.search(str(error)) is not None
+
+
+def concerns_one_query(error: BaseException, model: Any) -> bool:
+    """Whether memory ran out over what a model was asked, and it may be asked something else.
+
+    Not where other processes compute the model together with this one: they wait for it in the middle of a layer.
+    """
+    alone = sequence_group(model) is None and not any(
+        hasattr(weight, "ds_id") for weight in model.parameters()
+    )
+    return alone and is_out_of_memory(error)
 
 
 def keep_layer_inputs(model: Any, *, offload: bool) -> None:

@@ -1,5 +1,6 @@
 """Reward models with a scalar head: all responses are scored over one encoded prompt."""
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -11,7 +12,8 @@ from longrm.judging import fit, why_uncut
 from longrm.modeling.encoding import plant, within_budget
 from longrm.modeling.heads import scores
 from longrm.modeling.loading import Scorer, load_scorer
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.memory import concerns_one_query
+from longrm.modeling.shared_prefix import TokenTree, pack
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import Judge
 from longrm.types import Cut, Judgment, Outcome, Query, Scale
@@ -57,8 +59,7 @@ class DiscriminativeRewardModel(RewardModel):
                 judgments.append(one)
                 continue
             item, cut = one
-            own = tuple(next(values) for _ in item.responses)
-            judgments.append(Judgment(Outcome.ANSWERED, scores=own, prompt_tokens=len(item.prompt), cut=cut))
+            judgments.append(_judgment(item, [next(values) for _ in item.responses], cut))
         return judgments
 
     def _open(self, query: Query) -> tuple[Encoded, Cut | None] | Judgment:
@@ -79,14 +80,55 @@ class DiscriminativeRewardModel(RewardModel):
     def _encode(self, query: Query) -> Encoded:
         return encode(self._scorer.tokenizer, query.prompt, query.responses)
 
-    @torch.inference_mode()
-    def _scores(self, items: Sequence[Encoded]) -> list[float]:
-        values: list[float] = []
-        model = self._scorer.model
-        model.eval()
+    def _scores(self, items: Sequence[Encoded]) -> list[float | None]:
+        """One number a response; None for all of an item that memory does not do for."""
+        self._scorer.model.eval()
+        values: list[float | None] = []
+        rest = iter(items)
         for trees in within_budget(plant(items), _TOKENS_PER_FORWARD):
-            values += scores(model, pack(trees).to(model.device)).tolist()
+            together, open_branches = [], sum(len(tree.branches) for tree in trees)
+            while open_branches:
+                together.append(next(rest))
+                open_branches -= len(together[-1].responses)
+            values += self._read(together, trees)
         return values
+
+    def _read(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> list[float | None]:
+        """Reads items together; what fails is read apart, so that each fails for itself alone.
+
+        A number that is none passes over to whatever a mask hides it from, for nothing times it is none.
+        """
+        values = self._forward(trees)
+        if all(value is not None and math.isfinite(value) for value in values):
+            return values
+        apart = list(items)
+        if len(apart) == 1 and None not in values:
+            apart = [Encoded(items[0].prompt, [response]) for response in items[0].responses]
+        if len(apart) == 1:
+            return values
+        return [value for one in apart for value in self._read([one], plant([one]))]
+
+    @torch.inference_mode()
+    def _forward(self, trees: Sequence[TokenTree]) -> list[float | None]:
+        model = self._scorer.model
+        try:
+            values: list[float | None] = scores(model, pack(trees).to(model.device)).tolist()
+            return values
+        except (MemoryError, RuntimeError) as error:
+            if not concerns_one_query(error, model):
+                raise
+        return [None for tree in trees for _ in tree.branches]
+
+
+def _judgment(item: Encoded, values: Sequence[float | None], cut: Cut | None) -> Judgment:
+    found = tuple(value for value in values if value is not None)
+    if len(found) == len(values):
+        return Judgment(Outcome.ANSWERED, scores=found, prompt_tokens=len(item.prompt), cut=cut)
+    detail = (
+        f"the {item.size:,} tokens of the prompt and its {len(values)} responses need more memory than there is; lower "
+        "judge.max_length, name a judge.cut, or take a larger device"
+    )
+    return Judgment(Outcome.ERROR, detail=detail, prompt_tokens=len(item.prompt), cut=cut)
 
 
 def _too_long(item: Encoded, limit: int, reason: str) -> Judgment:

@@ -1,5 +1,6 @@
 """The askings of one comparison: in which orders, how often, and what they say together."""
 
+import math
 from collections.abc import Sequence
 
 from longrm.runs.records import Trial
@@ -16,12 +17,20 @@ def latin_square(order: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
-    """Puts what was judged in presented order back into the comparison's own order."""
-    scores = dict(zip(order, judgment.scores, strict=False))
+    """Puts what was judged in presented order back into the comparison's own order.
+
+    A score that is not finite is no verdict: nothing can be told from it, and asking again would bring it again.
+    """
+    placed = dict(zip(order, judgment.scores, strict=False))
+    scores = tuple(placed[index] for index in sorted(placed))
+    for number, score in enumerate(scores, start=1):
+        if not math.isfinite(score):
+            told = f"the score of response {number} of {len(scores)} is {score}"
+            return Trial(order, Outcome.UNPARSED, explanation=judgment.explanation, detail=told)
     return Trial(
         order=order,
         outcome=judgment.outcome,
-        scores=tuple(scores[index] for index in sorted(scores)),
+        scores=scores,
         ranking=tuple(order[position] for position in judgment.order),
         explanation=judgment.explanation,
         detail=judgment.detail,

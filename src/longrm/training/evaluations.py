@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, LongRMError
 from longrm.modeling.loading import LanguageModel, Scorer, save
+from longrm.modeling.memory import is_out_of_memory
 from longrm.runs.folder import SUMMARY, read_summary, write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
+from longrm.training.failures import evaluation_failed
 from longrm.training.processes import ALONE, Processes
 from longrm.training.settings import EvaluationSettings
 from longrm.training.zero import readable, whole
@@ -71,11 +73,20 @@ class Evaluations:
         return planned and all(record.step != step for record in self.records)
 
     def evaluate(self, step: int) -> EvaluationRecord:
-        """Evaluates the model, and keeps it if it is the best so far; the random state stays as it is."""
+        """Evaluates the model, and keeps it if it is the best so far; the random state stays as it is.
+
+        Raises:
+            LongRMError: The evaluation cannot be finished; the message says which it was.
+        """
         model = self._trainee.model
         devices = [model.device] if model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), readable(model):
-            summary = self._evaluator(self._trainee, self._folder / EVALUATIONS / str(step))
+        try:
+            with torch.random.fork_rng(devices=devices), readable(model):
+                summary = self._evaluator(self._trainee, self._folder / EVALUATIONS / str(step))
+        except (LongRMError, MemoryError, RuntimeError) as error:
+            if not isinstance(error, LongRMError) and not is_out_of_memory(error):
+                raise
+            raise evaluation_failed(step, error) from None
         value = self._place.agree(self._figure(summary))
         record = EvaluationRecord(step, self._settings.metric, value)
         self.records.append(record)

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-import torch
-
-from longrm.errors import TrainingError
+from longrm.errors import LongRMError, TrainingError
 from longrm.runs.records import StepRecord
-from longrm.training.batches import Example, Step
+from longrm.training.batches import Example
 
 # Above this share of the loss of a model that knows nothing, nothing has been learned.
 _STALLED = 0.98
@@ -17,28 +15,34 @@ _NAMED = 3
 def diverged(what: str, step: int, value: float, examples: Sequence[Example]) -> TrainingError:
     """The error for a loss or gradient that is not finite; names the examples that it comes from."""
     return TrainingError(
-        f"the {what} of step {step} is {value}, from {_names(examples)}; try a lower optimizer.learning_rate, a longer "
+        f"the {what} of step {step} is {value}, from {named(examples)}; try a lower optimizer.learning_rate, a longer "
         "optimizer.warmup, or check the data for extreme rows"
     )
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or a CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate" in str(error)
-
-
-def out_of_memory(number: int, step: Step) -> TrainingError:
-    """The error for a step that did not fit; names its longest example, and what would make room."""
-    longest = max(
-        (one for micro in step.micro_batches for one in micro.examples), key=lambda example: example.size
-    )
+def out_of_memory(where: str, examples: Sequence[Example]) -> TrainingError:
+    """The error for work that did not fit; names its longest example, where there is one, and what would make room."""
+    longest = max(examples, key=lambda example: example.size, default=None)
+    told = ""
+    if longest is not None:
+        responses = len(longest.tokens.responses)
+        told = (
+            f", whose longest example is '{longest.id}' ({longest.size:,} tokens with {responses} responses)"
+        )
     return TrainingError(
-        f"memory ran out in step {number}, whose longest example is '{longest.id}' ({longest.size:,} tokens with "
-        f"{len(longest.tokens.responses)} responses); in this order: a smaller memory.tokens_per_forward, "
+        f"memory ran out {where}{told}; in this order: a smaller memory.tokens_per_forward, "
         'memory.checkpointing, memory.tiled_mlp, memory.offload, model.lora, model.precision = "bfloat16"; what '
         "each saves is told by longrm plan"
+    )
+
+
+def evaluation_failed(step: int, error: Exception) -> LongRMError:
+    """The error for an evaluation on the way that cannot be finished, which is none of the training itself."""
+    if isinstance(error, LongRMError):
+        return type(error)(f"the evaluation after step {step}: {error}")
+    return TrainingError(
+        f"memory ran out in the evaluation after step {step}; evaluation.settings.judge.max_length bounds what it "
+        "reads, and without [evaluation] the model can be evaluated by longrm evaluate"
     )
 
 
@@ -78,7 +82,8 @@ class StallWatch:
             )
 
 
-def _names(examples: Sequence[Example]) -> str:
+def named(examples: Sequence[Example]) -> str:
+    """The ids of the first examples, and how many more there are."""
     named = ", ".join(f"'{example.id}'" for example in examples[:_NAMED])
     more = len(examples) - _NAMED
     return f"{named} and {more} more" if more > 0 else named

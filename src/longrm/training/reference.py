@@ -1,5 +1,6 @@
 """What the model that training starts from thinks of the responses: the reference of DPO, computed once."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import Any
 
 import torch
 
-from longrm.errors import DataError
+from longrm.errors import DataError, TrainingError
 from longrm.modeling.encoding import plant, within_budget
+from longrm.modeling.memory import is_out_of_memory
 from longrm.modeling.shared_prefix import pack
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ReferenceRecord
 from longrm.training.batches import Example, MicroBatch
+from longrm.training.failures import named, out_of_memory
 from longrm.training.processes import ALONE, Processes
 from longrm.training.sft import response_logprobs
 
@@ -44,6 +47,7 @@ def reference_logprobs(
 
     Raises:
         DataError: Two examples have the same id.
+        TrainingError: Memory ran out, or what is computed is no number.
     """
     log = Log(folder / REFERENCE, ReferenceRecord)
     found = {record.id: record.logprobs for record in log}
@@ -72,5 +76,17 @@ def reference_logprobs(
 @torch.inference_mode()
 def _sums(model: Any, examples: Sequence[Example]) -> list[ReferenceRecord]:
     packed = pack(plant([example.tokens for example in examples]))
-    sums = iter([one.sum().item() for one in response_logprobs(model, MicroBatch(packed, examples, 1.0))])
-    return [ReferenceRecord(example.id, tuple(next(sums) for _ in example.ranks)) for example in examples]
+    try:
+        sums = [one.sum().item() for one in response_logprobs(model, MicroBatch(packed, examples, 1.0))]
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise out_of_memory("in the reference of DPO", examples) from None
+    wrong = next((value for value in sums if not math.isfinite(value)), None)
+    if wrong is not None:
+        raise TrainingError(
+            f"the model that training starts from gives a response the log-probability {wrong}, among "
+            f"{named(examples)}; check its weights, and the data for extreme rows"
+        )
+    own = iter(sums)
+    return [ReferenceRecord(example.id, tuple(next(own) for _ in example.ranks)) for example in examples]

@@ -14,6 +14,7 @@ from torch import Tensor
 from longrm.errors import RunError
 from longrm.modeling.folders import first_line
 from longrm.modeling.loading import LanguageModel, Scorer
+from longrm.modeling.memory import is_out_of_memory
 from longrm.modeling.processes import is_loss_of_a_process
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
@@ -29,7 +30,7 @@ from longrm.training.checkpoints import (
     write_weights,
 )
 from longrm.training.evaluations import Evaluations
-from longrm.training.failures import StallWatch, diverged, is_out_of_memory, out_of_memory
+from longrm.training.failures import StallWatch, diverged, out_of_memory
 from longrm.training.logs import LOGS, TrainingLogs
 from longrm.training.optimizers import NAMES
 from longrm.training.processes import Processes
@@ -93,9 +94,11 @@ def train(
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except (MemoryError, RuntimeError) as error:
-            if trainer.current is None or not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
-            raise out_of_memory(trainer.state.global_step + 1, trainer.current) from None
+            step = trainer.current
+            where = f"in step {trainer.state.global_step + 1}" if step else "before the first step"
+            raise out_of_memory(where, _examples(step) if step else []) from None
     trainee.model.eval()
 
 

@@ -1,0 +1,344 @@
+"""Models that compute what is no number, or run out of memory, over some of what they are asked: the rest goes on."""
+
+import json
+import math
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from longrm import reward_models
+from longrm.benchmarks import Benchmark
+from longrm.cli.evaluate import command as evaluate_command
+from longrm.cli.score import command
+from longrm.data import Row, write
+from longrm.errors import DataError, ModelError, RunError
+from longrm.evaluation.asking import Judging
+from longrm.evaluation.ray_engine import _Worker
+from longrm.evaluation.row_scores import batches
+from longrm.evaluation.run import Evaluation
+from longrm.evaluation.runner import evaluate
+from longrm.evaluation.scored_file import Scoring, score_file
+from longrm.modeling import loading
+from longrm.modeling.attention import forced_path
+from longrm.modeling.encoding import plant
+from longrm.modeling.loading import ModelShape, new_scorer
+from longrm.reward_models import Compress, Judge
+from longrm.reward_models import discriminative as scoring
+from longrm.reward_models.compress import CompressRewardModel
+from longrm.reward_models.discriminative import DiscriminativeRewardModel
+from longrm.runs.folder import RunFolder
+from longrm.runs.judgments import read_judgments
+from longrm.types import Outcome, Query, ask
+from longrm.worlds import Plan, generate, words
+
+SHAPE = ModelShape(hidden=32, init_std=0.3)
+OUT_OF_MEMORY = (
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    MemoryError(),
+)
+
+
+@pytest.fixture
+def scorer():
+    return new_scorer(SHAPE, words(), seed=0)
+
+
+@pytest.fixture
+def model(scorer):
+    return DiscriminativeRewardModel(scorer, "tiny", Judge(max_length=4000))
+
+
+def comparisons(n=12, length=64, responses=2):
+    """Neighbors that share a context, which are read as one tree."""
+    return list(generate(Plan("records", length, responses=responses, per_group=3), n, words()))
+
+
+def queries(rows):
+    return [ask(row, range(len(row.responses))) for row in rows]
+
+
+def poison(scorer, rows, at, response):
+    """Makes the numbers of one word none, and puts it into one response."""
+    word = next(
+        token
+        for token in range(scorer.tokenizer.vocab_size)
+        if scorer.tokenizer.decode([token]).isalpha()
+        and all(
+            scorer.tokenizer.decode([token]) not in json.dumps([row.prompt, row.responses]) for row in rows
+        )
+    )
+    text = scorer.tokenizer.decode([word])
+    with torch.no_grad():
+        scorer.model.get_input_embeddings().weight[word] = math.nan
+    row = rows[at]
+    answers = list(row.responses)
+    answers[response] = ({"role": "assistant", "content": f"It is {text} now."},)
+    return [*rows[:at], replace(row, responses=tuple(answers)), *rows[at + 1 :]]
+
+
+@pytest.mark.parametrize("response", [0, 1])
+def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, response):
+    rows = comparisons(responses=3)
+    plain = model.judge(queries(rows))
+    poisoned = poison(scorer, rows, 4, response)
+    asked = queries(poisoned)
+    with forced_path("joint"):
+        together = model._forward(plant([model._encode(query) for query in asked]))
+    assert sum(not math.isfinite(value) for value in together) > 1, (
+        "the control: a mask does not keep it away"
+    )
+    with forced_path("joint"):
+        trials = model.judge_in_all_orders(asked)
+    assert [trial.outcome for trial in trials].count(Outcome.UNPARSED) == 1
+    assert trials[4].outcome is Outcome.UNPARSED
+    assert trials[4].detail == f"the score of response {response + 1} of 3 is nan"
+    assert trials[4].scores == ()
+    for place, (trial, judgment) in enumerate(zip(trials, plain, strict=True)):
+        if place != 4:
+            assert trial.scores == pytest.approx(judgment.scores, abs=1e-5)
+    with pytest.raises(
+        DataError, match=rf"tiny gave no scores \(unparsed\): the score of response {response + 1} of 3"
+    ):
+        model.score(poisoned[4].prompt, poisoned[4].responses)
+
+
+def judged(rows, model, path, **judging):
+    with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
+        return evaluate(Benchmark("test", rows), model, folder, judging=Judging(resamples=100, **judging))
+
+
+def test_an_evaluation_counts_it_and_is_complete(scorer, model, tmp_path):
+    rows = poison(scorer, comparisons(), 4, 1)
+    summary = judged(rows, model, tmp_path / "run")
+    assert summary["complete"]
+    assert summary["counts"]["outcomes"] | {"answered": 11, "unparsed": 1} == summary["counts"]["outcomes"]
+    found = {record.id: record.detail for record in read_judgments(tmp_path / "run") if record.detail}
+    assert found == {rows[4].id: "the score of response 2 of 2 is nan"}
+    assert judged(rows, model, tmp_path / "run") == summary
+    accuracy = summary["accuracy"]
+    assert accuracy["answered"]["n"] == accuracy["strict"]["n"] - 1
+
+
+def test_the_command_says_why(scorer, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
+    rows = poison(scorer, comparisons(), 4, 1)
+    write(tmp_path / "data.jsonl", rows)
+    given = ["--model", "x", "--bench", f"file:{tmp_path / 'data.jsonl'}", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(evaluate_command, [*given, "--set", "judging.resamples=100"])
+    assert result.exit_code == 0, result.exception
+    assert "Outcomes: 11 answered, 1 unparsed" in result.stdout
+    reason = f"first: '{rows[4].id}': the score of response 2 of 2 is nan"
+    assert result.stderr.splitlines()[-1] == f"Without a verdict, unparsed, {reason}"
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """Has memory run out over more tokens at once than there is room for; with another error, something else."""
+    real = scoring.scores
+    read = []
+
+    def limit(room, error=OUT_OF_MEMORY[0]):
+        def scores(model, packed):
+            read.append(packed.layout.tokens)
+            if packed.layout.tokens > room:
+                raise error
+            return real(model, packed)
+
+        monkeypatch.setattr(scoring, "scores", scores)
+        return read
+
+    return limit
+
+
+def sizes(model, asked):
+    return [model._encode(query).size for query in asked]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["class", "CUDA", "CUBLAS", "CPU"])
+def test_a_batch_that_does_not_fit_is_read_one_by_one(model, limited, error):
+    asked = queries([*comparisons(6), *comparisons(1, length=300), *comparisons(2, length=120)])
+    plain = model.judge(asked)
+    every = sizes(model, asked)
+    assert sorted(every)[-2] < 300 < max(every)
+    read = limited(300, error)
+    found = model.judge(asked)
+    for judgment, truth, size in zip(found, plain, every, strict=True):
+        if size > 300:
+            assert judgment.outcome is Outcome.ERROR
+            assert judgment.detail.startswith(
+                f"the {size} tokens of the prompt and its 2 responses need more memory"
+            )
+            assert judgment.prompt_tokens == truth.prompt_tokens
+        else:
+            assert judgment.scores == pytest.approx(truth.scores, abs=1e-5)
+    assert [judgment.outcome for judgment in found].count(Outcome.ERROR) == 1
+    assert read[0] > 300, "the control: together they did not fit"
+    with pytest.raises(
+        DataError, match=r"gave no scores \(error\): the \d+ tokens .* need more memory than there is"
+    ):
+        model.score(asked[6].prompt, asked[6].responses)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), ValueError("out of memory")])
+def test_another_error_is_not_swallowed(model, limited, error):
+    limited(0, error)
+    with pytest.raises(type(error), match=str(error)):
+        model.judge(queries(comparisons(3)))
+
+
+def test_what_several_processes_compute_together_is_not_retried_by_one(scorer, model, limited):
+    """The others would wait for ever, in the middle of a layer, for one that begins anew."""
+    limited(0)
+    scorer.model.model.layers[0].mlp.up_proj.weight.ds_id = 0  # as ZeRO marks weights that it has cut
+    with pytest.raises(torch.OutOfMemoryError):
+        model.judge(queries(comparisons(3)))
+
+
+def test_an_evaluation_without_memory_goes_on_and_is_continued_with_more(
+    model, limited, monkeypatch, tmp_path
+):
+    rows = [*comparisons(6), *(replace(row, id=f"long {row.id}") for row in comparisons(2, length=300))]
+    clean = judged(rows, model, tmp_path / "clean")
+    with monkeypatch.context() as patched:
+        limited(300)
+        summary = judged(rows, model, tmp_path / "run")
+        assert summary["counts"]["outcomes"]["error"] == 2
+        assert not summary["complete"]
+        with pytest.raises(DataError, match="no comparison of 'test' could be judged; .* need more memory"):
+            judged(rows[6:], model, tmp_path / "none")
+        patched.undo()
+    monkeypatch.undo()
+    summary = judged(rows, model, tmp_path / "run")
+    assert summary["complete"]
+    assert summary["metrics"] == clean["metrics"]
+    pairs = zip(*(read_judgments(tmp_path / name) for name in ("run", "clean")), strict=True)
+    for found, truth in pairs:  # what was read one by one is rounded in another way
+        assert (found.id, found.outcome) == (truth.id, truth.outcome)
+        assert found.scores == pytest.approx(truth.scores, abs=1e-5)
+
+
+def test_compressed_contexts_fail_likewise(model, limited):
+    rows = comparisons(3, length=300)
+    small = CompressRewardModel(model, Compress(tokens=60, chunk=20))
+    limited(60)
+    (judgment, *_) = small.judge(queries(rows))
+    assert judgment.outcome is Outcome.ERROR
+    assert judgment.cut.policy == "compress"
+    limited(10_000)
+    assert {one.outcome for one in small.judge(queries(rows))} == {Outcome.ANSWERED}
+
+
+@pytest.fixture
+def scored(model, monkeypatch, tmp_path):
+    """Scores the rows of a file by the model at hand; returns the rows of what is written."""
+    monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
+
+    def score(rows, name):
+        write(tmp_path / "data.jsonl", rows)
+        out = tmp_path / name
+        result = CliRunner().invoke(
+            command, ["--model", "x", "--data", str(tmp_path / "data.jsonl"), "--out", str(out)]
+        )
+        return result, [json.loads(line) for line in out.read_text().splitlines()]
+
+    return score
+
+
+def test_a_file_is_scored_but_for_a_score_that_is_no_number(scorer, scored, tmp_path):
+    result, rows = scored(poison(scorer, comparisons(), 4, 1), "out.jsonl")
+    assert result.exit_code == 0
+    assert "11 answered, 1 unparsed" in result.output
+    assert "Without scores, unparsed, first: row 5: the score of response 2 of 2 is nan" in result.output
+    assert [row["scores_outcome"] for row in rows].count("answered") == 11
+    assert (rows[4]["scores"], rows[4]["scores_outcome"]) == (None, "unparsed")
+    assert not (tmp_path / "out.jsonl.partial").exists()
+
+
+def test_rows_that_memory_does_not_do_for_are_tried_again(scored, limited, monkeypatch, tmp_path):
+    rows = [*comparisons(18), *(replace(row, id=f"long {row.id}") for row in comparisons(1, length=300))]
+    real = scoring.scores
+    clean, truth = scored(rows, "clean.jsonl")
+    assert clean.exit_code == 0
+    limited(300)
+    result, found = scored(rows, "out.jsonl")
+    assert isinstance(result.exception, RunError)
+    assert str(result.exception) == "1 of 19 rows ended in errors; the same command tries them again"
+    assert (found[18]["scores"], found[18]["scores_outcome"]) == (None, "error")
+    for row, old in zip(
+        found[:18], truth[:18], strict=True
+    ):  # what was read one by one is rounded in another way
+        assert row["scores"] == pytest.approx(old["scores"], abs=1e-5)
+    monkeypatch.setattr(scoring, "scores", real)
+    result, again = scored(rows, "out.jsonl")
+    assert result.exit_code == 0
+    assert again[:18] == found[:18], "and no other is"
+    assert again[18] == truth[18]
+    assert not (tmp_path / "out.jsonl.partial").exists()
+
+
+def test_a_worker_of_ray_hands_on_what_failed_as_records(scorer, model, limited, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", SimpleNamespace(get=lambda value: value))
+    monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
+    rows = poison(scorer, [*comparisons(3), *comparisons(1, length=300)], 1, 0)
+    limited(300)
+    starts = SimpleNamespace(add=SimpleNamespace(remote=lambda first: 1))
+    block = {
+        "batch": [pickle.dumps(one) for one in batches([Row(n, "", {}, row) for n, row in enumerate(rows)])]
+    }
+    (packed,) = _Worker("x", Judge(), ".", starts)(block)["records"]
+    outcomes = [record.outcome for record in pickle.loads(packed)]
+    assert outcomes == [Outcome.ANSWERED, Outcome.UNPARSED, Outcome.ANSWERED, Outcome.ERROR]
+
+
+class Infinite(reward_models.RewardModel):
+    """A model of a user's own."""
+
+    name = "infinite"
+    sees_order = True
+
+    def judge(self, queries):
+        return [scoring.Judgment(Outcome.ANSWERED, scores=(0.0, math.inf)) for _ in queries]
+
+
+def test_a_model_of_ones_own_is_held_to_it_too(tmp_path):
+    summary = judged(comparisons(6), Infinite(), tmp_path / "run")
+    assert summary["counts"]["outcomes"]["unparsed"] == 6
+    with pytest.raises(DataError, match="the score of response 2 of 2 is inf"):
+        Infinite().score("x", ["a", "b"])
+    (trial,) = Infinite().judge_in_all_orders([Query("q", ({"role": "user", "content": "x"},), ((), ()))])
+    assert trial.outcome is Outcome.UNPARSED
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY)
+def test_a_model_that_does_not_fit_is_one_line(error):
+    def to(device):
+        raise error
+
+    with pytest.raises(ModelError, match="x: its weights do not fit into the memory of cuda"):
+        loading._placed(SimpleNamespace(to=to), "cuda", "x")
+
+
+def test_a_model_that_fails_to_move_for_another_reason_says_it():
+    def to(device):
+        raise RuntimeError("no kernel image is available")
+
+    with pytest.raises(RuntimeError, match="no kernel image"):
+        loading._placed(SimpleNamespace(to=to), "cuda", "x")
+
+
+def test_the_file_of_scores_is_continued_where_only_errors_are_left(model, limited, monkeypatch, tmp_path):
+    """By the function, as from Python: the outcome says what is left."""
+    monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
+    write(tmp_path / "data.jsonl", comparisons(3))
+    settings = Scoring(model="x", data=str(tmp_path / "data.jsonl"))
+    limited(0)
+    result = score_file(settings, tmp_path / "out.jsonl")
+    assert result.outcomes == {"error": 3}
+    limited(10_000)
+    assert score_file(settings, tmp_path / "out.jsonl").outcomes == {"answered": 3}

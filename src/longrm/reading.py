@@ -35,6 +35,7 @@ DEEPEST = 100
 """Levels of lists and objects within each other; no format that is read here has more than ten."""
 
 _MOST_DIGITS = 300
+_LONGEST_NAME = 600
 _FIELD = "field '"
 _SPACES = " \t\n\r"
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -60,6 +61,8 @@ def cut(text: str, most: int = 200) -> str:
 def shown(place: object) -> str:
     """A place as a message shows it: names of files need not be text, nor of one line."""
     text = str(place)
+    if len(text) > _LONGEST_NAME:
+        text = f"{text[: _LONGEST_NAME // 2]}...{text[-_LONGEST_NAME // 2 :]}"
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -110,12 +110,10 @@ def _deep(folder: Path, depth: int, field: str) -> list[str]:
 
 
 def _bomb(folder: Path) -> list[str]:
-    line = json.dumps({**seeds.TRL, "chosen": "@"}).split("@")
-    with gzip.open(folder / "bomb.jsonl.gz", "wb", compresslevel=1) as file:
-        file.write(line[0].encode())
-        for _ in range(400):
-            file.write(b"x" * (8 << 20))
-        file.write(line[1].encode())
+    """A row of three gigabytes: members of a gzip file, put one behind the other, are one text."""
+    start, end = json.dumps({**seeds.TRL, "chosen": "@"}).encode().split(b"@")
+    parts = [gzip.compress(part) for part in (start, b"x" * (64 << 20), end)]
+    (folder / "bomb.jsonl.gz").write_bytes(parts[0] + parts[1] * 50 + parts[2])
     return ["audit", str(folder / "bomb.jsonl.gz")]
 
 

@@ -37,7 +37,7 @@ _SHARED = ("longrm.cli.audit", "longrm.cli.evaluate", "longrm.cli.score", "longr
 _BLAMES_ROW = re.compile(r", (line|row) \d+")
 _WHOLE_ROW = re.compile(
     r"(line|row) \d+(, field '|: (not valid JSON|not UTF-8|not a JSON object|nested more|the key .* stands twice"
-    r"|holds half of a surrogate|longer than|the columns \())"
+    r"|holds half of a surrogate|longer than|the columns \(|a whole number of|holds more))"
 )
 
 

@@ -25,7 +25,7 @@ VALUES: tuple[Callable[[random.Random], Any], ...] = (
     lambda rng: [rng.choice([0, 1, -1, 0.5, True, "1", None]) for _ in range(rng.randrange(1, 5))],
     lambda rng: [{"role": rng.choice(["user", "assistant", "", None, 5, HALF]), "content": value(rng)}],
     lambda rng: [{"role": "user", "content": [rng.choice(PARTS)(rng) for _ in range(rng.randrange(1, 4))]}],
-    lambda rng: nested(rng.choice([5, 90, 99, 100, 101, 120, 500])),
+    lambda rng: nested(rng.choice([5, 90, 99, 100, 101, 120, 200])),
 )
 
 PARTS: tuple[Callable[[random.Random], Any], ...] = (

@@ -10,7 +10,7 @@ from longrm.data.fields import FieldError, Source, messages_of
 from longrm.data.files import raw_rows
 from longrm.data.places import place_of
 from longrm.errors import DataError
-from longrm.reading import located
+from longrm.reading import located, short
 from longrm.types import Comparison, Response
 
 
@@ -39,6 +39,7 @@ def read_rows(
     Raises:
         DataError: A row cannot be read; the message names file, row and field.
     """
+    seen: dict[str, str] = {}
     for raw in raw_rows(files):
         try:
             if raw.value is None:
@@ -48,6 +49,10 @@ def read_rows(
                 place_of(comparison.metadata)
             except FieldError as fault:
                 raise _RowError(located(raw.place, fault)) from fault
+            if comparison.id in seen:
+                twice = f"{short(comparison.id)} is also at {seen[comparison.id]}; make ids unique"
+                raise _RowError(located(raw.place, FieldError("id", twice)))
+            seen[comparison.id] = raw.place
         except _RowError as error:
             if on_bad_row == "stop":
                 raise

@@ -203,7 +203,7 @@ def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
             raw.fault or f"the columns ({cut(columns)}) are of no known format; known: {describe_formats()}"
         )
         if raw.value is not None and {"prompt", "completion"} <= raw.value.keys():
-            reason = "a demonstration to imitate, which longrm train sft reads; comparisons are needed here"
+            reason = f"the columns ({cut(columns)}) are of a demonstration to imitate, which longrm train sft reads"
         problem = located(raw.place, reason)
         if on_bad_row == "stop":
             break

@@ -134,7 +134,7 @@ def _judge_share(
     ):
         for piece, batch in enumerate(_batches(bench.comparisons)):
             golds = [_gold(comparison) for comparison in batch]
-            _check(batch, golds, ranks, known)
+            _check(bench.name, batch, golds, ranks, known)
             samples = [comparison for comparison in batch if sampler.takes(comparison)]
             pending = {comparison.id for comparison in batch} - answered
             mine = place.takes(piece)
@@ -170,6 +170,7 @@ def _gold(comparison: Comparison) -> GoldRecord:
 
 
 def _check(
+    bench: str,
     batch: list[Comparison],
     golds: list[GoldRecord],
     ranks: dict[str, tuple[int, ...] | None],
@@ -178,18 +179,18 @@ def _check(
     """Refuses what cannot be judged, or was judged as something else, and collects the gold ranks by id."""
     for comparison, gold in zip(batch, golds, strict=True):
         if comparison.id in ranks:
-            raise DataError(f"two comparisons have the id '{comparison.id}'; ids must be unique")
+            raise DataError(f"{bench}: two comparisons have the id '{comparison.id}'; ids must be unique")
         place_in(comparison)
         ranks[comparison.id] = comparison.ranks
         held = known.get(comparison.id, gold)
         if held != gold:
             changed = "text" if held.digest != gold.digest else "gold order"
             raise DataError(
-                f"the {changed} of '{comparison.id}' has changed since it was judged; take another --out"
+                f"{bench}: the {changed} of '{comparison.id}' has changed since it was judged; take another --out"
             )
         if comparison.role == "judgment":
             raise DataError(
-                f"the responses of '{comparison.id}' are judgments, which train a generative reward model; "
+                f"{bench}: the responses of '{comparison.id}' are judgments, which train a generative reward model; "
                 "they are no evaluation data"
             )
 

@@ -1,6 +1,7 @@
 """Scores for the rows of a file: the same rows come out, each with its scores."""
 
 import logging
+import os
 import shutil
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -109,7 +110,7 @@ def score_file(
     """
     place = place or Processes()
     _check_who(settings, place)
-    if out.resolve() == Path(settings.data).resolve():
+    if os.path.realpath(out) == os.path.realpath(settings.data):
         raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
     check_writable(out)
     reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)

@@ -1,5 +1,6 @@
 """Judgments that were made earlier, and are only read again: `--recorded PATH`."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ class RecordedRewardModel(RewardModel):
         columns = first.checked().keys() if first else set()
         for recognized, read in _READERS:
             if recognized <= columns:
-                return cls(f"recorded:{path.resolve().name}", *read(files))
+                return cls(f"recorded:{Path(os.path.realpath(path)).name}", *read(files))
         raise DataError(
             f"{shown(files[0])}: no record of judgments; known are a run folder of longrm, JudgeBench's files with "
             "'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"

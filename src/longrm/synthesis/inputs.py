@@ -1,6 +1,7 @@
 """What every kind of synthesis begins with: documents, and answers to their questions that are to be judged."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -81,7 +82,7 @@ class Documents(Config):
         with reading(place, ConfigError):
             files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
         return {
-            "name": self.name or place.resolve().name,
+            "name": self.name or Path(os.path.realpath(place)).name,
             "license": self.license,
             "path": self.path,
             "sha256": digest_of(files),

@@ -8,6 +8,7 @@ from typing import Any
 
 from longrm.benchmarks.lengths import measure_with
 from longrm.errors import DataError, RunError
+from longrm.reading import located
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, write_json
 from longrm.runs.progress import Progress, silent
 from longrm.synthesis.build import LEVAL_TASKS, Benchmark, Counts, Place, choose, write
@@ -102,7 +103,7 @@ def _chosen_by(
         )
         spending = spent()
     if not chosen:
-        raise DataError(f"no comparison could be built ({_why(counts)})")
+        raise DataError(located(recipe.documents.path, f"no comparison could be built ({_why(counts)})"))
     return chosen, counts, checked_by, spending
 
 

@@ -2,18 +2,24 @@
 
 import dataclasses
 import json
+import logging
 import sqlite3
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from longrm.clients.completions import Completion
+from pydantic import TypeAdapter, ValidationError
+
+from longrm.clients.completions import Completion, credible
 from longrm.errors import RunError
-from longrm.types import Outcome
 
+_logger = logging.getLogger(__name__)
 _PATIENCE = 60.0  # seconds to wait while another process writes
 _PAUSE = 0.05  # seconds between two tries
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_KEPT = TypeAdapter(Completion)
+_COLUMNS = "SELECT columns.name FROM sqlite_master LEFT JOIN pragma_table_info('completions') AS columns"
 _SETUP = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
@@ -31,13 +37,19 @@ class Cache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._database: sqlite3.Connection | None = None
+        self._unread = 0
 
     def __enter__(self) -> Self:
+        self._unread = 0
         try:
+            self.path = self.path.expanduser()
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and not self.path.is_file():
+                raise OSError("it is no file")
             self._database = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)
+            self._database.text_factory = bytes  # what is damaged may be no text
             self._set_up(self._database)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, ValueError, RuntimeError, sqlite3.Error) as error:
             self._close()
             raise self._unusable(error) from None
         return self
@@ -46,18 +58,30 @@ class Cache:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
+        if self._unread:
+            _logger.warning(
+                "%s: answers that could not be read, and were asked for again: %d", self.path, self._unread
+            )
 
     def get(self, key: str) -> Completion | None:
-        """The completion kept under a key, if there is one.
+        """The completion kept under a key, if there is one; what is none is counted, and makes room for another.
 
         Raises:
             RunError: The file cannot be read.
         """
-        rows = self._run("SELECT completion FROM completions WHERE key = ?", key)
-        if not rows:
-            return None
-        fields = json.loads(rows[0][0])
-        return Completion(**fields | {"outcome": Outcome(fields["outcome"])})
+        for (text,) in self._run("SELECT completion FROM completions WHERE key = ?", key):
+            try:
+                kept = _KEPT.validate_json(text, strict=True)
+            except (ValidationError, TypeError):
+                self._unread += 1
+                self._run("DELETE FROM completions WHERE key = ? AND CAST(completion AS BLOB) = ?", key, text)
+                continue
+            return dataclasses.replace(
+                kept,
+                prompt_tokens=credible(kept.prompt_tokens),
+                completion_tokens=credible(kept.completion_tokens),
+            )
+        return None
 
     def put(self, key: str, completion: Completion) -> None:
         """Keeps a completion; of two under one key the first stays.
@@ -73,6 +97,9 @@ class Cache:
         until = time.monotonic() + _PATIENCE
         while True:
             try:
+                columns = {name for (name,) in database.execute(_COLUMNS)}
+                if columns and not columns >= {b"key", b"completion"}:
+                    raise ValueError("it is a database of something else")
                 for statement in _SETUP:
                     database.execute(statement)
                 return
@@ -81,7 +108,7 @@ class Cache:
                     raise
             time.sleep(_PAUSE)
 
-    def _run(self, statement: str, *values: str) -> list[tuple[str, ...]]:
+    def _run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         assert self._database is not None, "open the cache before use"
         try:
             return self._database.execute(statement, values).fetchall()
@@ -94,6 +121,10 @@ class Cache:
             self._database = None
 
     def _unusable(self, error: Exception) -> RunError:
-        return RunError(
-            f"cannot use {self.path} as a cache of answers: {error}; move it away or name another"
+        full = isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _FULL
+        advice = (
+            "make room and run the same command again"
+            if full
+            else "move it away or name another (remote.cache)"
         )
+        return RunError(f"cannot use {self.path} as a cache of answers: {error}; {advice}")

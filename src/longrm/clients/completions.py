@@ -34,6 +34,16 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
+_MOST_TOKENS = 10**9  # of one prompt or one answer; no model reads or writes as many
+
+
+def credible(tokens: object) -> int | None:
+    """A count of tokens as somebody else gives it; None where it is none, or cannot be one."""
+    if not isinstance(tokens, int) or isinstance(tokens, bool):
+        return None
+    return tokens if 0 <= tokens <= _MOST_TOKENS else None
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What became of a request.
@@ -45,7 +55,7 @@ class Completion:
             prompt opens a thought, this begins with the tag that does.
         thinking: What the server handed over as thinking.
         detail: Why the outcome is not `ANSWERED`, in one line.
-        prompt_tokens: As the model counts them; None where nobody said.
+        prompt_tokens: As the model counts them; None where nobody said, or said what cannot be.
         completion_tokens: Likewise.
     """
 

@@ -128,6 +128,9 @@ def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) ->
         return f"unknown key '{key}'{where}; {hint}{more}"
     if first["type"] == "missing":
         return f"the setting '{key}' is required{where}{more}"
+    raised = first.get("ctx", {}).get("error")
+    if isinstance(raised, ConfigError):  # tells the value itself, unless the value is not to be told
+        return f"wrong value for '{key}'{where}: {raised}{more}"
     message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not key:
         return f"{message}{where}{more}"

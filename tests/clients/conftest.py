@@ -32,6 +32,7 @@ class Seen:
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    peer: Any = None
 
     @property
     def text(self) -> str:
@@ -79,7 +80,7 @@ def server() -> Iterator[Server]:
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            seen = Seen(self.path, dict(self.headers), body)
+            seen = Seen(self.path, dict(self.headers), body, self.client_address)
             with state.lock:
                 state.seen.append(seen)
                 number = len(state.seen)
@@ -101,6 +102,7 @@ def server() -> Iterator[Server]:
 
     class Quiet(ThreadingHTTPServer):
         daemon_threads = True
+        request_queue_size = 128
 
         def handle_error(self, *_):  # clients that left
             pass

@@ -206,7 +206,7 @@ def test_counts_that_cannot_be_are_not_believed_in_a_row_either(file):
         assert cache.get("key") == Completion(Outcome.ANSWERED, "t")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(), st.binary(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)))
 def test_whatever_a_row_holds_it_is_a_completion_or_none(file, value):
     with Cache(file) as cache:

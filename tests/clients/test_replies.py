@@ -1,15 +1,20 @@
 import json
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from longrm.clients.masking import telling
 from longrm.clients.replies import explanation, read_completion, read_rejection, wait_asked_for
 from longrm.types import Outcome
 
 from .conftest import said
 
+tell = telling("")
+
 
 def completion(*args, **message):
-    return read_completion(json.dumps(said(*args, **message).body).encode())
+    return read_completion(json.dumps(said(*args, **message).body).encode(), tell)
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
@@ -45,10 +50,18 @@ def test_half_a_surrogate_pair_becomes_storable():
     assert completion("a \ud83d b", reasoning="\ude00").text.encode() == b"a ? b"
 
 
-@pytest.mark.parametrize("usage", [None, [], {}, {"prompt_tokens": "many"}])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        [],
+        {},
+        *({"prompt_tokens": count} for count in ("many", -1, True, 1.5, 1e400, 10**9 + 1, 10**4000)),
+    ],
+)
 def test_usage_may_be_anything(usage):
     body = said("text").body | {"usage": usage}
-    answer = read_completion(json.dumps(body).encode())
+    answer = read_completion(json.dumps(body).encode(), tell)
     assert (answer.text, answer.prompt_tokens, answer.completion_tokens) == ("text", None, None)
 
 
@@ -62,13 +75,22 @@ def test_usage_may_be_anything(usage):
         b'{"choices": [{}]}',
         b'{"choices": [{"message": null}]}',
         b'{"choices": ["text"]}',
+        b'{"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}',
+        b'{"choices": [{"message": {"content": true}, "finish_reason": "stop"}]}',
+        b'{"choices": [{"message": {"content": ["text"]}, "finish_reason": "stop"}]}',
+        b'{"choices": [{"message": {"content": [{"text": ["a"]}]}, "finish_reason": "stop"}]}',
+        b'{"choices": [{"message": {"content": null}}]}',
+        b'{"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}',
+        b'{"choices": [{"message": {"content": "a", "content": "b"}}]}',
+        b'{"choices": [], "": 1, "": 2, "choices": [{"message": {"content": "a"}}]}',
+        b"[" * 200_000,
         b'{"choices": [{"message": {"content": "half"}, "finish_reason": "error"}]}',
         b'{"choices": [{"message": {"content": "half"}, "finish_reason": "abort"}]}',
     ],
 )
 def test_a_body_without_a_message_is_said_to_be_one(body):
     with pytest.raises(ValueError, match=r"^the server('s answer| broke)"):
-        read_completion(body)
+        read_completion(body, tell)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +106,15 @@ def test_a_body_without_a_message_is_said_to_be_one(body):
 )
 def test_what_is_too_long_is_known_from_how_servers_say_it(message):
     body = json.dumps({"error": {"message": message}}).encode()
-    assert read_rejection(400, body).outcome is Outcome.TOO_LONG
+    assert read_rejection(400, body, tell).outcome is Outcome.TOO_LONG
 
 
 def test_a_code_tells_too():
     body = {"error": {"message": "no", "code": "context_length_exceeded"}}
-    assert read_rejection(400, json.dumps(body).encode()).outcome is Outcome.TOO_LONG
-    assert read_rejection(413, b"").outcome is Outcome.TOO_LONG
+    assert read_rejection(400, json.dumps(body).encode(), tell).outcome is Outcome.TOO_LONG
+    assert read_rejection(413, b"", tell).outcome is Outcome.TOO_LONG
     body = {"error": {"message": "The response was filtered", "code": "content_filter"}}
-    assert read_rejection(400, json.dumps(body).encode()).outcome is Outcome.REFUSED
+    assert read_rejection(400, json.dumps(body).encode(), tell).outcome is Outcome.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -104,7 +126,7 @@ def test_a_code_tells_too():
     ],
 )
 def test_other_rejections_are_errors(message):
-    rejected = read_rejection(400, json.dumps({"error": {"message": message}}).encode())
+    rejected = read_rejection(400, json.dumps({"error": {"message": message}}).encode(), tell)
     assert rejected.outcome is Outcome.ERROR
     assert message in rejected.detail
 
@@ -122,7 +144,40 @@ def test_other_rejections_are_errors(message):
     ],
 )
 def test_explanations_are_one_line(body, said):
-    assert explanation(body) == said
+    assert tell(explanation(body)) == said
+
+
+@pytest.mark.parametrize("shape", ['{"error": {"message": %s}}', '{"detail": %s}', '{"error": %s}', "%s"])
+def test_no_depth_of_an_explanation_is_too_deep(shape):
+    """What can just be parsed may be too deep to be written out."""
+    for depth in range(800, 1010, 2):
+        body = (shape % ("[" * depth + "]" * depth)).encode()
+        assert tell(explanation(body)).isprintable()
+        assert read_rejection(400, body, tell).outcome is Outcome.ERROR
+        with pytest.raises(ValueError, match="the server's answer"):
+            read_completion(body, tell)
+
+
+def test_one_name_with_one_value_twice_is_no_contradiction():
+    body = b'{"choices": [{"message": {"content": "a", "content": "a"}, "finish_reason": "stop"}]}'
+    assert read_completion(body, tell).text == "a"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(), st.emails(), st.datetimes().map(lambda date: date.strftime("%a, %d %b %Y %H:%M:%S %z"))
+    )
+)
+@example("9" * 400)
+@example("Fri, 31 Dec 9999 23:59:59 -2359")
+@example("Mon, 01 Jan 0001 00:00:00 +2359")
+@example("Mon, 01 Jan 99999 00:00:00")
+@example("٣")
+@example("1e9")
+@example("0\x1f")
+def test_whatever_stands_in_retry_after_is_a_wait(header):
+    assert wait_asked_for(header, 1e9) >= 0.0
 
 
 def test_waits():

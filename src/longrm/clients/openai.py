@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -16,14 +15,15 @@ import httpx
 from anyio.from_thread import start_blocking_portal
 
 from longrm.clients import replies, schemas
+from longrm.clients.addresses import endpoint
 from longrm.clients.cache import Cache
 from longrm.clients.completions import Completion, Request, Writer
 from longrm.clients.settings import Remote
-from longrm.errors import ConfigError, ModelError, RunError
+from longrm.clients.transport import Endpoint, PassingError, Reply
+from longrm.errors import ModelError, RunError
 from longrm.types import Message, Outcome
 
 _logger = logging.getLogger(__name__)
-_CONNECT_TIMEOUT = 20.0  # seconds
 _TELL_EVERY = 10.0  # seconds
 _LONGEST_BACKOFF = 60.0  # seconds
 
@@ -77,12 +77,11 @@ class OpenAIClient(Writer):
         self.requests = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        self._url = endpoint(url)
+        self._endpoint = Endpoint(url, settings)
         self._model = model
         self._settings = settings
-        self._key = _read_key(settings.api_key_env)
         self._count, self._paid = count, paid
-        self._cached_as = endpoint(cached_as) if cached_as else self._url
+        self._cached_as = endpoint(cached_as) if cached_as else self._endpoint.url
         self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._reached = False
         self._told = -_TELL_EVERY
@@ -111,9 +110,9 @@ class OpenAIClient(Writer):
         pending = iter(enumerate(requests))
         workers = min(self._settings.concurrency, len(requests))
         path = self._settings.cache
-        with Cache(Path(path).expanduser()) if path else nullcontext() as cache:
+        with Cache(Path(path)) if path else nullcontext() as cache:
             try:
-                async with self._http() as http, asyncio.TaskGroup() as group:
+                async with self._endpoint.open() as http, asyncio.TaskGroup() as group:
                     for _ in range(workers):
                         group.create_task(self._work(http, cache, pending, done))
             except ExceptionGroup as failures:
@@ -121,15 +120,6 @@ class OpenAIClient(Writer):
         if len(done) < len(requests):
             raise self._budget_error()
         return [done[index] for index in range(len(requests))]
-
-    def _http(self) -> httpx.AsyncClient:
-        seconds = self._settings.timeout
-        return httpx.AsyncClient(
-            headers={"Content-Type": "application/json"}
-            | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-            timeout=httpx.Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT)),
-            limits=httpx.Limits(max_keepalive_connections=self._settings.concurrency),
-        )
 
     async def _work(
         self,
@@ -175,80 +165,73 @@ class OpenAIClient(Writer):
 
     async def _ask(self, http: httpx.AsyncClient, body: bytes) -> Completion | None:
         """Sends a request until it is answered or given up; None where the budget does not allow it."""
-        fault = _PassingError("")
+        fault = PassingError("")
         for attempt in range(1 + self._settings.retries):
             if attempt:
                 self._tell(fault)
-                backoff = min(_LONGEST_BACKOFF, 2.0 ** (attempt - 1)) * (0.5 + self._jitter() / 2)
+                backoff = min(_LONGEST_BACKOFF, 2.0 ** min(attempt - 1, 10)) * (0.5 + self._jitter() / 2)
                 await self._sleep(max(backoff, fault.wait))
             if self._is_spent():
                 return None
             self.requests += 1
             try:
                 return await self._send(http, body)
-            except _PassingError as latest:
+            except PassingError as latest:
                 fault = latest
             if fault.wait > self._settings.timeout:
                 return Completion(Outcome.ERROR, detail=f"{fault} (and asks to wait {fault.wait:.0f} s)")
         if fault.lost:
             raise RunError(
-                f"{self._url} is gone: {fault}; start the server and run the same command again to go on"
+                f"{self._endpoint.url} is gone: {fault}; start the server and run the same command again to go on"
             )
         return Completion(Outcome.ERROR, detail=str(fault))
 
-    def _tell(self, fault: "_PassingError") -> None:
+    def _tell(self, fault: PassingError) -> None:
         """Says that something is sent again, at most every ten seconds: else a failing server looks like a slow one."""
         now = time.monotonic()
         if now - self._told >= _TELL_EVERY:
             self._told = now
-            _logger.info("%s: %s; sending it again", self._url, fault)
+            _logger.info("%s: %s; sending it again", self._endpoint.url, fault)
 
     async def _send(self, http: httpx.AsyncClient, body: bytes) -> Completion:
         """Sends a request once.
 
         Raises:
-            _PassingError: Sending it again may help.
+            PassingError: Sending it again may help.
             ModelError: Nothing that is sent there can be answered.
         """
         try:
-            reply = await http.post(self._url, content=body)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            reason = str(error) or "no connection in time"
-            if not self._reached:
-                raise ModelError(f"cannot reach {self._url}: {reason}; is the server running?") from None
-            raise _PassingError(reason, lost=True) from None
-        except httpx.TimeoutException:
-            raise _PassingError(f"no answer within {self._settings.timeout:g} seconds") from None
-        except httpx.RequestError as error:
-            raise _PassingError(f"the connection broke: {error or type(error).__name__}") from None
+            reply = await self._endpoint.post(http, body)
+        except PassingError as fault:
+            if fault.lost and not self._reached:
+                raise ModelError(
+                    f"cannot reach {self._endpoint.url}: {fault}; is the server running?"
+                ) from None
+            raise
         self._reached = True
         return self._read(reply)
 
-    def _read(self, reply: httpx.Response) -> Completion:
-        status, body = reply.status_code, self._without_key(reply.content)
+    def _read(self, reply: Reply) -> Completion:
+        status, tell = reply.status, self._endpoint.tell
         if status == 200:
             try:
-                return replies.read_completion(body)
+                return replies.read_completion(reply.body, tell)
             except ValueError as error:
-                raise _PassingError(str(error)) from None
+                raise PassingError(str(error)) from None
         if status in replies.OF_THE_REQUEST:
-            return replies.read_rejection(status, body)
-        said = replies.explanation(body)
+            return replies.read_rejection(status, reply.body, tell)
+        said = replies.explanation(reply.body)
         lasting = "insufficient_quota" in said  # a 429 that no waiting mends
         if (status in replies.PASSING or status >= 500) and not lasting:
-            wait = replies.wait_asked_for(reply.headers.get("Retry-After"), self._clock())
-            raise _PassingError(f"the server answered {status}: {said}", wait=wait)
+            wait = replies.wait_asked_for(reply.retry_after, self._clock())
+            raise PassingError(f"the server answered {status}: {tell(said)}", wait=wait)
         advice = {
             401: f"set {self._settings.api_key_env} to a key that the server knows",
             403: f"set {self._settings.api_key_env} to a key that may use it",
             402: "see to the account",
             429: "see to the account",
         }.get(status, f"check the URL (it often ends in /v1) and the model's name '{self._model}'")
-        raise ModelError(f"{self._url} answered {status}: {said}; {advice}")
-
-    def _without_key(self, body: bytes) -> bytes:
-        """Servers may repeat the key in what they say; nothing of it may come near a log."""
-        return body.replace(self._key.encode(), b"***") if self._key else body
+        raise ModelError(f"{self._endpoint.url} answered {status}: {tell(said)}; {advice}")
 
     def _is_spent(self) -> bool:
         requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
@@ -265,7 +248,7 @@ class OpenAIClient(Writer):
             self._paid(completion)
         if self._settings.max_total_tokens is not None and written and None in counts:
             raise RunError(
-                f"{self._url} does not say how many tokens it used, so max_total_tokens cannot be kept; "
+                f"{self._endpoint.url} does not say how many tokens it used, so max_total_tokens cannot be kept; "
                 "set max_requests instead"
             )
 
@@ -276,56 +259,3 @@ class OpenAIClient(Writer):
             f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; "
             f"run the same command again to go on with a new one ({again})"
         )
-
-
-class _PassingError(Exception):
-    """Why a request may be sent again.
-
-    Attributes:
-        wait: Seconds that the server asks to wait.
-        lost: Whether there was no connection at all.
-    """
-
-    def __init__(self, reason: str, *, wait: float = 0.0, lost: bool = False) -> None:
-        super().__init__(reason)
-        self.wait = wait
-        self.lost = lost
-
-
-def split_address(address: str) -> tuple[str, str]:
-    """Splits `URL#NAME` into the server's URL and the model's name.
-
-    Raises:
-        ConfigError: One of them is missing.
-    """
-    url, _, name = address.partition("#")
-    if not url or not name:
-        raise ConfigError(f"'{address}' is not URL#NAME, such as http://127.0.0.1:8000/v1#NAME")
-    return url, name
-
-
-def endpoint(url: str) -> str:
-    """Where requests go: `/chat/completions` below the URL's path, which is `/v1` where the URL has none.
-
-    Raises:
-        ConfigError: It is not the URL of a server.
-    """
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        parsed = httpx.URL()
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"'{url}' is not the URL of a server, such as http://127.0.0.1:8000/v1")
-    if parsed.userinfo:
-        raise ConfigError(
-            "the URL holds a password, which would be logged; put the key into the environment instead"
-        )
-    path = parsed.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
-    return str(parsed.copy_with(path=f"{path}/chat/completions"))
-
-
-def _read_key(variable: str) -> str:
-    key = os.environ.get(variable, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"the key in {variable} has characters that cannot be sent; set it again")
-    return key

@@ -4,10 +4,10 @@ import datetime
 import email.utils
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from longrm.clients.completions import Completion
+from longrm.clients.completions import Completion, credible
 from longrm.types import Outcome, message_text
 
 PASSING = frozenset([408, 409, 429])
@@ -22,73 +22,88 @@ _TOO_LONG = re.compile(
     r"|must have less than|input token count",
     re.IGNORECASE,
 )
-_LONGEST_DETAIL = 300
+_HEAD = 300  # characters in which a server says what is wrong; after them it may repeat the prompt
+
+Tell = Callable[[str], str]
+"""Makes a server's words fit to be told: see `masking.telling`. What decides an outcome is read before that."""
 
 
-def read_completion(body: bytes) -> Completion:
-    """The completion in the body of a reply with status 200.
+def read_completion(body: bytes, tell: Tell) -> Completion:
+    """The completion in the body of a reply with status 200; its text is what the server sent.
 
     Raises:
         ValueError: The body holds none; the message says why in one line.
     """
-    reply = _object(body)
-    if reply is None:
-        raise ValueError(f"the server's answer is not a JSON object: {_one_line(_decoded(body))}")
     try:
-        choice = reply["choices"][0]
-        message = choice["message"]
-        text, refusal = _storable(message_text(message)), message.get("refusal")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        raise ValueError(f"the server's answer holds no message: {explanation(body)}") from None
-    reason = choice.get("finish_reason")
+        reply = _parsed(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the server's answer is not JSON: {tell(f'{error}: {_decoded(body)}')}") from None
+    choices = reply.get("choices") if isinstance(reply, Mapping) else None
+    choices = choices if isinstance(choices, list) else []
+    if len(choices) > 1:
+        raise ValueError(f"the server's answer holds {len(choices)} choices, and one was asked for")
+    try:
+        (choice,) = choices
+        message, reason = choice["message"], choice.get("finish_reason")
+        text, refusal = _text(message, reason), message.get("refusal")
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise ValueError(f"the server's answer holds no message: {tell(explanation(body))}") from None
     if reason in ("error", "abort"):
         raise ValueError(f"the server broke the answer off ({reason})")
     usage = reply.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     outcome, detail = Outcome.ANSWERED, ""
     if isinstance(refusal, str) and refusal:
-        outcome, detail = Outcome.REFUSED, f"the model refused: {_one_line(refusal)}"
+        outcome, detail = Outcome.REFUSED, f"the model refused: {tell(refusal)}"
     elif reason == "content_filter":
         outcome, detail = Outcome.REFUSED, "the server's content filter stopped the answer"
     elif reason == "length":
         outcome, detail = Outcome.TRUNCATED, "the answer reached max_tokens before it ended"
     return Completion(
         outcome,
-        text,
+        _storable(text),
         _storable(_thinking(message)),
         detail,
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
+        credible(usage.get("prompt_tokens")),
+        credible(usage.get("completion_tokens")),
     )
 
 
-def read_rejection(status: int, body: bytes) -> Completion:
+def read_rejection(status: int, body: bytes, tell: Tell) -> Completion:
     """What became of a request that the server rejected with a status of `OF_THE_REQUEST`."""
     said = explanation(body)
-    if status == 413 or _TOO_LONG.search(said):
-        return Completion(Outcome.TOO_LONG, detail=said or "the server says that the request is too large")
+    if status == 413 or _TOO_LONG.search(" ".join(said.split())[:_HEAD]):
+        return Completion(
+            Outcome.TOO_LONG, detail=tell(said) or "the server says that the request is too large"
+        )
     if "content_filter" in said or "content management policy" in said:
-        return Completion(Outcome.REFUSED, detail=said)
-    return Completion(Outcome.ERROR, detail=f"the server answered {status}: {said}")
+        return Completion(Outcome.REFUSED, detail=tell(said))
+    return Completion(Outcome.ERROR, detail=f"the server answered {status}: {tell(said)}")
 
 
 def explanation(body: bytes) -> str:
-    """What a server says about a failure, in one line; with its code, where it gives one."""
-    reply = _object(body) or {}
-    error = reply.get("error", reply)
-    if isinstance(error, Mapping):
-        said = error.get("message") or error.get("detail") or _decoded(body)
-        code = error.get("code")
-        return _one_line(f"{said} ({code})" if isinstance(code, str) else str(said))
-    return _one_line(str(error))
+    """What a server says about a failure, whole and as it stands; with its code, where it gives one."""
+    try:
+        reply = _parsed(body)
+    except (ValueError, RecursionError):
+        return _decoded(body)
+    error = reply.get("error", reply) if isinstance(reply, Mapping) else reply
+    if isinstance(error, str):
+        return error
+    if not isinstance(error, Mapping):
+        return _decoded(body)
+    said = next((error[name] for name in ("message", "detail") if error.get(name)), None)
+    said = said if isinstance(said, str) else _decoded(body)
+    code = error.get("code")
+    return f"{said} ({code})" if isinstance(code, str) else said
 
 
 def wait_asked_for(header: str | None, now: float) -> float:
     """Seconds that a `Retry-After` header asks for: a number or a date; 0 where it says neither."""
     if header is None:
         return 0.0
-    if re.fullmatch(r"\s*\d+(\.\d+)?\s*", header):
-        return float(header)
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", header.strip()):
+        return float(header.strip())
     try:
         date = email.utils.parsedate_to_datetime(header)
     except ValueError:
@@ -101,16 +116,31 @@ def _thinking(message: Mapping[str, Any]) -> str:
     return next((text for text in found if isinstance(text, str)), "")
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+def _text(message: Mapping[str, Any], reason: Any) -> str:
+    """What a message says.
+
+    Raises:
+        ValueError: It says nothing, nor does the server say how it ended; or it holds what is no text.
+    """
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    whole = isinstance(content, str | list) or (content is None and isinstance(reason, str))
+    if not whole or not all(isinstance(part.get("text"), str | None) for part in parts):
+        raise ValueError
+    return message_text(message)
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+def _parsed(body: bytes) -> Any:
+    return json.loads(body, object_pairs_hook=_told_once)
+
+
+def _told_once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, unless it says two things under one name: nobody knows which of them is meant."""
+    held = dict(fields)
+    for name, value in fields if len(held) < len(fields) else ():
+        if held[name] != value:
+            raise ValueError(f"it says two things under '{name}'")
+    return held
 
 
 def _decoded(body: bytes) -> str:
@@ -120,8 +150,3 @@ def _decoded(body: bytes) -> str:
 def _storable(text: str) -> str:
     """JSON may hold halves of surrogate pairs, which no file can."""
     return text.encode(errors="replace").decode()
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(_storable(text).split())
-    return line if len(line) <= _LONGEST_DETAIL else line[:_LONGEST_DETAIL] + " ..."

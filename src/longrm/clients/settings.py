@@ -1,14 +1,34 @@
 """How a model behind HTTP is asked."""
 
-from typing import Any, Literal, Self
+import json
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from longrm.config import Config
+from longrm.errors import ConfigError
 
 _OWN_FIELDS = frozenset(
     ["model", "messages", "max_tokens", "max_completion_tokens", "temperature", "seed", "stream", "n"]
 )
+
+
+def _check_variable(name: str) -> str:
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", name):
+        raise ConfigError(
+            "api_key_env is the name of an environment variable, such as OPENAI_API_KEY, not the key"
+        )
+    return name
+
+
+def _check_sendable(extra: dict[str, Any]) -> dict[str, Any]:
+    for name, value in extra.items():
+        try:
+            json.dumps({name: value}, allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ConfigError(f"'{name}' cannot be sent as JSON ({error})") from None
+    return extra
 
 
 class Remote(Config):
@@ -16,10 +36,14 @@ class Remote(Config):
 
     Attributes:
         concurrency: The most requests under way at once.
-        timeout: Seconds to wait for one answer; also the longest wait that a server may ask for.
-        retries: How often a request that failed is sent again.
+        timeout: Seconds that one answer may take, from the connection to its last byte; also the longest wait that a
+            server may ask for. What takes longer is sent again, as what fails otherwise is.
+        max_answer_bytes: The largest answer that is read, unpacked where the server packs it; a larger one is a
+            failure like others.
+        retries: How often a request that failed is sent again. After the last time its outcome is `error`.
         api_key_env: The environment variable that holds the key, for servers that want one. The key itself is
-            never written anywhere.
+            never written anywhere: where a server repeats it in what it says of a failure, `***` stands (for a key of
+            fewer than 8 characters, where it is a word of its own). What a model answers is kept as it is.
         max_requests: The most requests sent, those sent again included.
         max_total_tokens: Once as many tokens are read and written, nothing more is sent; what is under way
             still ends. Answers from the cache count for neither budget.
@@ -36,15 +60,16 @@ class Remote(Config):
 
     concurrency: int = Field(8, ge=1)
     timeout: float = Field(600.0, gt=0)
+    max_answer_bytes: int = Field(2**24, ge=1)
     retries: int = Field(5, ge=0)
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: Annotated[str, AfterValidator(_check_variable)] = "OPENAI_API_KEY"
     max_requests: int | None = Field(None, ge=1)
     max_total_tokens: int | None = Field(None, ge=1)
     cache: str | None = None
     tokenizer: str | None = None
     length_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     json_schema: bool = False
-    extra: dict[str, Any] = Field(default_factory=dict)
+    extra: Annotated[dict[str, Any], AfterValidator(_check_sendable)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _leaves_own_fields_alone(self) -> Self:

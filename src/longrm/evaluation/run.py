@@ -6,6 +6,7 @@ from typing import Any
 
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import Benchmark, Leval, Probe, Source
+from longrm.clients.addresses import ModelName
 from longrm.clients.settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
@@ -39,7 +40,7 @@ class Evaluation(Config):
         judging: Seeds, orders, votes, examples and statistics.
     """
 
-    model: str | None = None
+    model: ModelName | None = None
     recorded: str | None = None
     bench: str
     source: Source = Source()

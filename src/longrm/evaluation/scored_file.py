@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from longrm import reward_models
+from longrm.clients.addresses import ModelName
 from longrm.config import Config
 from longrm.data import Reading, check_writable, read, write_rows
 from longrm.errors import ConfigError, DataError
@@ -46,7 +47,7 @@ class Scoring(Config):
         workers: How many Ray starts; by default one a GPU, or one a CPU where there is no GPU.
     """
 
-    model: str
+    model: ModelName
     data: str
     format: str | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from longrm.clients import Completion
-from longrm.clients.openai import OpenAIClient, split_address
+from longrm.clients.addresses import split_address
+from longrm.clients.openai import OpenAIClient
 from longrm.clients.settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.reward_models.generative import GenerativeRewardModel

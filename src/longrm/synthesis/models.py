@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import Field
 
 from longrm.clients import Completion, Request, Writer
-from longrm.clients.openai import OpenAIClient, split_address
+from longrm.clients.addresses import ModelName, ServerUrl, split_address
+from longrm.clients.openai import OpenAIClient
 from longrm.clients.settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
@@ -54,9 +55,9 @@ class Model(Config):
         price: What an endpoint costs, in the currency that you think in.
     """
 
-    model: str
+    model: ModelName
     name: str = ""
-    also: tuple[str, ...] = ()
+    also: tuple[ServerUrl, ...] = ()
     remote: Remote = Remote()
     price: Price = Price()
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from longrm import reward_models
 from longrm.clients import Completion
+from longrm.clients.addresses import ModelName
 from longrm.clients.settings import Remote
 from longrm.config import Config
 from longrm.data.files import find_files
@@ -58,7 +59,7 @@ class DistillRecipe(Recipe, Distilling):
     documents: Documents | None = None
     prompts: str | None = None
     policy: Model
-    reward_model: str
+    reward_model: ModelName
     judge: Judge = Judge()
     remote: Remote = Remote()
     compress: Compress = Compress()

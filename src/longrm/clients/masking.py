@@ -1,0 +1,80 @@
+"""What may be told of what a server says: one printable line of bounded length, without the key.
+
+Only what is told passes here, never an answer: what a model wrote is kept as it was written, whatever it holds.
+"""
+
+import base64
+import html.entities
+import re
+from collections.abc import Callable, Iterator
+
+_HIDDEN = "***"
+_LONGEST = 300  # characters of what is told
+_READ = 4000  # characters that are looked at to tell as many
+
+SHORT = 8
+"""A key of fewer characters is hidden where it is a word of its own, and nowhere else: `A` stands in every text."""
+
+
+def telling(key: str) -> Callable[[str], str]:
+    """What makes a server's words fit to be told, written or raised.
+
+    The key is hidden in every form in which servers are known to repeat it: as it is, escaped for JSON (also
+    twice), URLs or HTML, or in base64. Characters that steer a terminal are left out.
+
+    Args:
+        key: The key that requests carry; empty where they carry none.
+    """
+    secret = re.compile("|".join(_forms(" ".join(key.split())))) if key else None
+    margin = max(64, 16 * len(key))  # no form is longer
+
+    def tell(text: str) -> str:
+        line = _printable(text[: _READ + margin])
+        known = len(line) if len(text) <= _READ + margin else max(0, len(line) - margin)
+        told, place = [], 0
+        for found in secret.finditer(line) if secret else ():
+            if found.start() >= known:
+                break
+            told += [line[place : found.start()], _HIDDEN]
+            place = found.end()
+        told.append(line[place : max(place, known)])
+        whole = "".join(told)
+        return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]} ..."
+
+    return tell
+
+
+def _forms(key: str) -> Iterator[str]:
+    """Regular expressions of a key as servers may repeat it."""
+    escaped = "".join(_character(character) for character in key)
+    if len(key) < SHORT:
+        yield rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
+        return
+    yield escaped
+    for before in range(3):  # base64 writes the same bytes in three ways: by where they stand
+        bits = 8 * (before + len(key))
+        encoded = base64.b64encode(bytes(before) + key.encode()).decode()
+        inner = encoded[-(-8 * before // 6) : bits // 6]
+        yield "".join({"+": "[+-]", "/": r"(?:\\?/|_)"}.get(letter, letter) for letter in inner)
+
+
+def _character(character: str) -> str:
+    """A regular expression of one character of a key, however it is escaped."""
+    code = ord(character)
+    forms = [
+        rf"\\{{0,8}}{re.escape(character)}",
+        rf"\\{{1,8}}(?:u00|x)(?i:{code:02x})",
+        rf"%(?:25){{0,3}}(?i:{code:02x})",
+        rf"&#0{{0,5}}{code};",
+        rf"&#[xX]0{{0,5}}(?i:{code:x});",
+    ]
+    named = html.entities.codepoint2name.get(code)
+    if named:
+        forms.append(f"&{named};")
+    return f"(?:{'|'.join(forms)})"
+
+
+def _printable(text: str) -> str:
+    """Text on one line, of printable characters alone."""
+    kept = (character for character in text if character.isprintable() or character.isspace())
+    return " ".join("".join(kept).split())

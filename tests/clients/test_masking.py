@@ -1,0 +1,186 @@
+import base64
+import html
+import json
+import logging
+import string
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from longrm.clients.masking import SHORT, telling
+from longrm.clients.openai import OpenAIClient
+from longrm.clients.replies import read_completion
+from longrm.clients.settings import Remote
+from longrm.errors import LongRMError
+from longrm.types import Outcome
+
+from .conftest import Reply, requests, said
+
+PRINTABLE = "".join(map(chr, range(33, 127)))
+keys = st.text(PRINTABLE, min_size=1, max_size=60)
+long_keys = st.text(PRINTABLE, min_size=SHORT, max_size=60)
+texts = st.text(max_size=100)
+
+
+def escaped_at_will(draw, key):
+    """The key with each character in some form that JSON, Python, URLs or HTML allow."""
+    forms = [
+        lambda c: c,
+        lambda c: f"\\u{ord(c):04x}",
+        lambda c: f"\\u{ord(c):04X}",
+        lambda c: f"\\\\u{ord(c):04x}",
+        lambda c: f"\\x{ord(c):02x}",
+        lambda c: f"%{ord(c):02X}",
+        lambda c: f"%25{ord(c):02x}",
+        lambda c: f"&#{ord(c)};",
+        lambda c: f"&#x{ord(c):X};",
+        lambda c: c if c.isalnum() else f"\\{c}",
+        html.escape,
+    ]
+    return "".join(draw(st.sampled_from(forms))(character) for character in key)
+
+
+@st.composite
+def repeated_keys(draw):
+    key = draw(long_keys)
+    before, after = draw(texts), draw(texts)
+    form = draw(
+        st.sampled_from(
+            [
+                key,
+                json.dumps(key)[1:-1],
+                json.dumps(json.dumps(key))[3:-3],
+                key.replace("/", "\\/"),
+                quote(key, safe=""),
+                quote(quote(key, safe=""), safe=""),
+                html.escape(key),
+                escaped_at_will(draw, key),
+            ]
+        )
+    )
+    return key, form, before + form + after
+
+
+def undone(text):
+    """Forms of a text that a reader of logs may come to."""
+    yield text
+    yield html.unescape(text)
+    yield text.replace("\\", "")
+
+
+@settings(max_examples=150, deadline=None)
+@given(repeated_keys())
+@example(("a/b/c/d/e", "a\\/b\\/c\\/d\\/e", "{a\\/b\\/c\\/d\\/e}"))
+def test_no_form_of_a_key_is_told(case):
+    key, form, text = case
+    told = telling(key)(text)
+    assert key not in told
+    assert form not in told
+    assert not any(key in read for read in undone(told))
+    assert "***" in told
+
+
+@settings(max_examples=100, deadline=None)
+@given(long_keys, st.binary(max_size=5), st.binary(max_size=5), st.booleans())
+def test_no_base64_of_a_key_is_told(key, before, after, url):
+    encode = base64.urlsafe_b64encode if url else base64.b64encode
+    told = telling(key)(f"Basic {encode(before + key.encode() + after).decode()}")
+    assert "***" in told
+    rest = told.removeprefix("Basic ").split("***")
+    # What is left around it stands for the bytes before and after, and for a bit of the key at most.
+    assert sum(map(len, rest)) <= 4 * (len(before) + len(after)) / 3 + 8
+
+
+@pytest.mark.parametrize("key", ["A", "token", "content", "sk-1234"])
+def test_a_short_key_is_hidden_as_a_word_alone(key):
+    tell = telling(key)
+    assert tell(f"no use for {key}, sorry") == "no use for ***, sorry"
+    assert tell(f"x{key}x") == f"x{key}x"
+
+
+def test_keys_that_follow_each_other_are_hidden_before_the_text_is_cut():
+    key = "sk-" + "x" * 37
+    for gap in range(12):
+        told = telling(key)((" " * gap + "." + key) * 2000)
+        assert "sk-" not in told
+        assert len(told) <= 304
+
+
+def test_a_key_as_long_as_a_signed_token_is_hidden():
+    key = (string.ascii_letters + string.digits + "-_./+=") * 30
+    assert telling(key)(f"{'x' * 290} {quote(key, safe='')} y") == f"{'x' * 290} *** y"
+
+
+def test_a_key_in_a_page_of_two_bytes_a_character_is_hidden():
+    page = "<p>no use for sk-very-secret</p>".encode("utf-16-le").decode(errors="replace")
+    assert telling("sk-very-secret")(page) == "<p>no use for ***</p>"
+
+
+def test_what_steers_a_terminal_is_left_out():
+    assert telling("")("one\x1b[2J\x07\r\ntwo \u202ethree\u2028four") == "one[2J two three four"
+
+
+@settings(max_examples=200, deadline=None)
+@given(keys, texts, st.lists(keys, max_size=3))
+@example("A", "A is better: [[A]]", [])
+@example("content", '{"content": "choices"}', [])
+def test_no_answer_is_changed(key, text, others):
+    text = text + key + "".join(others)
+    answer = read_completion(json.dumps(said(text, reasoning=key).body).encode(), telling(key))
+    assert (answer.text, answer.thinking) == (text, key)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(repeated_keys(), st.sampled_from([200, 400, 413, 401, 429, 500, 301]), st.booleans())
+def test_nothing_that_is_written_or_told_holds_the_key(
+    server, folder, caplog, monkeypatch, case, status, as_json
+):
+    key, form, text = case
+    caplog.set_level(logging.DEBUG)
+    caplog.clear()
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    body = {"error": {"message": text, "code": form}} if as_json else text.encode()
+    server.script = lambda seen, number: Reply(body, status)
+    cache = folder / "answers.sqlite"
+    settings = Remote(cache=str(cache), retries=1, concurrency=1)
+
+    async def no_sleep(seconds):
+        pass
+
+    client = OpenAIClient(server.url, "tiny", settings, sleep=no_sleep)
+    client._told = float("-inf")
+    try:
+        (answer,) = client.write(requests(1))
+        told = answer.detail
+        assert answer.outcome is not Outcome.ANSWERED
+    except LongRMError as error:
+        told = str(error)
+    kept = b"".join(path.read_bytes() for path in folder.iterdir())
+    for text in (told, caplog.text):
+        assert not any(key in read for read in undone(text))
+    assert key.encode() not in kept
+    for path in folder.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("key", ["A", "content", "token", "choices", "answer of the model"])
+def test_a_key_that_is_a_word_of_every_answer_spoils_none(server, monkeypatch, key):
+    text = f"{key}: I choose A, for its content. [[A]]"
+    server.script = lambda seen, number: said(text)
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    assert OpenAIClient(server.url, "tiny", Remote()).write(requests(1))[0].text == text
+
+
+def test_what_decides_an_outcome_is_read_before_the_key_is_hidden(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "maximum context length")
+    server.script = lambda seen, number: Reply({"error": {"message": "the maximum context length is 8"}}, 400)
+    (answer,) = OpenAIClient(server.url, "tiny", Remote()).write(requests(1))
+    assert (answer.outcome, answer.detail) == (Outcome.TOO_LONG, "the *** is 8")

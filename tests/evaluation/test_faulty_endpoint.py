@@ -1,0 +1,113 @@
+"""An evaluation over a server that fails in every known way ends as one over a server that never does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longrm.clients.openai import OpenAIClient
+from longrm.clients.settings import Remote
+from longrm.evaluation.run import CACHE, Evaluation, run
+from longrm.reward_models.generative import GenerativeRewardModel
+from longrm.reward_models.settings import Judge
+from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
+
+from ..clients.faults import FAULTS, HANGING, LIES, ODD, FaultyServer, serving
+
+RESULTS = (JUDGMENTS, GOLD, EXAMPLES, "summary.json", "results.csv", "config.toml")
+# Each costs as long as one answer may take; here one of them stands for all.
+WAITED_FOR = HANGING - {"a byte at a time"}
+
+
+@pytest.fixture
+def server():
+    with serving(FaultyServer()) as server:
+        yield server
+
+
+def pairs(tmp_path, count):
+    path = tmp_path / f"{count}.jsonl"
+    if not path.exists():
+        rows = [
+            {"prompt": f"Question {n} of {n % 5}?", "chosen": f"It is {n}.", "rejected": f"It is {n + 1}."}
+            for n in range(count)
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+async def no_sleep(seconds):
+    pass
+
+
+def evaluated(server, data: Path, out: Path, **remote) -> dict:
+    """One call of the command, by a process that knows nothing of the calls before."""
+    settings = Evaluation.resolve(None, {"bench": f"file:{data}", "model": f"openai:{server.url}#tiny"})
+    fields = {"timeout": 2.0, "max_answer_bytes": 200_000, "cache": str(out / CACHE)} | remote
+    client = OpenAIClient(
+        server.url, "tiny", Remote(**fields), sleep=no_sleep, jitter=lambda: 1.0, clock=lambda: 0.0
+    )
+    return run(settings, out, model=GenerativeRewardModel(client, Judge()))
+
+
+def read(out: Path) -> dict[str, bytes]:
+    return {name: (out / name).read_bytes() for name in RESULTS}
+
+
+def fault_free(server, data, tmp_path) -> tuple[dict[str, bytes], set[bytes]]:
+    server.forget(rate=0.0)
+    evaluated(server, data, tmp_path / "fault-free")
+    return read(tmp_path / "fault-free"), set(server.asked)
+
+
+def until_no_error_is_left(server, data, out) -> int:
+    """Runs the same command again until it ends well; what is answered is never asked for again."""
+    for calls in range(1, 20):
+        finished = dict(server.answered)
+        before = {body: server.asked[body] for body in finished}
+        summary = evaluated(server, data, out)
+        assert {body: server.asked[body] for body in finished} == before
+        if not summary["counts"]["outcomes"]["error"]:
+            return calls
+    raise AssertionError("errors are left after 20 calls")
+
+
+def check(server, tmp_path, count, seed, kinds):
+    data, out = pairs(tmp_path, count), tmp_path / f"faulty-{seed}"
+    expected, asked = fault_free(server, data, tmp_path)
+    assert len(asked) == 2 * count  # in both orders
+    server.forget(rate=0.3, seed=seed, kinds=kinds)
+    calls = until_no_error_is_left(server, data, out)
+    assert read(out) == expected
+    assert set(server.answered) == asked
+    assert set(server.answered.values()) == {1}
+    seen = set(server.failed)
+    evaluated(server, data, out)
+    assert sum(server.answered.values()) == 2 * count
+    return calls, seen
+
+
+def test_what_a_faulty_server_answers_is_judged_as_if_it_never_failed(server, tmp_path):
+    quick = {name: kind for name, kind in (FAULTS | ODD).items() if name not in WAITED_FOR}
+    _, seen = check(server, tmp_path, 40, 1, quick)
+    assert len(seen & set(FAULTS)) >= 17
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_of_fault_comes_up_and_none_is_seen_in_the_results(server, tmp_path, seed):
+    calls, seen = check(server, tmp_path, 500, seed, FAULTS | ODD)
+    assert seen == {"", *FAULTS, *ODD}
+    assert calls > 1
+
+
+def test_a_difference_would_be_seen(server, tmp_path):
+    """The comparisons above fail where an answer is another's, and where errors are left."""
+    data = pairs(tmp_path, 20)
+    expected, _ = fault_free(server, data, tmp_path)
+    server.forget(rate=0.2, kinds=LIES)
+    evaluated(server, data, tmp_path / "lies")
+    assert read(tmp_path / "lies")[JUDGMENTS] != expected[JUDGMENTS]
+    server.forget(rate=0.3, kinds={"500": FAULTS["500"]})
+    evaluated(server, data, tmp_path / "errors", retries=0)
+    assert read(tmp_path / "errors") != expected

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pydantic_core import PydanticUndefined
 
 from longrm.auditing import Auditing
-from longrm.cli.main import cli
+from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config, to_toml
 from longrm.evaluation.run import Evaluation

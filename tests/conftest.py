@@ -1,6 +1,7 @@
 """Every test runs offline, with one thread, and with the caches of all libraries in a temporary folder."""
 
 import json
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -48,6 +49,17 @@ def _skip_without_gpu(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a GPU that torch sees"))
+
+
+@pytest.fixture(autouse=True)
+def _no_handler_stays():
+    """One that stayed would write to what has long been closed, in every test that follows."""
+    handlers = logging.getLogger("longrm").handlers
+    before = [*handlers]
+    yield
+    left = [handler for handler in handlers if handler not in before]
+    handlers[:] = before
+    assert not left, "the test leaves a handler of the package's messages behind"
 
 
 @pytest.fixture

@@ -1,11 +1,22 @@
 """Reveals how far a reward model's judgment reaches into a long context, and pushes that boundary out."""
 
 import os
+from typing import TYPE_CHECKING
 
 if os.name != "posix":
     raise ImportError("longrm needs a POSIX system (Linux, macOS); on Windows use it within WSL")
 
-from longrm.reward_models import RewardModel, load
+if TYPE_CHECKING:
+    from longrm.reward_models import RewardModel, load
 
 __all__ = ["RewardModel", "load"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Imports what the package offers when it is asked for: the command line begins before that takes its time."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from longrm import reward_models
+
+    return getattr(reward_models, name)

@@ -4,7 +4,7 @@ import random
 import pytest
 from click.testing import CliRunner
 
-from longrm.cli.main import cli
+from longrm.cli.commands import cli
 from longrm.errors import LongRMError
 from longrm.runs.folder import MANIFEST
 

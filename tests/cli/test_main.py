@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from longrm.cli.main import COMMANDS
+from longrm.cli.commands import COMMANDS
 from longrm.data import write
 from longrm.worlds import Plan, generate, words
 
@@ -52,7 +52,7 @@ TRAINING = ("sft", "preference", "bradley-terry")
 @pytest.mark.parametrize("columns", [80, 50])
 def test_help_fits_the_terminal_and_loads_no_torch(command, columns):
     probe = (
-        "import sys\nfrom longrm.cli.main import cli\n"
+        "import sys\nfrom longrm.cli.commands import cli\n"
         f"try: cli.main({[*command, '--help']!r}, prog_name='longrm')\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'pandas', 'altair'} & set(sys.modules)\n"
@@ -69,7 +69,7 @@ def test_help_fits_the_terminal_and_loads_no_torch(command, columns):
 
 def test_an_evaluation_without_a_local_model_loads_no_torch(tmp_path, pairs):
     probe = (
-        "import sys\nfrom longrm.cli.main import cli\n"
+        "import sys\nfrom longrm.cli.commands import cli\n"
         f"cli.main(['evaluate', '--model', 'baseline:longest', '--bench', 'file:{pairs}', '--out', "
         f"'{tmp_path / 'run'}'], standalone_mode=False)\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from longrm.cli.main import cli
+from longrm.cli.commands import cli
 from longrm.errors import LongRMError
 
 RECIPE = """

@@ -3,7 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from longrm.cli.main import cli
+from longrm.cli.commands import cli
 from longrm.data import read_demonstrations
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.runs.folder import read_manifest

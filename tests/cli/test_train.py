@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import longrm.runs
-from longrm.cli.main import cli
+from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import LongRMError
 from longrm.worlds import Plan, generate, words

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -94,18 +95,43 @@ def running(pid):
         return False
 
 
-def test_a_worker_ends_when_the_main_process_is_killed(tmp_path):
+def main_and_worker(tmp_path):
+    """A main process of its own group, and the id of its worker, which waits for long."""
     script, pid_file = tmp_path / "main.py", tmp_path / "pid"
     script.write_text(WAITING)
-    main = subprocess.Popen([sys.executable, str(script), str(pid_file)])
+    main = subprocess.Popen(
+        [sys.executable, str(script), str(pid_file)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     deadline = time.monotonic() + 120
     while not (pid_file.exists() and pid_file.read_text()):
         assert time.monotonic() < deadline
         os.sched_yield()
     worker = int(pid_file.read_text())
     assert running(worker)
-    main.kill()
-    main.wait()
+    return main, worker
+
+
+def ends(worker):
+    deadline = time.monotonic() + 60
     while running(worker):
         assert time.monotonic() < deadline, "the worker outlived its main process"
         os.sched_yield()
+
+
+def test_a_worker_ends_when_the_main_process_is_killed(tmp_path):
+    main, worker = main_and_worker(tmp_path)
+    main.kill()
+    main.communicate()
+    ends(worker)
+
+
+def test_ctrl_c_ends_workers_at_once_and_the_main_process_alone_speaks(tmp_path):
+    """A terminal sends it to all of them; the part itself would take ten minutes more."""
+    main, worker = main_and_worker(tmp_path)
+    os.killpg(main.pid, signal.SIGINT)
+    _, errors = main.communicate(timeout=60)
+    ends(worker)
+    assert (errors.count("Traceback"), errors.splitlines()[-1]) == (1, "KeyboardInterrupt"), errors

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from longrm.benchmarks import Cell, Probe
-from longrm.cli.main import cli
+from longrm.cli.commands import cli
 from longrm.demo import DemoSettings, arms, exams, street
 from longrm.errors import RunError
 from longrm.report import build

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -154,6 +155,31 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path, given):
     end(launch("score", "--model", model, "--data", data, "--out", out))
     score_file(Scoring(model=model, data=data), tmp_path / "one.jsonl")
     assert out.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("whom", ["launcher", "all"])
+def test_a_signal_ends_all_processes_and_one_says_so(tmp_path, given, number, whom):
+    """A terminal sends Ctrl-C to all; a cluster sends SIGTERM to the launcher, which hands it on."""
+    model, data = given(2000)
+    out = tmp_path / "out.jsonl"
+    command = ("score", "--model", model, "--data", data, "--out", out)
+    process = launch(*command)
+    while not logged(tmp_path / "out.jsonl.partial", "scores"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)  # another process is waited for
+    launcher = psutil.Process(process.pid)
+    group = [launcher, *launcher.children(recursive=True)]
+    for one in group if whom == "all" else group[:1]:
+        one.send_signal(number)
+    _, errors = end(process, status=1)
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    lines = [line for line in errors.splitlines() if line.startswith("longrm: ")]
+    (line,) = lines
+    assert line.startswith(f"longrm: {word}; the same command continues where it stopped"), errors
+    assert not psutil.wait_procs(group, timeout=60)[1]
+    assert not list(tmp_path.glob(".*")), "what was begun is removed"
 
 
 ANEW = """

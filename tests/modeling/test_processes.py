@@ -1,6 +1,7 @@
 """Who of several processes says why all of them end."""
 
 import os
+import signal
 import socket
 from datetime import timedelta
 from types import SimpleNamespace
@@ -26,11 +27,26 @@ def as_process(monkeypatch):
     return become
 
 
+@pytest.fixture
+def signals():
+    """A process that is stopped is deaf from then on; this one is not to be."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
-    "error", [DataError("line 3"), ModuleNotFoundError("No module named 'peft'", name="peft"), ValueError()]
+    "error",
+    [
+        DataError("line 3"),
+        ModuleNotFoundError("No module named 'peft'", name="peft"),
+        ValueError(),
+        KeyboardInterrupt(),
+    ],
 )
 @pytest.mark.parametrize(("first", "notes"), [(0, []), (1, ["(process 1)"])])
-def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, error, first, notes):
+def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, signals, error, first, notes):
     store = dist.HashStore()
     error = type(error)(*error.args)
     as_process(first)
@@ -41,6 +57,10 @@ def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, error, first
     with pytest.raises(SystemExit) as silent, one_voice(store):
         raise type(error)(*error.args)
     assert silent.value.code == 1
+    stopped = isinstance(error, KeyboardInterrupt)
+    assert {signal.getsignal(number) for number in signals} == (
+        {signal.SIG_IGN} if stopped else {*signals.values()}
+    )
 
 
 def test_a_process_that_is_gone_is_told_by_one_of_those_that_miss_it(as_process):

@@ -6,10 +6,12 @@ with one thread each, what the parts compute does not depend on how many process
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -56,6 +58,9 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and not isinstance(error, Exception):  # a signal, which is not to wait for parts
+            for worker in multiprocessing.active_children():
+                worker.terminate()
         self._pool.shutdown(cancel_futures=True)
 
     def run(self, parts: Sequence[Part]) -> dict[str, float]:
@@ -72,13 +77,24 @@ class Processes:
             ready = [part for part in waiting if seconds.keys() >= set(part.after)]
             for part in ready[: self._count - len(running)]:
                 waiting.remove(part)
-                running[self._pool.submit(_work, part)] = part.name
+                with _deaf_to_ctrl_c():
+                    running[self._pool.submit(_work, part)] = part.name
             assert running, f"parts wait for each other: {[part.name for part in waiting]}"
             done, _ = wait(running, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
             while not self._messages.empty():
                 self._progress(*self._messages.get())
             seconds |= {running.pop(future): round(future.result(), 3) for future in done}
         return seconds
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes started meanwhile do not hear Ctrl-C, which a terminal sends to them too: this one ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(messages: Any, parent: int) -> None:

@@ -8,8 +8,10 @@ import logging
 import os
 import pickle
 import secrets
+import signal
 import socket
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -209,11 +211,14 @@ def _init(workers: int | None) -> None:
         # "local": by default Ray joins what `ray start` has left running on this machine.
         told |= {"address": "local", "num_cpus": cpus, "object_store_memory": _STORE_BYTES}
         told["include_dashboard"] = False
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**told)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}" if _elsewhere() else "on this machine"
         raise RunError(f"there is no Ray cluster {where}: {str(error).strip().splitlines()[0]}") from None
+    if callable(terminate) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)  # in whose place Ray puts a handler that says nothing
 
 
 def _check_reachable(address: str) -> None:

@@ -3,6 +3,7 @@
 import datetime
 import logging
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -179,6 +180,8 @@ def _told_if_apart(count: int) -> Iterator[None]:
 def one_voice(store: Any) -> Iterator[None]:
     """Has one process say why all of them end: the first that fails; the others end in silence with exit status 1.
 
+    A signal counts as a failure: it comes to all at once, or by the launcher, to those that are left.
+
     Args:
         store: Where the processes count their failures.
 
@@ -187,7 +190,10 @@ def one_voice(store: Any) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt):  # a launcher sends again what a terminal has sent to all
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not _first(store):
             raise SystemExit(1) from None
         lost = None
@@ -211,7 +217,7 @@ def _first(store: Any) -> bool:
         return True
 
 
-def is_loss_of_a_process(error: Exception) -> bool:
+def is_loss_of_a_process(error: BaseException) -> bool:
     """Whether an exchange broke because a process is gone."""
     of_gloo = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
     return of_gloo or isinstance(error, dist.DistError)

@@ -1,6 +1,7 @@
 """The processes that work on one run together: this one alone, or those that a launcher such as `torchrun` started."""
 
 import os
+import sys
 from pathlib import Path
 
 from longrm.errors import RunError
@@ -19,6 +20,16 @@ def leads() -> bool:
 def speaks() -> bool:
     """Whether this process tells what all processes of a machine find alike."""
     return launched() == 1 or int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))) == 0
+
+
+def tell(line: str, error: BaseException) -> None:
+    """Says on standard error why this process ends; of several on a machine the first does.
+
+    An error that passed by the others, and is told by this process, has a note that says so.
+    """
+    notes = getattr(error, "__notes__", [])
+    if notes or speaks():
+        print(f"longrm: {' '.join([*line.split(), *notes])}", file=sys.stderr)
 
 
 def check_seen(folder: Path) -> None:

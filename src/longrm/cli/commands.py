@@ -1,0 +1,143 @@
+"""The `longrm` command: finds the subcommand, and turns every error of a user into one line."""
+
+import difflib
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, NoReturn
+
+import click
+
+from longrm import __version__
+from longrm.errors import ConfigError, LongRMError
+from longrm.runs.processes import launched, leads, tell
+
+
+class Subcommand(NamedTuple):
+    """What is known of a subcommand before it is imported.
+
+    Attributes:
+        module: Where its `command` is.
+        continues: Whether the same command goes on where it was stopped.
+        shared: Whether several processes share its work.
+    """
+
+    module: str
+    continues: bool = False
+    shared: bool = False
+
+
+COMMANDS = {
+    "demo": Subcommand("longrm.cli.demo", continues=True),
+    "world": Subcommand("longrm.cli.world"),
+    "synthesize": Subcommand("longrm.cli.synthesize", continues=True),
+    "audit": Subcommand("longrm.cli.audit"),
+    "plan": Subcommand("longrm.cli.plan"),
+    "train": Subcommand("longrm.cli.train", continues=True, shared=True),
+    "merge": Subcommand("longrm.cli.merge"),
+    "evaluate": Subcommand("longrm.cli.evaluate", continues=True, shared=True),
+    "score": Subcommand("longrm.cli.score", continues=True, shared=True),
+    "report": Subcommand("longrm.cli.report"),
+}
+
+_LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping", "peft")
+"""Packages of the extra that runs models on this machine."""
+
+
+class _Commands(click.Group):
+    """Imports a subcommand only when it is asked for, and suggests the nearest name for an unknown one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name].module).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(COMMANDS)}."
+            raise click.UsageError(f"No such command '{args[0]}'. {hint}", ctx)
+        if launched() > 1 and args[0] in COMMANDS and not COMMANDS[args[0]].shared:
+            raise ConfigError(
+                f"{launched()} processes would each do what longrm {args[0]} does; leave torchrun away"
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__, prog_name="longrm")
+def cli() -> None:
+    """Reveals how far a reward model's judgment reaches into a long context, and pushes that boundary out."""
+
+
+def next_time(arguments: Sequence[str]) -> str:
+    """What to say, behind why a command was stopped, of what the same command will do."""
+    named = next((argument for argument in arguments if not argument.startswith("-")), "")
+    known = COMMANDS.get(named)
+    return (
+        f"; the same command {'continues where it stopped' if known and known.continues else 'begins anew'}"
+    )
+
+
+def run() -> NoReturn:
+    """Runs the command line; exits as `longrm.cli.main.main` says.
+
+    Raises:
+        KeyboardInterrupt: It was stopped.
+    """
+    try:
+        with _messages():
+            cli.main(prog_name="longrm", standalone_mode=False)
+    except LongRMError as error:
+        _stop(error, 1, f"error: {error}")
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "longrm"
+        _stop(error, 2, f"error: {error.format_message()} (see: {command} --help)")
+    except click.ClickException as error:
+        _stop(error, 1, f"error: {error.format_message()}")
+    except ModuleNotFoundError as error:
+        if error.name not in _LOCAL:
+            raise
+        needed = f"this needs the package '{error.name}'; install it with: pip install 'longrm[local]'"
+        _stop(error, 1, f"error: {needed}")
+    except click.Abort as error:  # which is how click hands on what stops it
+        raise error.__cause__ or KeyboardInterrupt from None
+    except BrokenPipeError:
+        # The reader of our output went away: nothing is left to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(0)
+
+
+@contextmanager
+def _messages() -> Iterator[None]:
+    """What the package has to say while it works goes to standard error; of several processes the first speaks."""
+    logger, handler = logging.getLogger("longrm"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if leads() else logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def _stop(error: Exception, status: int, line: str) -> NoReturn:
+    tell(line, error)
+    sys.exit(status)

@@ -1,0 +1,160 @@
+"""Ctrl-C and SIGTERM, sent to real processes: one line, whenever they come, and nothing half-made is left."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from longrm.cli.commands import COMMANDS, next_time
+from longrm.data import write
+from longrm.worlds import Plan, generate, words
+
+ENDINGS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
+BOTH = pytest.mark.parametrize("number", ENDINGS, ids=["ctrl-c", "sigterm"])
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    write(path, generate(Plan("records", 64), 2000, words()))
+    return path
+
+
+@contextmanager
+def started(*arguments, **options):
+    """A command, which is killed at the end if it still runs."""
+    command = [sys.executable, "-m", "longrm", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def stopped(process, number, when):
+    """Sends a signal as soon as something is so; returns the last line of what it says."""
+    deadline = time.monotonic() + 120
+    while not when():
+        assert process.poll() is None, f"ended before: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # another process is waited for
+    process.send_signal(number)
+    return last_line(process, number)
+
+
+def last_line(process, number):
+    _, errors = process.communicate(timeout=60)
+    word, status = ENDINGS[number]
+    assert process.returncode == status, errors
+    assert "Traceback" not in errors
+    (line,) = (line for line in errors.splitlines() if line.startswith("longrm: "))
+    assert line.startswith(f"longrm: {word}")
+    return line.removeprefix(f"longrm: {word}")
+
+
+STOPPER = """
+import os, sys
+
+class Stopper:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Stopper())
+"""
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["longrm.cli.commands", "click", "numpy", "pyarrow.parquet"])
+def test_a_signal_while_the_command_is_imported_is_one_line(tmp_path, number, name):
+    (tmp_path / "sitecustomize.py").write_text(STOPPER.format(name=name, number=int(number)))
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    world = ("world", "records", "--length", 64, "--n", 3, "--out", tmp_path / "x.jsonl")
+    with started(*world, env={**os.environ, "PYTHONPATH": path}) as process:
+        assert last_line(process, number) in (" before it began", "; the same command begins anew")
+
+
+def test_what_the_same_command_will_do_is_known_of_every_command():
+    again = {
+        name for name in COMMANDS if next_time(["--some", name, "x"]).endswith("continues where it stopped")
+    }
+    assert again == {"demo", "synthesize", "train", "evaluate", "score"}
+    assert next_time([]) == next_time(["wrold"]) == "; the same command begins anew"
+
+
+@BOTH
+def test_an_evaluation_says_that_it_continues_and_does(tmp_path, pairs, number):
+    log = tmp_path / "run" / "judgments.jsonl"
+    arguments = (
+        "evaluate",
+        "--model",
+        "baseline:random",
+        "--bench",
+        f"file:{pairs}",
+        "--out",
+        tmp_path / "run",
+    )
+    with started(*arguments) as process:
+        line = stopped(process, number, lambda: log.exists() and log.stat().st_size)
+    assert line == "; the same command continues where it stopped"
+    held = log.read_bytes().count(b"\n")
+    assert 0 < held < 2000
+    with started(*arguments) as process:
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "continuing the evaluation" in errors
+    assert log.read_bytes().count(b"\n") == 2000
+
+
+@BOTH
+def test_a_world_begins_anew_and_leaves_nothing(tmp_path, number):
+    out = tmp_path / "out" / "world.jsonl"
+    with started("world", "records", "--length", 4096, "--n", 100_000, "--out", out) as process:
+        line = stopped(process, number, lambda: out.parent.exists() and any(out.parent.iterdir()))
+    assert line == "; the same command begins anew"
+    assert not any(out.parent.iterdir())
+
+
+def test_an_audit_begins_anew(pairs):
+    with started("audit", pairs) as process:
+        assert process.stderr.readline().startswith("reading ")
+        line = stopped(process, signal.SIGTERM, lambda: True)
+    assert line == "; the same command begins anew"
+
+
+@BOTH
+def test_questions_that_are_under_way_do_not_hold_it_up(tmp_path, pairs, number):
+    with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts, and never answers
+        port = server.getsockname()[1]
+        model = ("--model", f"openai:http://127.0.0.1:{port}/v1#silent", "--bench", f"file:{pairs}")
+        with started("evaluate", *model, "--out", tmp_path / "run") as process:
+            server.settimeout(60)
+            asked, _ = server.accept()
+            with asked:
+                line = stopped(process, number, lambda: True)
+    assert line == "; the same command continues where it stopped"
+
+
+def test_sigterm_ends_a_command_that_a_script_began_in_the_background(tmp_path, pairs):
+    """A shell has such a command ignore Ctrl-C."""
+    log = tmp_path / "run" / "judgments.jsonl"
+    arguments = (
+        "evaluate",
+        "--model",
+        "baseline:random",
+        "--bench",
+        f"file:{pairs}",
+        "--out",
+        tmp_path / "run",
+    )
+    deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731  # a line's worth
+    with started(*arguments, preexec_fn=deaf) as process:
+        line = stopped(process, signal.SIGTERM, lambda: log.exists() and log.stat().st_size)
+    assert line == "; the same command continues where it stopped"

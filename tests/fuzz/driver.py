@@ -1,8 +1,8 @@
 """Runs the real command line on bad input, and judges what came of it.
 
 A kind is a module with one function, `make(rng, folder)`: it writes a bad input into the folder and returns the
-arguments of `longrm`. It may name modules to import beforehand (`PRELOAD`), and inputs built by code that every run
-tries first (`CORPUS`, a dict of functions of the folder that return the arguments).
+arguments of `longrm`. It may name modules to import beforehand (`PRELOAD`), and inputs built by code that are tried
+first (`CORPUS`, a dict of functions of the folder that return the arguments; `LARGE`, those of full runs alone).
 """
 
 import json
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,7 +170,9 @@ def attempt(worker: Worker, kind: str, seed: int | str, folder: Path, tally: Tal
         tally: Counts it.
     """
     module = KINDS[kind]
-    args = module.CORPUS[seed](folder) if isinstance(seed, str) else module.make(random.Random(seed), folder)
+    args = (
+        corpus_of(kind)[seed](folder) if isinstance(seed, str) else module.make(random.Random(seed), folder)
+    )
     names = names_in(folder)
     result = worker.run(args, folder)
     fault = fault_in(result, names)
@@ -182,9 +184,10 @@ def attempt(worker: Worker, kind: str, seed: int | str, folder: Path, tally: Tal
         tally.counts["refused" if result.status else "accepted"] += 1
 
 
-def corpus_of(kind: str) -> list[str]:
-    """The names of the inputs that every run tries."""
-    return list(getattr(KINDS[kind], "CORPUS", {}))
+def corpus_of(kind: str, *, large: bool = True) -> dict[str, Callable[[Path], list[str]]]:
+    """The inputs of a kind that were once a fault, by name; with those that take long to make."""
+    module = KINDS[kind]
+    return getattr(module, "CORPUS", {}) | (getattr(module, "LARGE", {}) if large else {})
 
 
 @contextmanager

@@ -132,34 +132,63 @@ def _write(rng: random.Random, path: Path, table: Any) -> bool:
     return True
 
 
-def _giant(folder: Path, encode: bool) -> list[str]:
-    text = pa.array(["x" * 1_900_000_000])
-    table = pa.table({"prompt": ["Who?"], "chosen": text, "rejected": ["no"]})
-    pq.write_table(table, folder / "giant.parquet", compression="zstd", use_dictionary=encode)
-    return ["audit", str(folder / "giant.parquet")]
+def _zeros(kind: Any, count: int) -> Any:
+    """Values of one byte, which take no memory until somebody writes them."""
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(bytearray(count))])
 
 
-def _repeated(folder: Path) -> list[str]:
-    rows = 4000
-    text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 2_000_000]))
+def _text(size: int) -> Any:
+    offsets = pa.py_buffer(bytes(4) + size.to_bytes(4, "little"))
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(bytearray(size))])
+
+
+def _held(folder: Path, suffix: str, compression: str | None = "zstd", **columns: Any) -> list[str]:
+    """A file of a few kilobytes with columns beside those of a comparison."""
+    rows = len(next(iter(columns.values())))
+    names = {"prompt": "Who?", "chosen": "Ann.", "rejected": "Bob."}
     table = pa.table(
-        {"prompt": [f"{number}?" for number in range(rows)], "chosen": text, "rejected": ["no"] * rows}
+        {name: [f"{text} {row}" for row in range(rows)] for name, text in names.items()} | columns
     )
-    pq.write_table(table, folder / "repeated.parquet", compression="zstd")
-    return ["audit", str(folder / "repeated.parquet")]
+    path = folder / f"rows{suffix}"
+    if suffix == ".parquet":
+        same = [name for name, column in columns.items() if pa.types.is_dictionary(column.type)]
+        pq.write_table(table, path, compression=compression, use_dictionary=same, write_statistics=False)
+    else:
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema, options=options) as stream,
+        ):
+            stream.write_table(table)
+    assert path.stat().st_size < 2_000_000
+    return ["audit", str(path)]
 
 
-def _long_list(folder: Path) -> list[str]:
-    count = 500_000_000
-    column = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.nulls(count))
-    del column
-    items = pa.RunEndEncodedArray.from_arrays([count], pa.array([1], pa.int8()))
-    del items
-    values = pa.array(bytearray(count), pa.uint8())
-    table = pa.table({"prompt": ["Who?"], "chosen": ["a"], "rejected": ["b"],
-                      "extra": pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values)})  # fmt: skip
-    pq.write_table(table, folder / "long.parquet", compression="zstd")
-    return ["audit", str(folder / "long.parquet")]
+def _list(items: Any) -> Any:
+    return pa.LargeListArray.from_arrays(pa.array([0, len(items)], pa.int64()), items)
 
 
-CORPUS: dict[str, Callable[[Path], list[str]]] = {}
+def _same(text: Any, rows: int) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), text)
+
+
+CORPUS: dict[str, Callable[[Path], list[str]]] = {
+    "a text of 80 MB": lambda folder: _held(folder, ".parquet", chosen=_text(80_000_000)),
+    "a text of 70 MB in 60 rows": lambda folder: _held(
+        folder, ".parquet", rejected=_same(pa.array(["x" * 70_000_000]), 60)
+    ),
+    "a list of 10,000,000 items": lambda folder: _held(
+        folder, ".parquet", extra=_list(_zeros(pa.int8(), 10_000_000))
+    ),
+    "a list of 1,000,000,000 nulls": lambda folder: _held(
+        folder, ".arrow", None, extra=pa.FixedSizeListArray.from_arrays(pa.nulls(10**9), 10**9)
+    ),
+}
+
+LARGE: dict[str, Callable[[Path], list[str]]] = {
+    "a text of 600 MB": lambda folder: _held(folder, ".parquet", chosen=_text(600_000_000)),
+    "a text of 600 MB in a stream": lambda folder: _held(folder, ".arrow", chosen=_text(600_000_000)),
+    "a list of 60,000,000 items": lambda folder: _held(
+        folder, ".parquet", extra=_list(_zeros(pa.int8(), 60_000_000))
+    ),
+}

@@ -14,7 +14,7 @@ from .driver import KINDS, Result, Tally, Worker, attempt, corpus_of, empty_fold
 PLAIN, FULL = 300 // len(KINDS), 5000 // len(KINDS)
 
 
-def tried(kind, count, record_property):
+def tried(kind, count, record_property, *, large=False):
     tally = Tally(kind)
     with worker_for(kind) as worker:
 
@@ -22,7 +22,7 @@ def tried(kind, count, record_property):
             with empty_folder() as folder:
                 attempt(worker, kind, seed, folder, tally)
 
-        for name in corpus_of(kind):
+        for name in corpus_of(kind, large=large):
             once(name)
         # What is shrunk is a number that stands for an input: a smaller one means nothing.
         rules = settings(
@@ -47,7 +47,7 @@ def test_bad_input_is_read_or_refused_in_one_line(kind, record_property):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_much_bad_input_is_read_or_refused_in_one_line(kind, record_property):
-    tried(kind, FULL, record_property)
+    tried(kind, FULL, record_property, large=True)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def test_a_limit_of_documents_leaves_later_candidates_alone(put):
     settings["documents"]["limit"] = 1
     assert [source.document.id for source in inputs(**settings).sources()] == ["d0"]
     lost = settings["candidates"] | {"path": put("e.jsonl", [*answers, answers[0] | {"document": "d9"}])}
-    with pytest.raises(DataError, match="candidates answer the document 'd9'"):
+    with pytest.raises(DataError, match="field 'document': 'd9' is missing or comes earlier"):
         list(inputs(documents={"path": settings["documents"]["path"]}, candidates=lost).sources())
 
 

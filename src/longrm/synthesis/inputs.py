@@ -155,7 +155,12 @@ class Inputs(Config):
             found = self.documents.answered()
         elif candidates.path is not None:
             written = read_candidates(Path(candidates.path).expanduser())
-            found = sources(self.documents.read(), written, all_documents=self.documents.limit is None)
+            found = sources(
+                self.documents.read(),
+                written,
+                all_documents=self.documents.limit is None,
+                place=candidates.path,
+            )
         else:
             found = (Source(document, ()) for document in self.documents.read())
         if not candidates.unwritten:

@@ -191,7 +191,11 @@ def by_document(candidates: Iterable[Candidate]) -> Iterator[tuple[str, list[Can
 
 
 def sources(
-    documents: Iterable[Document], candidates: Iterable[Candidate], *, all_documents: bool = True
+    documents: Iterable[Document],
+    candidates: Iterable[Candidate],
+    *,
+    all_documents: bool = True,
+    place: str = "candidates",
 ) -> Iterator[Source]:
     """Joins documents with the candidates that answer them, which come in the documents' order.
 
@@ -199,6 +203,7 @@ def sources(
         documents: With different ids.
         candidates: Those of one document follow each other.
         all_documents: Whether there are no more documents than these, so that no candidate may be left over.
+        place: Where the candidates come from, for messages.
 
     Raises:
         DataError: Candidates are left over: their documents are missing, or come in another order.
@@ -213,7 +218,7 @@ def sources(
         yield Source(document, mine)
     if group is not None and all_documents:
         raise DataError(
-            f"candidates answer the document '{group[0]}', which is missing or comes earlier among the documents; "
+            f"{place}, field 'document': {short(group[0])} is missing or comes earlier among the documents; "
             "put the candidates in the documents' order"
         )
 

@@ -38,7 +38,7 @@ _MOST_DIGITS = 300
 _LONGEST_NAME = 600
 _FIELD = "field '"
 _SPACES = " \t\n\r"
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class ParseError(ValueError):
@@ -291,11 +291,11 @@ def check_depth(value: Any) -> None:
     Raises:
         ParseError: They lie deeper.
     """
-    level, depth = [value], 0
+    level, depth = [value], 1
     while level:
         if depth > DEEPEST:
             raise ParseError(f"nested more than {DEEPEST} levels deep")
-        level = [part for item in level for part in _parts(item)]
+        level = [part for item in level for part in _parts(item) if isinstance(part, dict | list)]
         depth += 1
 
 
@@ -372,7 +372,7 @@ def short(value: Any) -> str:
 
 
 def _whole_number(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:  # no float can hold it, and where it meets one it would fail
+    if len(digits.lstrip("-")) > _MOST_DIGITS:  # no float can hold it, and where it meets one it would fail
         raise ParseError(f"a whole number of {len(digits):,} digits; no number here has over {_MOST_DIGITS}")
     return int(digits)
 

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from longrm.data import read
+from longrm.data import files, read
 from longrm.errors import DataError
+from longrm.types import message_text
 
 PAIR = {"prompt": "Who?", "chosen": "Ann", "rejected": "Bob"}
 NATIVE = {
@@ -12,6 +13,10 @@ NATIVE = {
     "prompt": [{"role": "user", "content": "Who?"}],
     "responses": [[{"role": "assistant", "content": name}] for name in ("Ann", "Bob")],
     "ranks": [1, 2],
+}
+IMAGE = {
+    "role": "assistant",
+    "content": [{"type": "text", "text": "Ann"}, {"type": "image", "image": "a.png", "text": None}],
 }
 CANDIDATES = {"prompt": "Who?", "candidates": ["Ann", "Bob"]}
 
@@ -59,6 +64,36 @@ FAULTS = [
     ({"chat_template": "Judge.", "chosen": "8"}, "rejected", "missing; add a column 'rejected' (or rejects"),
     ({"chat_template": "Judge.", "chosen": "8", "rejects": ["2", ""]}, "rejects[1]", "empty"),
     (CANDIDATES | {"candidates": ["Ann"]}, "candidates", "at least 2 responses, got 1"),
+    (CANDIDATES | {"candidates_score": [True, False]}, "candidates_score", "needs a list of numbers"),
+    (PAIR | {"id": [1]}, "id", "needs a text or a whole number, got a list"),
+    (PAIR | {"id": {}}, "id", "needs a text or a whole number, got an object"),
+    (PAIR | {"id": True}, "id", "needs a text or a whole number, got True"),
+    (PAIR | {"id": float("nan")}, "id", "needs a text or a whole number, got nan"),
+    (PAIR | {"uuid": 0.5}, "uuid", "needs a text or a whole number, got 0.5"),
+    (PAIR | {"group": [1]}, "group", "needs a text or a whole number, got a list"),
+    (PAIR | {"document_id": 1e308, "context_id": False}, "context_id", "got False"),
+    (PAIR | {"id": "a\ud800"}, "id", "half of a surrogate pair"),
+    (PAIR | {"extra": {"\udc00": 1}}, "extra.\\udc00", "half of a surrogate pair"),
+    (PAIR | {"context": "Who\ud800"}, "context", "half of a surrogate pair"),
+    (PAIR | {"prompt": [{"role": "user\ud800", "content": "Who?"}]}, "prompt[0].role", "half of a surrogate"),
+    (NATIVE | {"ranks": [1, True]}, "ranks", "whole numbers"),
+    (NATIVE | {"context": [{"message": 0, "start": False, "end": 2}]}, "context", "needs spans"),
+    (PAIR | {"chosen": [IMAGE]}, "chosen[0].content[1]", "got one of the type 'image'; only texts are read"),
+    (
+        PAIR | {"prompt": [IMAGE | {"content": ["Who?"]}]},
+        "prompt[0].content[0]",
+        "got a text; only texts are read",
+    ),
+    (
+        PAIR | {"chosen": [IMAGE | {"content": [{"type": "text", "text": None}]}]},
+        "chosen[0].content[0]",
+        "needs a part",
+    ),
+    (
+        PAIR | {"chosen": [IMAGE | {"content": [{"type": "audio", "text": "a"}]}]},
+        "chosen[0].content[0]",
+        "'audio'",
+    ),
 ]
 
 
@@ -86,6 +121,10 @@ def test_the_faults_are_what_is_refused(tmp_path):
     [
         (json.dumps(PAIR)[:-4], "not valid JSON, perhaps cut off"),
         ("[1, 2]", "not a JSON object"),
+        ('{"prompt": "a", "prompt": "b"}', "the key 'prompt' stands twice in one object"),
+        ('{"extra": ' + "[" * 500 + "]" * 500 + "}", "nested more than 100 levels deep"),
+        ('{"extra": ' + "9" * 400 + "}", "a whole number of 400 digits"),
+        ('{"extra": ' + "9" * 5000 + "}", "a whole number of 5,000 digits"),
         ("[" * 200_000, "nested more than 100 levels deep"),
         (b'{"prompt": "\xff"}', "not UTF-8 text"),
     ],
@@ -118,6 +157,50 @@ def test_only_the_first_messages_are_kept(tmp_path):
     assert len(list(reading)) == 1
     assert reading.skipped.count == 50
     assert len(reading.skipped.messages) == 5
+
+
+def test_parts_of_text_are_read(tmp_path):
+    parts = [{"type": "text", "text": "An"}, {"text": "n", "image": None}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(PAIR | {"chosen": [{"role": "assistant", "content": parts}]}))
+    (row,) = read(path)
+    assert message_text(row.comparison.responses[0][0]) == "Ann"
+
+
+def test_a_line_that_is_too_long_is_named_and_may_be_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST_ROW", 1000)
+    long = json.dumps(PAIR | {"chosen": "x" * 5000})
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join([json.dumps(PAIR), long, json.dumps(PAIR), long]))
+    with pytest.raises(DataError, match="line 2: longer than"):
+        list(read(path))
+    assert [row.number for row in read(path, on_bad_row="skip")] == [1, 3]
+    monkeypatch.setattr(files, "LONGEST", 1000)
+    monkeypatch.setattr(files, "_PIECE", 100)
+    with pytest.raises(DataError, match="line 2 does not end within 1,000 bytes"):
+        list(read(path, on_bad_row="skip"))
+
+
+def test_rows_of_an_array_are_read_up_to_its_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_PIECE", 7)  # no row is in one piece
+    texts = [json.dumps(PAIR | {"n": number, "chosen": 'a "[{,]}" \\ ü 你 😀'}) for number in range(20)]
+    path = tmp_path / "rows.json"
+    path.write_text(" [\n" + ",\n".join(texts) + "] \n", encoding="utf-8-sig")
+    assert [row.source["n"] for row in read(path)] == [*range(20)]
+    twice = texts[3].replace('"n"', '"id": 1, "id": 2, "n"')
+    path.write_text("[" + ",".join([*texts[:3], twice, "7", *texts[4:10]]) + texts[10])
+    reading = read(path, on_bad_row="skip")
+    assert [row.source["n"] for row in reading] == [0, 1, 2, *range(4, 10)]
+    assert [message.removeprefix(f"{path}, ").split(":")[0] for message in reading.skipped.messages] == [
+        "row 4",
+        "row 5",
+        "row 12",
+    ]
+    assert "the key 'id' stands twice" in reading.skipped.messages[0]
+    assert "not valid JSON, perhaps cut off" in reading.skipped.messages[2]
+    path.write_text("[]")
+    with pytest.raises(DataError, match="no row in it"):
+        read(path)
 
 
 def test_ids_stand_once(tmp_path):

@@ -115,6 +115,56 @@ def test_what_is_no_data_is_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_places_that_are_no_data_are_one_line_and_keep_nobody_waiting(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "shards").mkdir()
+    os.mkfifo(tmp_path / "shards/a.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    (tmp_path / "endless.jsonl").symlink_to("/dev/zero")
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone/a.parquet").symlink_to("moved.parquet")
+    (tmp_path / "\udcff.jsonl").write_text(LINES)
+    for name, problem in [
+        ("pipe.jsonl", "neither a file nor a folder"),
+        ("shards", "a.jsonl: not a regular file"),
+        ("loop.jsonl", "no such file or folder"),
+        ("endless.jsonl", "neither a file nor a folder"),
+        ("gone", "a.parquet: cannot be read: No such file"),
+        ("\udcff.jsonl", r"\\udcff.jsonl: its name is not UTF-8 text; rename it"),
+        ("x" * 300 + ".jsonl", "cannot be read: File name too long"),
+    ]:
+        with pytest.raises(DataError, match=problem) as caught:
+            read(tmp_path / name)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"_data_files": [{"filename": "../outside.arrow"}]}, "which is no .arrow file of its own folder"),
+        ({"_data_files": [{"filename": "/etc/passwd"}]}, "which is no .arrow file of its own folder"),
+        ({"_data_files": [{"filename": ".."}]}, "which is no .arrow file of its own folder"),
+        ({"_data_files": [{"filename": "state.json"}]}, "which is no .arrow file of its own folder"),
+        (
+            {"_data_files": [{"filename": 5}]},
+            "field '_data_files.0.filename': Input should be a valid string",
+        ),
+        ({"_data_files": 5}, "field '_data_files': Input should be a valid list"),
+        ({}, "field '_data_files': Field required"),
+        ([], "holds no JSON object"),
+    ],
+)
+def test_a_saved_data_set_names_files_of_its_own(state, problem, tmp_path):
+    saved(tmp_path)
+    (tmp_path / "outside.arrow").write_bytes(next((tmp_path / "saved").glob("*.arrow")).read_bytes())
+    (tmp_path / "saved/state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match=problem) as caught:
+        read(tmp_path / "saved")
+    assert str(caught.value).startswith(f"{tmp_path}/saved/state.json")
+
+
 def test_demonstrations(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"chat_template": "Judge.", "golden": "[Score: 8]", "hop": 2}) + "\n{}\n")

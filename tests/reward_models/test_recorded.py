@@ -1,3 +1,4 @@
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,16 +178,78 @@ def test_scores_of_the_release_are_logits_in_presented_order(put):
     [
         ([{"prompt": "?"}], "no record of judgments; known are"),
         ([], "no record of judgments; known are"),
-        ([result([1.0], [1, 0])], "line 1: 2 responses need a list of as many scores"),
+        ([result([1.0], [1, 0])], "line 1, field 'output': 2 responses need as many scores, got 1"),
         ([result("[[A]]", [1, 2])], "line 1, field 'shuffled_order'"),
-        ([result("[[A]]", [0, 1], index=3)] * 2, "line 2: a second result for the item 'Cite/4'"),
-        ([pair("p", scored(1, 2)), {"pair_id": "q"}], "line 2, field 'judgments': missing"),
-        ([pair("p", *[scored(1, 2)] * 3)], "line 1, field 'judgments': needs a list of one"),
+        (
+            [result("[[A]]", [0, 1], index=3)] * 2,
+            "line 2, field 'index': a second result for the item 'Cite/4'",
+        ),
+        ([result("[[A]]", 5)], "line 1, field 'shuffled_order': Input should be a valid list, got 5"),
+        ([result("[[A]]", [0, True])], "line 1, field 'shuffled_order.1': Input should be a valid integer"),
+        ([result("[[A]]", [0, 0])], "line 1, field 'shuffled_order': needs every number from 0 up once"),
+        ([result("[[A]]", [])], "line 1, field 'shuffled_order': "),
+        ([result([1.0, True], [0, 1])], "line 1, field 'output.*': Input should be a valid "),
+        ([result([1.0, float("nan")], [0, 1])], "line 1, field 'output.*': Input should be a "),
+        ([result({}, [0, 1])], "line 1, field 'output.*': Input should be a valid "),
+        ([result("[[A]]", [0, 1], index="4")], "line 1, field 'index': Input should be a valid integer"),
+        (
+            [result("[[A]]", [0, 1], index=-1)],
+            "line 1, field 'index': Input should be greater than or equal to 0",
+        ),
+        ([result("[[A]]", [0, 1], subset=[1])], "line 1, field 'subset': Input should be a valid string"),
+        ([pair("p", 5)], "line 1, field 'judgments.0': Input should be "),
+        (
+            [pair("p", {"judgment": {"scores": 5}})],
+            "line 1, field 'judgments.0.judgment.scores': Input should be",
+        ),
+        (
+            [pair("p", {"judgment": {"response": [1]}})],
+            "line 1, field 'judgments.0.judgment.response': Input",
+        ),
+        ([pair("p", scored(1, 2, 3))], "line 1, field 'judgments': 2 responses need as many scores, got 3"),
+        ([pair(["p"], scored(1, 2))], "line 1, field 'pair_id': Input should be a valid string"),
+        ([pair("p", scored(1, 2))] * 2, "line 2, field 'pair_id': a second record of 'p'; remove one"),
+        ([pair("p", scored(1, 2)), {"pair_id": "q"}], "line 2, field 'judgments': Field required"),
+        ([pair("p", *[scored(1, 2)] * 3)], "line 1, field 'judgments': List should have at most 2 items"),
     ],
 )
 def test_what_is_no_record_is_refused(rows, message, put):
     with pytest.raises(DataError, match=message):
         RecordedRewardModel.load(put("rows.jsonl", *rows))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('{"scale": "inches"}', "summary.json, field 'scale': Input should be 'logit'"),
+        ('{"scale": 5, "scale": "points"}', "summary.json: the key 'scale' stands twice"),
+        ("[", "summary.json: not valid JSON"),
+        ("[]", "summary.json: holds no JSON object"),
+    ],
+)
+def test_a_summary_that_is_damaged_is_named(content, problem, tmp_path):
+    log(tmp_path / "run/judgments.jsonl", RANKED)
+    (tmp_path / "run/summary.json").write_text(content)
+    with pytest.raises(DataError, match=problem):
+        RecordedRewardModel.load(tmp_path / "run")
+
+
+def test_halves_of_surrogate_pairs_in_what_a_judge_wrote_do_no_harm(put):
+    model = RecordedRewardModel.load(put("j.jsonl", pair("p", wrote("It is \ud83d A.\n\n[[A]]"))))
+    assert judged(model, comparison("p"))[0].explanation == "It is ? A.\n\n[[A]]"
+
+
+def test_records_that_are_no_files_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run/judgments.jsonl")
+    for name, problem in [
+        ("pipe.jsonl", "not a regular file"),
+        ("run", "judgments.jsonl: not a regular file"),
+        ("x" * 300, "File name too long"),
+    ]:
+        with pytest.raises(DataError, match=problem):
+            RecordedRewardModel.load(tmp_path / name)
 
 
 def test_a_folder_without_records_is_refused(tmp_path):

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from longrm.data.unpacking import largest_page, unpacked
 from longrm.errors import DataError
 from longrm.reading import (
-    DEEPEST,
     LONGEST_ROW,
     MOST_VALUES,
     ParseError,
@@ -109,22 +108,20 @@ def _reading(file: Path) -> Iterator[None]:
 def _check_schema(schema: Any) -> None:
     """Refuses columns of which a row could not hold all, and types that nobody writes data sets in."""
     _check_names("", schema.names)
-    below = [(field.name, field.type, 1) for field in schema]
+    below = [(field.name, field.type) for field in schema]
     while below:
-        name, kind, depth = below.pop()
-        if depth > DEEPEST:
-            raise ParseError(f"nested more than {DEEPEST} levels deep", name)
+        name, kind = below.pop()
         if isinstance(kind, pa.BaseExtensionType):
-            below.append((name, kind.storage_type, depth))
+            below.append((name, kind.storage_type))
         elif pa.types.is_dictionary(kind) and not pa.types.is_nested(kind.value_type):
-            below.append((name, kind.value_type, depth))
+            below.append((name, kind.value_type))
         elif any(is_it(kind) for is_it in _FOREIGN):
             raise ParseError(f"is of the type {str(kind)[:80]}, which is not read; cast it to another", name)
         else:
             parts = [kind.field(index) for index in range(kind.num_fields)]
             if pa.types.is_struct(kind):
                 _check_names(name, [part.name for part in parts])
-            below += [(name, part.type, depth + 1) for part in parts]
+            below += [(name, part.type) for part in parts]
 
 
 _FOREIGN = (

@@ -72,7 +72,7 @@ class RecordedRewardModel(RewardModel):
             DataError: There is no record of a known kind.
         """
         files = _files(path)
-        first = next(raw_rows(files[:1]), None)
+        first = next(raw_rows(files[:1], repair=True), None)
         columns = first.checked().keys() if first else set()
         for recognized, read in _READERS:
             if recognized <= columns:

@@ -21,6 +21,21 @@ def check_config(config: Any, where: str) -> None:
             raise ModelError(f"{where}: {found}")
 
 
+def check_trainable(config: Any, where: str) -> None:
+    """Refuses the config of a model whose weights cannot learn.
+
+    Raises:
+        ModelError: names how they are quantized.
+    """
+    quantized = getattr(config, "quantization_config", None)
+    if quantized:
+        told = quantized if isinstance(quantized, dict) else vars(quantized)
+        raise ModelError(
+            f"{where}: its weights are quantized ({told.get('quant_method', 'by an unknown method')}), and neither "
+            "training nor merging works on them: take the model that was quantized"
+        )
+
+
 def check_packed(model: Any, where: str) -> None:
     """Refuses modules that a shared prefix cannot drive: encoders, fixed attention.
 

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
 from longrm.errors import ModelError
-from longrm.modeling.folders import HEAD, first_line
+from longrm.modeling.folders import HEAD, first_line, header, weight_files
 from longrm.modeling.heads import Model
 
+_PRECISE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _REPORTING = ("modeling_utils", "distributed.tensor_parallel")
 
 # Loading and saving take milliseconds to seconds, and progress of long work is ours to show.
@@ -31,6 +33,8 @@ def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, OSError) as error:
         raise ModelError(f"{where}: its config cannot be read: {first_line(error)}") from None
+    except StrictDataclassError as error:  # sizes that contradict each other; what is wrong is told last
+        raise ModelError(f"{where}: its config cannot be read: {' '.join(str(error).split())}") from None
 
 
 def read_head(shards: Sequence[Path], name: str, where: str) -> torch.Tensor | None:
@@ -47,6 +51,10 @@ def read_head(shards: Sequence[Path], name: str, where: str) -> torch.Tensor | N
         return None
     if found[0].shape[0] != 1:
         raise ModelError(f"{where}: its head has {len(found[0])} outputs; a reward model has num_labels=1")
+    if found[0].dtype not in _PRECISE:
+        raise ModelError(
+            f"{where}: its head {name} is quantized ({found[0].dtype}): save it in 16 bits or more"
+        )
     return found[0]
 
 
@@ -76,7 +84,7 @@ def read_model(
     """Loads a model by one of transformers' auto classes, once its architecture is checked without weights.
 
     Raises:
-        ModelError: The architecture is refused, the weights cannot be read, or some other than the head are missing.
+        ModelError: The architecture is refused, the weights cannot be read, or they are not those of its config.
     """
     try:
         with torch.device("meta"):
@@ -97,8 +105,35 @@ def read_model(
         raise ModelError(f"{where}: {auto.__name__} cannot load it: {first_line(error)}") from None
     missing = set(report["missing_keys"]) - {HEAD}
     if missing:
-        raise ModelError(f"{where}: {len(missing)} weights are missing, among them {min(missing)}")
+        raise ModelError(
+            f"{where}: {len(missing)} weights are missing, among them {min(missing)}, which its config.json asks for"
+        )
+    _refuse_unread(model, set(report["unexpected_keys"]), folder, where)
     return model
+
+
+def _refuse_unread(model: Model, names: set[str], folder: Path, where: str) -> None:
+    """Refuses weights that were left unread: layers that the config does not count, the scales of quantized ones.
+
+    The head over the vocabulary is no part of a sequence classifier, which may come from a language model.
+    """
+    stored = {
+        name: (shard, tensor) for shard in weight_files(folder) for name, tensor in header(shard).items()
+    }
+    scores, body = hasattr(model, "score"), f"{model.base_model_prefix}."
+    unread = []
+    for name in sorted(names):
+        shape = stored[name][1]["shape"] if name in stored else None
+        of_vocabulary = shape is not None and shape[0] == model.config.vocab_size
+        if not (scores and of_vocabulary and not name.startswith(body)):
+            unread.append(name)
+    if unread:
+        file = stored[unread[0]][0].name if unread[0] in stored else "model*.safetensors"
+        raise ModelError(
+            f"{where}: {file} and config.json do not fit: {len(unread)} weights have no place in the model, among them "
+            f"{unread[0]}; correct config.json (num_hidden_layers = {model.config.num_hidden_layers}?), or take "
+            "weights that are not quantized"
+        )
 
 
 @contextmanager

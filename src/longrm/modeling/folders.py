@@ -115,9 +115,9 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     if parts.adapter:
         task = _object(parts.adapter / ADAPTER, f"{source}: its {ADAPTER}").get("task_type")
         # A head that was trained and lost is no reason to take a reward model for one that writes.
-        if task == "SEQ_CLS" or ADAPTER_HEAD in _header(parts.adapter / ADAPTER_WEIGHTS):
+        if task == "SEQ_CLS" or ADAPTER_HEAD in header(parts.adapter / ADAPTER_WEIGHTS):
             return "discriminative"
-    if any(HEAD in _header(shard) for shard in shards):
+    if any(HEAD in header(shard) for shard in shards):
         return "discriminative"
     config = _object(parts.base / "config.json", f"{source}: its config")
     architectures = config.get("architectures") or []
@@ -143,14 +143,14 @@ def _object(file: Path, what: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _header(shard: Path) -> dict[str, Any]:
+def header(shard: Path) -> dict[str, Any]:
     """The names of the tensors in a safetensors file, with their types and shapes."""
     with shard.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         try:
-            header = json.loads(stream.read(size) if size <= _LONGEST_HEADER else b"")
+            told = json.loads(stream.read(size) if size <= _LONGEST_HEADER else b"")
         except ValueError:
-            header = None
-    if not isinstance(header, dict):
+            told = None
+    if not isinstance(told, dict):
         raise ModelError(f"{shard}: not safetensors: its weights cannot be read")
-    return header
+    return told

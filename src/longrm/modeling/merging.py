@@ -4,6 +4,8 @@ from pathlib import Path
 
 from longrm.errors import ModelError, RunError
 from longrm.modeling.adapters import merge_adapter
+from longrm.modeling.capabilities import check_trainable
+from longrm.modeling.checkpoints import read_config
 from longrm.modeling.folders import kind_of, locate_parts
 from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer, save
 
@@ -20,10 +22,12 @@ def merge(source: str | Path, out: str | Path, *, trust_remote_code: bool = Fals
         ModelError: There is no adapter, its base cannot be loaded, or the sum of both is not finite.
         RunError: The folder is not empty, or cannot be written.
     """
-    if locate_parts(source).adapter is None:
+    parts = locate_parts(source)
+    if parts.adapter is None:
         raise ModelError(f"{source} is a full model: there is no adapter to merge")
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise RunError(f"{out} is not empty: choose another place for the merged model")
+    check_trainable(read_config(parts.base, str(source), trust_remote_code), str(source))
     load = load_scorer if kind_of(source) == "discriminative" else load_language_model
     model: Scorer | LanguageModel = load(source, device="cpu", trust_remote_code=trust_remote_code)
     merge_adapter(model.model)

@@ -6,6 +6,8 @@ from typing import Literal, overload
 import torch
 
 from longrm.errors import ModelError
+from longrm.modeling.capabilities import check_trainable
+from longrm.modeling.checkpoints import read_config
 from longrm.modeling.folders import kind_of, locate_parts
 from longrm.modeling.loading import (
     LanguageModel,
@@ -65,10 +67,12 @@ def _new(new: NewModel, kind: Kind, seed: int) -> Scorer | LanguageModel:
 def _loaded(model: ModelSettings, kind: Kind, seed: int) -> Scorer | LanguageModel:
     path = model.path
     assert path is not None
-    if locate_parts(path).adapter is not None:
+    parts = locate_parts(path)
+    if parts.adapter is not None:
         raise ModelError(
             f"{path} is an adapter: merge it (longrm merge {path} --out DIR) and start from the merged model"
         )
+    check_trainable(read_config(parts.base, path, trust_remote_code=False), path)
     holds = kind_of(path)
     if kind == "language_model" and holds == "discriminative":
         raise ModelError(f"{path} has a scalar head in place of one that writes: start from a language model")

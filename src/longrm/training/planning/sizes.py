@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from longrm.errors import ConfigError, ModelError
-from longrm.modeling.capabilities import check_config
+from longrm.modeling.capabilities import check_config, check_trainable
 from longrm.modeling.folders import first_line
 from longrm.training.settings import NewModel, PlannedModel, Training
 from longrm.training.start import Kind
@@ -173,6 +173,7 @@ def _config(path: str, *, local: bool) -> Any:
 def _of_config(config: Any, kind: Kind, path: str) -> ModelSizes:
     """Sizes by the names that decoders of transformers share; whether they tell all is checked by counting."""
     check_config(config, path)
+    check_trainable(config, path)
     config.num_labels = 1
     auto: Any = AutoModelForSequenceClassification if kind == "scorer" else AutoModelForCausalLM
     with torch.device("meta"):

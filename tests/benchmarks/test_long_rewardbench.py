@@ -215,7 +215,7 @@ def test_a_hub_id_is_fetched_as_a_data_set(put, bench, monkeypatch):
 
 
 def test_a_hub_id_that_cannot_be_had_is_named(bench):
-    with pytest.raises(DataError, match="owner/nothing: no such file or folder, nor can it be had"):
+    with pytest.raises(DataError, match="owner/nothing: there is no such file or folder, nor can it be had"):
         bench("long-rewardbench:owner/nothing")
 
 

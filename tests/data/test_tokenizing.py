@@ -309,10 +309,10 @@ def test_hub_ids(byte_level, templates, tmp_path, monkeypatch):
     import huggingface_hub
 
     ours(byte_level, templates["chatml"]).save(tmp_path)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda identity, allow_patterns: str(tmp_path))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda identity, **options: str(tmp_path))
     assert Tokenizer.load("acme/judge-8b").chat_template == templates["chatml"]
 
-    def absent(identity: str, allow_patterns: list[str]) -> str:
+    def absent(identity: str, **options: object) -> str:
         raise OSError("not found\nand more lines")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)

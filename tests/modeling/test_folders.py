@@ -116,7 +116,7 @@ def test_a_name_that_is_neither_folder_nor_model_is_refused(tmp_path: Path):
     for source, line in [
         (tmp_path / "absent", "no such model folder"),
         (tmp_path / "file", "give the model's folder"),
-        ("nobody/no-such-model", "nor such a Hub model"),
+        ("nobody/no-such-model", "nor can it be had from the Hub"),
     ]:
         with pytest.raises(ModelError, match=line):
             kind_of(source)

@@ -288,7 +288,7 @@ def test_a_scorer_is_no_language_model(folder: Path):
 
 
 def test_a_name_that_is_neither_folder_nor_model_is_refused():
-    with pytest.raises(ModelError, match="nor such a Hub model"):
+    with pytest.raises(ModelError, match="nor can it be had from the Hub"):
         load_scorer("nobody/no-such-model")
 
 

@@ -1,6 +1,7 @@
 """Scores are read where transformers reads them, whatever the padding token is."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from longrm.evaluation.run import run as evaluate
 from longrm.evaluation.scored_file import Scoring, score_file
 from longrm.modeling.merging import merge
 from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord, StepRecord
 from longrm.training.run import RECIPES, run
@@ -209,6 +211,13 @@ def test_a_training_goes_on_with_the_token_that_was_read_before(folder: Path, pa
     assert distance(ours, plain_scores(model)) < TOLERANCE
     assert distance(ours, padded_scores(model)) < TOLERANCE
     assert distance(ours, very_last_scores(model)) > 100 * TOLERANCE
+    place = read_manifest(tmp_path / "run")["model"]["scored_at"]
+    assert re.fullmatch(
+        r"the last token that is not padding \('.+', id \d+, which closes responses too\)", place
+    )
+    card = (model / "README.md").read_text()
+    assert f"A score is read at {place}, as transformers does" in card
+    assert "vLLM and SGLang read the very last token, and so give other scores." in card
 
 
 def test_a_model_of_our_own_is_read_at_the_token_that_closes_a_response(

@@ -2,8 +2,8 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from longrm import hub
 from longrm.benchmarks import judgebench, long_rewardbench, rewardbench, rewardbench_2
 from longrm.benchmarks import leval as leval_
 from longrm.benchmarks import probe as probes
@@ -61,6 +62,7 @@ class Benchmark:
         total: How many there are; None where only reading tells.
         reading: How the file was read, where it is one: its format, and what was skipped.
         rule: Which published rule sums it up: "judgebench", "rewardbench", "rewardbench-2", or none.
+        provenance: What the manifest of a run tells of it: its commit, where it comes from the Hub.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Benchmark:
     total: int | None = None
     reading: Reading | None = None
     rule: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def audit(self) -> Audit | None:
@@ -146,7 +149,9 @@ def _long_rewardbench(asked: _Asked) -> Benchmark:
     rows = partial(comparisons, measure_with(source.tokenizer))
     unmeasured = comparisons(measure=len, auditor=Auditor(long_rewardbench.LOOKS_FOR))
     _read_through(unmeasured, source, refuses=source.strict)
-    return Benchmark(asked.name, Audited(rows, long_rewardbench.LOOKS_FOR, source.limit))
+    commit = hub.commit_of(next(iter(files.values())).parent)
+    told = {} if commit is None else {"commit": commit}
+    return Benchmark(asked.name, Audited(rows, long_rewardbench.LOOKS_FOR, source.limit), provenance=told)
 
 
 def _rewardbench(asked: _Asked) -> Benchmark:

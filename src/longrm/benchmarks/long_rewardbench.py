@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from longrm import hub
 from longrm.benchmarks.audit import Auditor
 from longrm.benchmarks.rows import listed, rateable_responses, read_rows
 from longrm.data import write_rows
@@ -39,7 +40,6 @@ LOOKS_FOR = (
 )
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # A part of the prompt is context if it holds at least this share of all characters; the rest instructs.
 _CONTEXT_SHARE = 0.1
 # Columns that become fields of the comparison, or metadata under another name.
@@ -51,7 +51,7 @@ def find_files(path: str) -> dict[str, Path]:
     """The files by their names without suffix, which are their tasks in a folder as it is published.
 
     Args:
-        path: A folder that holds some of the seven files, one file, or a Hub id `owner/name`.
+        path: A folder that holds some of the seven files, one file, or a Hub id `owner/name` or `owner/name@revision`.
 
     Raises:
         DataError: There is nothing of the kind.
@@ -61,8 +61,9 @@ def find_files(path: str) -> dict[str, Path]:
         if place.is_file():
             check_file(place, DataError)
             return {place.name.split(".")[0]: place}
-        if not place.exists() and _HUB_ID.fullmatch(path):
-            place = _download(path)
+        if not place.exists() and "/" in path and hub.split_revision(path) is not None:
+            wanted = [f"{task}{suffix}" for task in TASKS for suffix in _SUFFIXES]
+            place = hub.fetch(path, wanted, DataError, data_set=True)
         files = [(task, place / f"{task}{suffix}") for task in TASKS for suffix in _SUFFIXES]
         found = {task: file for task, file in files if file.exists()}
     if not found:
@@ -295,16 +296,3 @@ def _stripped(span: Span, text: str) -> Span:
 
 def _texts(prompt: Iterable[Message]) -> list[str]:
     return [message_text(message) for message in prompt]
-
-
-def _download(identity: str) -> Path:
-    import huggingface_hub  # slow to import, and needed for the Hub only
-
-    wanted = [f"{task}{suffix}" for task in TASKS for suffix in _SUFFIXES]
-    try:
-        return Path(huggingface_hub.snapshot_download(identity, repo_type="dataset", allow_patterns=wanted))
-    except (OSError, ValueError) as error:  # all of the Hub's errors descend from these
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataError(
-            f"{identity}: no such file or folder, nor can it be had from the Hub: {reason}"
-        ) from error

@@ -17,7 +17,8 @@ from longrm.types import Outcome
 
 @click.command("evaluate", short_help="Judge a benchmark and measure how far the judgment reaches.")
 @click.option(
-    "--model", help="Folder or Hub id, openai:URL#NAME, baseline:NAME, compress:MODEL, simulated:RATE."
+    "--model",
+    help="Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, baseline:NAME, compress:MODEL, simulated:RATE.",
 )
 @click.option("--recorded", metavar="PATH", help="Score judgments written earlier, in place of a model.")
 @click.option("--bench", help="probe, or NAME:PATH; the names stand above.")

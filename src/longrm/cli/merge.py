@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from longrm.errors import RunError
-from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_summary
+from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest, read_summary
 
 
 @click.command("merge", short_help="Make one model of an adapter and its base.")
@@ -41,4 +41,5 @@ def _tell_whence(run: Path, out: Path) -> None:
         return
     summary = read_summary(run)
     recipe = RECIPES[summary["objective"]].resolve(run / CONFIG)
-    write_card(out, recipe, summary, evaluation=evaluation_of(run, summary["model_step"]))
+    commit = (read_manifest(run).get("model") or {}).get("commit")
+    write_card(out, recipe, summary, evaluation=evaluation_of(run, summary["model_step"]), commit=commit)

@@ -11,7 +11,11 @@ from longrm.runs.progress import silent
 
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
-@click.option("--model", required=True, help="Folder or Hub id of a reward model, or baseline:NAME.")
+@click.option(
+    "--model",
+    required=True,
+    help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, or baseline:NAME.",
+)
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Preference data.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="JSONL or Parquet file to write.")
 @click.option("--format", "row_format", help="The rows' format; recognized from the columns by default.")

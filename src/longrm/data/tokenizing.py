@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Self
 import tokenizers
 from pydantic import BaseModel, NonNegativeInt, TypeAdapter
 
+from longrm import hub
 from longrm.data.chat_templates import continues_generation_prompt, render_messages
 from longrm.errors import DataError, ModelError
 from longrm.reading import check_file, first_line, read_object, read_text, reading, typed
@@ -20,7 +20,6 @@ from longrm.types import Message, text_of
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +45,7 @@ class Tokenizer:
         """Loads a `tokenizer.json`, a folder that holds one, or a model of the Hugging Face Hub.
 
         Args:
-            source: A file, a folder, or a Hub id such as `owner/name`. What lies beside the file
+            source: A file, a folder, or a Hub id: `owner/name` or `owner/name@revision`. What lies beside the file
                 (`tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`) is read too.
 
         Raises:
@@ -58,9 +57,9 @@ class Tokenizer:
                 return cls._from_folder(path, path / "tokenizer.json")
             if path.exists():
                 return cls._from_folder(path.parent, path)
-        if path.suffix == ".json" or not _HUB_ID.fullmatch(str(source)):
+        if path.suffix == ".json" or hub.split_revision(str(source)) is None:
             raise ModelError(f"{source}: there is no such tokenizer file or folder")
-        folder = _download(str(source))
+        folder = hub.fetch(str(source), _FILES, ModelError)
         return cls._from_folder(folder, folder / "tokenizer.json")
 
     @classmethod
@@ -364,18 +363,6 @@ class _TokenizerConfig(BaseModel):
 
 
 _CONFIG = TypeAdapter(_TokenizerConfig)
-
-
-def _download(identity: str) -> Path:
-    import huggingface_hub  # slow to import, and needed for the Hub only
-
-    try:
-        return Path(huggingface_hub.snapshot_download(identity, allow_patterns=_FILES))
-    except (OSError, ValueError) as error:  # all of the Hub's errors descend from these
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ModelError(
-            f"{identity}: there is no such file or folder, nor can it be had from the Hub: {reason}"
-        ) from error
 
 
 def _why_not_a_prefix(opening: str, whole: str) -> str:

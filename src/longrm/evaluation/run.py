@@ -97,6 +97,8 @@ def run(
         )
     with claimed(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or _model(settings, bench, out)
+        if place.leads:
+            folder.record(model=judge.provenance, bench=bench.provenance)
         return evaluate(bench, judge, folder, judging=settings.judging, place=place, progress=progress)
 
 

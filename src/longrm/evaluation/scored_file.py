@@ -119,7 +119,7 @@ def score_file(
     partial = out.with_name(out.name + ".partial")
     with claimed(RunFolder(partial, "scoring", settings), place) as folder:
         path = folder.path / "scores.jsonl"
-        _score_rows(settings, reading, path, place, progress)
+        _score_rows(settings, reading, path, folder, place, progress)
         if not place.leads:
             return None
         join_parts(path, ScoreRecord)
@@ -144,7 +144,7 @@ def _check_who(settings: Scoring, place: Processes) -> None:
 
 
 def _score_rows(
-    settings: Scoring, reading: Reading, path: Path, place: Processes, progress: Progress
+    settings: Scoring, reading: Reading, path: Path, folder: RunFolder, place: Processes, progress: Progress
 ) -> None:
     """Has every row scored that the log does not hold."""
     if place.leads:
@@ -156,9 +156,12 @@ def _score_rows(
     if settings.engine == "ray":
         from longrm.evaluation.ray_engine import scored_by_ray
 
-        fresh = scored_by_ray(settings.model, settings.judge, settings.workers, reading, done)
+        model = reward_models.pinned(settings.model)
+        if model != settings.model:
+            folder.record(model={"commit": model.rpartition("@")[2]})
+        fresh = scored_by_ray(model, settings.judge, settings.workers, reading, done)
     else:
-        fresh = _scored_here(settings, reading, done, place)
+        fresh = _scored_here(settings, reading, done, folder, place)
     with closing(fresh), Log(part_of(path, place.rank), ScoreRecord) as log:
         for records in fresh:
             log.append(*records)
@@ -170,9 +173,11 @@ def _score_rows(
 
 
 def _scored_here(
-    settings: Scoring, reading: Reading, done: RowScores, place: Processes
+    settings: Scoring, reading: Reading, done: RowScores, folder: RunFolder, place: Processes
 ) -> Generator[list[ScoreRecord]]:
     model = reward_models.load(settings.model, judge=settings.judge)
+    if place.leads:
+        folder.record(model=model.provenance)
     for piece, batch in enumerate(batches(reading)):
         if not place.takes(piece):
             continue

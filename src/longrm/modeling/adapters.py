@@ -27,7 +27,14 @@ _NAME = "default"  # PEFT's own name for the one adapter of a model
 
 
 def adapt(
-    model: Model, *, base: str, rank: int, alpha: float, targets: Sequence[str] | None, seed: int
+    model: Model,
+    *,
+    base: str,
+    rank: int,
+    alpha: float,
+    targets: Sequence[str] | None,
+    seed: int,
+    revision: str | None = None,
 ) -> None:
     """Freezes a model and gives its linear layers adapters, in place; a scalar head stays trainable.
 
@@ -38,6 +45,7 @@ def adapt(
         alpha: The update is scaled by alpha / rank.
         targets: Names of the linear modules that get one; every linear layer of the body when None.
         seed: Of the random half of the update; the other half is zero, so that training starts from the base.
+        revision: The commit of a base of the Hub.
 
     Raises:
         ModelError: A target names no linear layer of the body.
@@ -49,6 +57,7 @@ def adapt(
         target_modules=_targets(model, targets),
         task_type=TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS,
         base_model_name_or_path=str(folder.resolve()) if folder.is_dir() else base,
+        revision=revision,
     )
     model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
@@ -65,7 +74,7 @@ def write_adapter(model: Model, folder: Path) -> None:
     saved = None if head is None else ["score"]
     replace(model.peft_config[_NAME], modules_to_save=saved, inference_mode=True).save_pretrained(folder)
     _sort_targets(folder / ADAPTER)
-    weights = {_PREFIX + name: tensor for name, tensor in get_peft_model_state_dict(model).items()}
+    weights = {_PREFIX + name: tensor for name, tensor in _weights(model).items()}
     if head is not None:
         weights[ADAPTER_HEAD] = head.weight
     stored = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
@@ -89,7 +98,7 @@ def read_adapter(model: Model, folder: Path, where: str) -> None:
         report: Any = set_peft_model_state_dict(model, stored)
     except (ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(f"{where}: its adapter cannot be applied: {first_line(error)}") from None
-    missing = sorted(get_peft_model_state_dict(model).keys() - stored.keys())
+    missing = sorted(_weights(model).keys() - stored.keys())
     if missing or report.unexpected_keys:
         name = (missing or sorted(report.unexpected_keys))[0]
         what = "is missing from" if missing else "is not supported in"
@@ -116,6 +125,12 @@ def merge_adapter(model: Model) -> None:
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, layer.to(dtype))
     del model.peft_config
+
+
+def _weights(model: Model) -> dict[str, torch.Tensor]:
+    """The adapter's. Embeddings are never among them: PEFT would ask the Hub whether their size has changed."""
+    found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return found
 
 
 def _sort_targets(file: Path) -> None:

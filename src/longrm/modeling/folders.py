@@ -1,11 +1,11 @@
 """Model folders: where one lies, and what kind of model it holds. Imports no torch."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from longrm import hub
 from longrm.errors import ModelError
 
 HEAD = "score.weight"
@@ -17,7 +17,6 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_HEAD = f"base_model.model.{HEAD}"
 """The name of a scalar head among the weights of an adapter."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py"]
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
@@ -36,6 +35,14 @@ class Parts:
     tokenizer: Path
     adapter: Path | None = None
 
+    @property
+    def commits(self) -> dict[str, str]:
+        """Of what comes from the Hub, the commits: the model's, and that of an adapter's base."""
+        found = {"commit": hub.commit_of(self.adapter or self.base)}
+        if self.adapter:
+            found["base_commit"] = hub.commit_of(self.base)
+        return {name: commit for name, commit in found.items() if commit is not None}
+
 
 def locate_parts(source: str | Path) -> Parts:
     """Finds the parts of a model; an adapter names its base, and its own tokenizer comes before the base's.
@@ -48,11 +55,12 @@ def locate_parts(source: str | Path) -> Parts:
         return Parts(folder, folder)
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
-    named = _object(folder / ADAPTER, f"{source}: its {ADAPTER}").get("base_model_name_or_path")
+    told = _object(folder / ADAPTER, f"{source}: its {ADAPTER}")
+    named, revision = told.get("base_model_name_or_path"), told.get("revision")
     if not isinstance(named, str):
         raise ModelError(f"{source}: its {ADAPTER} names no base model (base_model_name_or_path)")
     try:
-        base = locate(named)
+        base = locate(f"{named}@{revision}" if revision and not Path(named).expanduser().is_dir() else named)
     except ModelError as error:
         raise ModelError(f"{source} is an adapter, and its base cannot be found: {error}") from None
     if (base / ADAPTER).is_file():
@@ -73,16 +81,9 @@ def locate(source: str | Path) -> Path:
         return folder
     if folder.exists():
         raise ModelError(f"{source} is a file: give the model's folder")
-    if not _HUB_ID.fullmatch(str(source)):
+    if hub.split_revision(str(source)) is None:
         raise ModelError(f"{source}: there is no such model folder")
-    # Slow to import, and needed for the Hub only.
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(str(source), allow_patterns=_PATTERNS))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"{source}: no such folder, nor such a Hub model ({first_line(error)})") from None
+    return hub.fetch(str(source), _PATTERNS, ModelError)
 
 
 def weight_files(folder: Path) -> list[Path]:

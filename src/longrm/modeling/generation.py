@@ -44,11 +44,13 @@ class LocalWriter(Writer):
         name: How summaries and reports call it.
         limit: The most tokens it reads and writes together, as its config says.
         tokenizer: The model's.
+        provenance: What a manifest tells of it.
     """
 
     def __init__(self, language_model: LanguageModel, name: str) -> None:
         self.name = name
         self.tokenizer: Tokenizer = language_model.tokenizer
+        self.provenance = language_model.provenance
         self._model = language_model.model
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
         self._ends = _end_ids(language_model)

@@ -2,9 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,42 @@ from longrm.modeling.memory import is_out_of_memory, precision_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scorer:
-    """A model with a scalar head, whose attention is `longrm_shared_prefix`, and its tokenizer."""
+    """A model with a scalar head, whose attention is `longrm_shared_prefix`, and its tokenizer.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        commits: Of what comes from the Hub; see `Parts.commits`.
+    """
 
     model: Model
     tokenizer: Tokenizer
+    commits: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What a manifest tells of it: its commits, and at which token a score is read."""
+        return {**self.commits, "scored_at": scored_at(self.model.config.pad_token_id, self.tokenizer)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanguageModel:
-    """A causal language model of transformers, and its tokenizer."""
+    """A causal language model of transformers, and its tokenizer.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        commits: Of what comes from the Hub; see `Parts.commits`.
+    """
 
     model: Model
     tokenizer: Tokenizer
+    commits: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What a manifest tells of it: its commits."""
+        return dict(self.commits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +107,7 @@ def load_scorer(
 
     Args:
         source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter, or a Hub id such as
-            `owner/name`.
+            `owner/name` or `owner/name@revision`.
         dtype: Of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
         trust_remote_code: Whether code that comes with the model may run.
@@ -121,7 +145,7 @@ def load_scorer(
     if parts.adapter:
         _read_adapter(model, parts.adapter, where)
     _set_head(model, head, head_seed)
-    return Scorer(_placed(model, device, where), tokenizer)
+    return Scorer(_placed(model, device, where), tokenizer, parts.commits)
 
 
 def load_language_model(
@@ -164,7 +188,16 @@ def load_language_model(
         model.set_attn_implementation(NAME)
     elif reads_in_blocks(model):
         model.set_attn_implementation(CONTINUATION)
-    return LanguageModel(_placed(model, device, where).eval(), tokenizer)
+    return LanguageModel(_placed(model, device, where).eval(), tokenizer, parts.commits)
+
+
+def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
+    """In words, the token at which transformers reads a score, and so do we; `padding` is the config's."""
+    if padding is None:
+        return "the last token"
+    named = f"{tokenizer.backend.id_to_token(padding)!r}, id {padding}"
+    closes = ", which closes responses too" if padding in tokenizer.closing_ids() else ""
+    return f"the last token that is not padding ({named}{closes})"
 
 
 @contextmanager

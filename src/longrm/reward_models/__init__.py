@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from longrm import hub
 from longrm.clients import Completion
 from longrm.clients.settings import Remote
 from longrm.errors import ConfigError
@@ -17,6 +18,7 @@ __all__ = [
     "Judge",
     "RewardModel",
     "load",
+    "pinned",
 ]
 
 
@@ -77,6 +79,24 @@ _FORMS = {
 }
 
 
+def pinned(model: str) -> str:
+    """The name of a model of the Hub with the commit that it has now, so that every machine reads the same.
+
+    Raises:
+        ModelError: There is no such model.
+    """
+    kind, _, name = model.partition(":")
+    if kind == "compress" and name:
+        return f"compress:{pinned(name)}"
+    found = None if kind in _FORMS else hub.split_revision(model)
+    if found is None:
+        return model
+    from longrm.modeling.folders import locate
+
+    commit = hub.commit_of(locate(model))
+    return model if commit is None else f"{found[0]}@{commit}"
+
+
 def _local(model: str, judge: Judge) -> RewardModel:
     from longrm.modeling.folders import kind_of
 
@@ -86,7 +106,9 @@ def _local(model: str, judge: Judge) -> RewardModel:
         from longrm.reward_models.generative import GenerativeRewardModel
 
         writer = LocalWriter.load(model)
-        return GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
+        judging = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
+        judging.provenance = writer.provenance
+        return judging
     from longrm.reward_models.discriminative import DiscriminativeRewardModel
 
     return DiscriminativeRewardModel.load(model, judge)

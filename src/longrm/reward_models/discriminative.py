@@ -23,7 +23,7 @@ _TOKENS_PER_FORWARD = 16_384
 
 
 class DiscriminativeRewardModel(RewardModel):
-    """A one-label sequence classifier, read at the last token of every response.
+    """A one-label sequence classifier, read where transformers reads it: at the last token that is not padding.
 
     Scores are raw logits of the fp32 head; they depend on neither the batch nor any padding. Of the settings
     `cut` and `max_length` say what becomes of a context that does not fit.
@@ -34,6 +34,7 @@ class DiscriminativeRewardModel(RewardModel):
     def __init__(self, scorer: Scorer, name: str, settings: Judge | None = None) -> None:
         settings = settings or Judge()
         self.name = name
+        self.provenance = scorer.provenance
         self._scorer = scorer
         self._policy = settings.cut
         reads = int(scorer.model.config.max_position_embeddings)

@@ -1,8 +1,9 @@
 """What every reward model is: queries in, judgments out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from longrm.errors import DataError
 from longrm.reward_models.trials import latin_square, points, together, trial_of
@@ -18,12 +19,14 @@ class RewardModel(ABC):
         sees_order: Whether the place at which a response is shown may change the judgment.
         samples: Whether asking again may give another judgment, so that votes say something.
         scale: What a difference of two scores means.
+        provenance: What the manifest of a run tells of it: commits of the Hub, where a score is read.
     """
 
     name: str
     sees_order: bool = False
     samples: bool = False
     scale: Scale = "none"
+    provenance: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:

@@ -116,6 +116,29 @@ class RunFolder:
         own = (".lock", CONFIG, MANIFEST)
         return sorted(entry.name for entry in self.path.iterdir() if entry.name not in own and _size(entry))
 
+    def record(self, **told: Mapping[str, Any]) -> None:
+        """Adds to the manifest what shows only when the work begins, such as the commit of a model of the Hub.
+
+        Raises:
+            RunError: The run was begun with another one.
+        """
+        held = read_manifest(self.path)
+        known = {name: held.get(name) or {} for name in told}
+        both = {name: known[name].keys() & new.keys() for name, new in told.items()}
+        before, now = (
+            {name: {key: one[name][key] for key in keys} for name, keys in both.items()}
+            for one in (known, told)
+        )
+        changed = differences(before, now)
+        if changed:
+            raise RunError(
+                f"{self.path} was begun with something else than there is now ({'; '.join(changed)}); take another "
+                "--out; what comes from the Hub stays the same as OWNER/NAME@COMMIT"
+            )
+        merged = held | {name: {**known[name], **new} for name, new in told.items() if new}
+        if merged != held:
+            write_json(self.path / MANIFEST, merged)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json` in one step; its schema is `runs/summary.schema.json`."""
         write_json(self.path / SUMMARY, summary)

@@ -7,8 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from longrm import hub
 from longrm.config import to_toml
+from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.folders import ADAPTER
+from longrm.modeling.loading import scored_at
 from longrm.runs.folder import write_file
 from longrm.training.settings import Training
 
@@ -44,6 +47,7 @@ def write_card(
     *,
     evaluation: Mapping[str, Any] | None = None,
     figure: bytes | None = None,
+    commit: str | None = None,
 ) -> None:
     """Writes the model card of a folder with a trained model, valid as a README of the Hub.
 
@@ -53,14 +57,16 @@ def write_card(
         summary: Of its training.
         evaluation: The summary of an evaluation of this very model.
         figure: Its results as a PNG, which is written beside the card.
+        commit: Of the model that training started from, where that comes from the Hub.
     """
     settings = recipe.to_dict()
+    base = _base(settings)
     adapter = (folder / ADAPTER).is_file()
     discriminative = settings["objective"] == "bradley_terry"
     sections = [
-        _front(settings, adapter=adapter, discriminative=discriminative),
-        _opening(folder, settings, summary),
-        _usage(folder, settings, adapter=adapter, discriminative=discriminative),
+        _front(base, adapter=adapter, discriminative=discriminative),
+        _opening(folder, settings, summary, base, commit),
+        _usage(folder, base, commit, adapter=adapter, discriminative=discriminative),
         _results(evaluation, figure, rounded=settings["model"]["precision"] == "bfloat16" and not adapter),
         _data(settings, summary),
         _limits(folder, evaluation, discriminative=discriminative),
@@ -71,9 +77,15 @@ def write_card(
     write_file(folder / CARD, "\n\n".join(sections) + "\n")
 
 
-def _front(settings: Mapping[str, Any], *, adapter: bool, discriminative: bool) -> str:
+def _base(settings: Mapping[str, Any]) -> str | None:
+    """What training started from: a folder, or an id of the Hub without its revision."""
+    path: str | None = settings["model"].get("path")
+    named = None if path is None or Path(path).exists() else hub.split_revision(path)
+    return path if named is None else named[0]
+
+
+def _front(base: str | None, *, adapter: bool, discriminative: bool) -> str:
     """The YAML front matter; its strings are JSON, which is YAML."""
-    base = settings["model"].get("path")
     tags = ["reward-model", "long-context", "longrm", *(["lora"] if adapter else [])]
     fields: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
@@ -85,11 +97,17 @@ def _front(settings: Mapping[str, Any], *, adapter: bool, discriminative: bool) 
     return "\n".join(["---", *(f"{name}: {json.dumps(value)}" for name, value in fields.items()), "---"])
 
 
-def _opening(folder: Path, settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+def _opening(
+    folder: Path,
+    settings: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    base: str | None,
+    commit: str | None,
+) -> str:
     place = folder.resolve()
     name = place.parent.name if place.name == "model" else place.name
-    base = settings["model"].get("path")
     start = f"`{base}`" if base is not None else "random weights"
+    start += "" if commit is None else f" at commit `{commit}`"
     objective = _OBJECTIVES[settings.get("loss", {}).get("kind") or settings["objective"]]
     kind = "scores responses" if settings["objective"] == "bradley_terry" else "writes judgments"
     return (
@@ -98,18 +116,35 @@ def _opening(folder: Path, settings: Mapping[str, Any], summary: Mapping[str, An
         f"[longrm](https://arxiv.org/abs/2510.06915).\n\n"
         f"- Objective: {objective}\n"
         f"- Training: {summary['steps']:,} steps, {summary['tokens']:,} tokens; a prompt is counted once for all "
-        "its responses"
+        "its responses" + _score_place(folder, discriminative=settings["objective"] == "bradley_terry")
     )
 
 
-def _usage(folder: Path, settings: Mapping[str, Any], *, adapter: bool, discriminative: bool) -> str:
+def _score_place(folder: Path, *, discriminative: bool) -> str:
+    """At which token a score is read; nothing where the config of a base tells it, or there is no score."""
+    if not discriminative or not (folder / "config.json").is_file():
+        return ""
+    return (
+        f"\n- A score is read at {scored_at(_padding(folder), Tokenizer.load(folder))}, as transformers does"
+    )
+
+
+def _padding(folder: Path) -> int | None:
+    padding: int | None = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("pad_token_id")
+    return padding
+
+
+def _usage(folder: Path, base: str | None, commit: str | None, *, adapter: bool, discriminative: bool) -> str:
     parts = ["## How to use it\n", "With longrm:\n", _code("python", _LONGRM)]
     if adapter:
         auto = "SequenceClassification" if discriminative else "CausalLM"
-        base = settings["model"]["path"]
+        revision = "" if commit is None else f', revision="{commit}"'
         parts += [
             "With PEFT, on its base:\n",
-            _code("python", _PEFT.format(auto=auto, base=base, labels=_LABELS[discriminative])),
+            _code(
+                "python",
+                _PEFT.format(auto=auto, base=base, revision=revision, labels=_LABELS[discriminative]),
+            ),
         ]
         parts += [
             "As one model, which vLLM and SGLang serve:\n",
@@ -120,7 +155,10 @@ def _usage(folder: Path, settings: Mapping[str, Any], *, adapter: bool, discrimi
     if discriminative:
         text = _TEMPLATED if template else _PLAIN
         parts += ["With transformers:\n", _code("python", _SCORES.format(text=text))]
-        parts += ["With vLLM or SGLang; the score is the raw logit:\n", _code("bash", _SERVE_SCORES)]
+        if _padding(folder) in Tokenizer.load(folder).closing_ids():
+            parts += ["vLLM and SGLang read the very last token, and so give other scores."]
+        else:
+            parts += ["With vLLM or SGLang; the score is the raw logit:\n", _code("bash", _SERVE_SCORES)]
     else:
         parts += [
             "With vLLM or SGLang, then `longrm evaluate --model openai:URL#NAME`:\n",
@@ -266,7 +304,7 @@ _PEFT = """\
 from peft import PeftModel
 from transformers import AutoModelFor{auto}
 
-base = AutoModelFor{auto}.from_pretrained("{base}"{labels})
+base = AutoModelFor{auto}.from_pretrained("{base}"{revision}{labels})
 model = PeftModel.from_pretrained(base, ".")"""
 
 _TEMPLATED = """\

@@ -100,6 +100,7 @@ def run(
         kind: Kind = "scorer" if isinstance(recipe, BradleyTerryTraining) else "language_model"
         return_freed_memory()
         trainee = start_of(recipe, kind)
+        folder.record(model=trainee.provenance)
         if place.sequence is not None:
             share_sequences(trainee.model, place.sequence)
         own = folder.path
@@ -115,7 +116,13 @@ def run(
         if place.leads:
             if best:
                 _copy(out / BEST, out / MODEL)
-            write_card(out / MODEL, recipe, summary, evaluation=evaluation_of(out, summary["model_step"]))
+            write_card(
+                out / MODEL,
+                recipe,
+                summary,
+                evaluation=evaluation_of(out, summary["model_step"]),
+                commit=trainee.commits.get("commit"),
+            )
             folder.write_summary(summary)
         place.wait()
         return summary

@@ -1,10 +1,12 @@
 """The model that a training starts from."""
 
 import logging
+from pathlib import Path
 from typing import Literal, overload
 
 import torch
 
+from longrm import hub
 from longrm.errors import ModelError
 from longrm.modeling.capabilities import check_trainable
 from longrm.modeling.checkpoints import read_config
@@ -92,4 +94,13 @@ def _adapt(trainee: Scorer | LanguageModel, model: ModelSettings, seed: int) -> 
     lora, base = model.lora, model.path
     assert lora is not None
     assert base is not None
-    adapt(trainee.model, base=base, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=seed)
+    named = None if Path(base).expanduser().is_dir() else hub.split_revision(base)
+    adapt(
+        trainee.model,
+        base=base if named is None else named[0],
+        revision=trainee.commits.get("commit"),
+        rank=lora.rank,
+        alpha=lora.alpha,
+        targets=lora.targets,
+        seed=seed,
+    )

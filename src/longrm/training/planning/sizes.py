@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from longrm import hub
 from longrm.errors import ConfigError, ModelError
 from longrm.modeling.capabilities import check_config, check_trainable
 from longrm.modeling.folders import first_line
@@ -160,8 +161,9 @@ def _of_planned(planned: PlannedModel, kind: Kind) -> ModelSizes:
 def _config(path: str, *, local: bool) -> Any:
     """The config of a folder or of the Hub; None where it is not on this machine and only that is asked for."""
     folder = Path(path).expanduser()
+    name, revision = (None if folder.is_dir() else hub.split_revision(path)) or (str(folder), None)
     try:
-        return AutoConfig.from_pretrained(folder if folder.is_dir() else path, local_files_only=local)
+        return AutoConfig.from_pretrained(name, revision=revision or "main", local_files_only=local)
     except (ValueError, KeyError, OSError) as error:
         if local and not folder.is_dir():
             return None

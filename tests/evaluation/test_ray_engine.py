@@ -94,6 +94,20 @@ def test_a_worker_is_killed_in_the_middle_and_the_file_is_that_of_one_process(tm
 
 @pytest.mark.full
 @with_ray
+def test_sigterm_ends_ray_too_and_is_told(tmp_path, scoring):
+    process = start(scoring, tmp_path / "out.jsonl", "--engine", "ray", "--workers", 1)
+    wait_for(process, tmp_path / "out.jsonl", 1)
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 143, errors
+    assert errors.splitlines()[-1] == "longrm: terminated; the same command continues where it stopped"
+    _, alive = psutil.wait_procs(below, timeout=100)
+    assert not alive
+
+
+@pytest.mark.full
+@with_ray
 def test_what_ray_began_is_continued_without_it_and_the_reverse(tmp_path, scoring):
     one, out = tmp_path / "one.jsonl", tmp_path / "mixed.jsonl"
     score_file(scoring, one)

@@ -1,5 +1,7 @@
 """What all formats share, shown on the pairwise one; every case has a neighbor that is read the other way."""
 
+import time
+
 import pytest
 
 from longrm.judging import load_format
@@ -269,3 +271,41 @@ def test_words_that_a_response_ends_with_are_none(said):
 def test_answers_that_go_round_in_circles_are_read_in_time(said, piece):
     assert said("x" + piece * 20_001 + "[[A]] or [[B]]") is None
     assert said("x" + piece * 101 + "[[A]] or [[B]].\n\n[[B]]") == B
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "“",
+        "„",
+        "«",
+        "「",
+        "『",
+        "‘[",
+        "'[",
+        '"',
+        "-",
+        "$",
+        "\n",
+        " ",
+        "{",
+        '{"a":',
+        "\\boxed{",
+        '"<think>" ',
+        "Verdict: A\n",
+    ],
+)
+@pytest.mark.parametrize("ending", ["", '\nVerdict: "[[B]]"', '"}'])
+def test_reading_takes_time_in_proportion_to_the_text(said, piece, ending):
+    def seconds(count):
+        text = f"x{piece * count}{ending}"
+        spent = []
+        for _ in range(3):
+            start = time.process_time()
+            said(text)
+            spent.append(time.process_time() - start)
+        return min(spent)
+
+    assert (
+        seconds(10_000) < 40 * seconds(1_000) + 0.01
+    )  # time that grows with the square takes 100 times as long

@@ -15,14 +15,26 @@ _QUOTATIONS = re.compile(
     r"|^[ \t]*>.*$"  # a block quote
     r"|(?P<alone>^[ \t*_]*`[^`\n]+`[ \t*_.]*$)"  # a line of code, which is how some models stress a verdict
     r"|(?<!`)`++[^`\n]+`+"
-    r"|\"[^\"\n]*\"|“[^”\n]*”|«[^»\n]*»|「[^」\n]*」"
+    r"|\"[^\"\n]*\"|“[^”\n]*”|«[^»\n]*»|「[^」\n]*」|『[^』\n]*』"
     r"|(?<!\w)['‘](?=[\[\\])[^'’\n]*['’]",  # an apostrophe is a quotation mark before a marker only
     re.MULTILINE,
 )
+_LOW_QUOTATIONS = re.compile("„[^“”\n]*[“”]")
+# An opening mark after the last closing one of its line quotes nothing, and must not be followed to the line's end.
+_UNCLOSED = {
+    opening: re.compile(rf"(?<![^{closing}\n])[^{closing}\n]+$", re.MULTILINE)
+    for opening, closing in {"„": "“”", "“": "”", "‘": "'’", "«": "»", "「": "」", "『": "』"}.items()
+}
 _WORD = re.compile(r"\w")
-_QUOTES = re.compile(r"^\s*>+|[\"'`“”‘’«»「」{}]", re.MULTILINE)
+_QUOTES = re.compile(r"^\s*>+|[\"`„“”‘«»「」『』{}]|(?<!\w)['’]|['’](?!\w)", re.MULTILINE)
+_LABELS = re.compile(
+    r"<((?:final[_ ]?)?(?:verdict|winner|decision|judge?ment|ranking|score|rating))>", re.IGNORECASE
+)
+BOX = re.compile(r"(?<!\$)\$*\\(?:boxed|fbox)\{(?:\\(?:text|math)\w*\{([^{}\n]*)\}|([^{}\n]*))\}\$*")
+"""A LaTeX box; group 1 or 2 is what it holds."""
+_DISPLAY = re.compile(r"^[ \t]*(?:\\[\[\]]|\$\$)[ \t.]*$", re.MULTILINE)
 _MARKUP = re.compile(r"\*+|`|\\(?=[\[\]])|</?\|?[a-zA-Z]\w+\|?>")
-_ARROW = re.compile(r"-+>|[→≻]")
+_ARROW = re.compile(r"(?<!-)-+>|[→≻]")
 _CHAIN = re.compile(r"\]\]\s*([<>=]+)\s*\[\[")
 
 
@@ -48,17 +60,18 @@ def opened_thought(prompt: str) -> str:
 
 def thinking_tags(text: str) -> list[re.Match[str]]:
     """The tags that open and close thoughts, those left out that are only mentioned."""
-    named = [match.span() for match in _NAMED_TAG.finditer(text)]
-    return [
-        tag for tag in _THINKING.finditer(text) if not any(start <= tag.start() < end for start, end in named)
-    ]
+    named = {match.start() + 1 for match in _NAMED_TAG.finditer(text)}  # after the quotation mark
+    return [tag for tag in _THINKING.finditer(text) if tag.start() not in named]
 
 
 def plain(text: str) -> str:
-    """A text without emphasis, tags and escapes, arrows as ">", wide letters narrow, [[B]] > [[A]] as [[B > A]]."""
-    text = _MARKUP.sub(
-        lambda match: " " if match[0][0] == "<" else "", unicodedata.normalize("NFKC", html.unescape(text))
-    )
+    """A text without emphasis, boxes, tags and escapes, arrows as ">", wide letters narrow.
+
+    [[B]] > [[A]] becomes [[B > A]], and a tag that names what is in it, such as <verdict>, a label.
+    """
+    text = unicodedata.normalize("NFKC", html.unescape(text))
+    text = BOX.sub(lambda match: match[1] or match[2] or "", _DISPLAY.sub("", text))
+    text = _MARKUP.sub(lambda match: " " if match[0][0] == "<" else "", _LABELS.sub(r"\n\1: ", text))
     return _CHAIN.sub(r" \1 ", _ARROW.sub(">", text))
 
 
@@ -67,9 +80,20 @@ def quotations_blanked(answer: str) -> str:
 
     Code that is a line of its own is no quotation.
     """
-    return _QUOTATIONS.sub(
-        lambda match: match[0] if match["alone"] else re.sub(r"[^\n]", " ", match[0]), answer
-    )
+    answer = _LOW_QUOTATIONS.sub(
+        _blank, _without_unclosed(answer, "„")
+    )  # its closing mark opens other quotations
+    for opening in ("“", "‘", "«", "「", "『"):
+        answer = _without_unclosed(answer, opening)
+    return _QUOTATIONS.sub(lambda match: match[0] if match["alone"] else _blank(match), answer)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def _without_unclosed(answer: str, opening: str) -> str:
+    return _UNCLOSED[opening].sub(lambda match: match[0].replace(opening, " "), answer)
 
 
 def last_line_unquoted(answer: str) -> tuple[str, str]:

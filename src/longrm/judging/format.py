@@ -4,10 +4,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from longrm.errors import DataError
 from longrm.judging.answers import answer_of, last_line_unquoted, plain, quotations_blanked
+from longrm.judging.endings import box_at_end, is_own_sentence, is_told_of_others, json_at_end, said_under
 from longrm.judging.prompts import prompt_text, response_text
 from longrm.judging.templates import Template
 from longrm.judging.verdicts import last_match, last_verdict, squeezed
@@ -47,6 +48,9 @@ class Format(ABC):
         marker: Finds a verdict in the form asked for; group 1 is what it says.
         worded: Finds a verdict in unmistakable words on a line, or as a whole answer, likewise.
         telling: Of what a sentence must speak for a marker in it to be a verdict. Numbers may be references.
+        value: Finds a verdict that is all of a text, as in a box or a field of JSON; group 1 is what it says.
+        keys: The fields of JSON that hold a verdict, by their letters in lower case.
+        boxes: Whether a box on a line of its own holds a verdict. A number in it answers the question far more often.
     """
 
     name: ClassVar[str]
@@ -59,6 +63,9 @@ class Format(ABC):
     marker: ClassVar[re.Pattern[str]]
     worded: ClassVar[re.Pattern[str]]
     telling: ClassVar[re.Pattern[str]] = re.compile("")
+    value: ClassVar[re.Pattern[str]]
+    keys: ClassVar[frozenset[str]]
+    boxes: ClassVar[bool] = True
 
     def __init__(self, template: Template | None = None, verdict: re.Pattern[str] | None = None) -> None:
         self._template, self._verdict = template, verdict
@@ -95,23 +102,73 @@ class Format(ABC):
         if self._verdict is not None:
             said = last_match(answer, self._verdict, [self.request, *sources])
         else:
-            said = self._said(own, sources) or self._said_in_quotes(answer, sources)
+            said = self._said_at_all(answer, own, sources, count)
         return None if said is None else self.read(said, own, count)
 
     @abstractmethod
     def read(self, said: str, explanation: str, responses: int) -> Reading | None:
         """Reads what a verdict says about so many responses; None where it says nothing that can be."""
 
+    def text_of(self, said: Any) -> str:
+        """What a field of JSON says, as text; empty where it is of no kind that could be a verdict."""
+        return str(said) if isinstance(said, str | int | float) and not isinstance(said, bool) else ""
+
+    def claimed(self, own: str, sources: Sequence[str]) -> str | None:
+        """A verdict in the words of a whole last line; most formats have none."""
+        return None
+
+    def _said_at_all(self, answer: str, own: str, sources: Sequence[str], count: int) -> str | None:
+        """The last verdict in the answer's own words, else one in a form of its own that the answer ends with."""
+        found = json_at_end(answer)
+        if found is not None:
+            before, written, value = found
+            own = plain(quotations_blanked(before))
+            return self._said(own, sources) or self._said_in_json(own, written, value, sources, count)
+        said = self._said(own, sources)
+        if said is None and not self.marker.search(own):
+            said = self._said_in_a_box(answer, sources) or self.claimed(own, sources)
+        return said or self._said_in_quotes(answer, own, sources)
+
     def _said(self, own: str, sources: Sequence[str]) -> str | None:
         return last_verdict(own, (self.marker, self.worded), [self.request, *sources], self.telling)
 
-    def _said_in_quotes(self, answer: str, sources: Sequence[str]) -> str | None:
-        """The verdict that is all of the last line but for quotation marks, if no source holds it."""
+    def _said_in_json(
+        self, before: str, written: str, value: Any, sources: Sequence[str], count: int
+    ) -> str | None:
+        """What the object says under the keys of a verdict, if it says one thing and no source holds the object."""
+        if before.strip() and (_stands_in(written, sources) or is_told_of_others(before)):
+            return None
+        texts = [self.text_of(said) for said in said_under(self.keys, value)]
+        matches = [self.value.fullmatch(plain(text).replace("_", " ")) for text in texts]
+        readings = {match and self.read(match[1], "", count) for match in matches}
+        said = next((match[1] for match in matches if match), None)
+        if len(readings) != 1 or None in readings or said is None:
+            return None
+        return self._said(f"{before} verdict [[{said}]]", sources)
+
+    def _said_in_a_box(self, answer: str, sources: Sequence[str]) -> str | None:
+        """What stands in the box that is the last line, where a box is no answer to the question."""
+        found = box_at_end(answer) if self.boxes else None
+        content = found and self.value.fullmatch(plain(found[1]))
+        if not found or not content or _stands_in(f"\\boxed{{{found[1]}}}", sources):
+            return None
+        before = plain(quotations_blanked(found[0]))
+        return (
+            None if is_told_of_others(before) else self._said(f"{before}\nverdict [[{content[1]}]]", sources)
+        )
+
+    def _said_in_quotes(self, answer: str, own: str, sources: Sequence[str]) -> str | None:
+        """The verdict on the last line, if that is all of it or it states it, and no source holds the line."""
         before, line = map(plain, last_line_unquoted(answer))
-        whole = self.marker.fullmatch(line.strip(" \t\n.")) or self.worded.search(line)
-        if whole is None or (
-            before.strip() and any(squeezed(line) in squeezed(source) for source in sources)
-        ):
+        stated = (
+            self.marker.fullmatch(line.strip(" \t\n."))
+            or self.worded.search(line)
+            or (
+                is_own_sentence(line, self.marker)
+                and not self.marker.search(own.rstrip().rpartition("\n")[2])
+            )
+        )
+        if not stated or (before.strip() and _stands_in(line, sources)):
             return None
         return self._said(f"{before}\n{line}" if before.strip() else line, sources)
 
@@ -127,3 +184,8 @@ class Format(ABC):
         if self._template is not None:
             return self._template.render(query, shown)
         return prompt_text(query.prompt, shown, self.instruction, self.request)
+
+
+def _stands_in(text: str, sources: Sequence[str]) -> bool:
+    wanted = squeezed(text)
+    return any(wanted in squeezed(source) for source in sources)

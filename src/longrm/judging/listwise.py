@@ -2,11 +2,12 @@
 
 import re
 from string import ascii_uppercase as LETTERS
+from typing import Any
 
 from longrm.judging.contradiction import argues_otherwise
 from longrm.judging.format import Format, Reading
 from longrm.judging.prompts import CRITERIA
-from longrm.judging.verdicts import marked, worded
+from longrm.judging.verdicts import marked, valued, worded
 
 _NAME = r"(?:(?:response|assistant|answer|candidate|model)\s+)?"
 _NAMES = re.compile(r"\b(?:response|assistant|answer|candidate|model)\b", re.IGNORECASE)
@@ -40,7 +41,15 @@ class Listwise(Format):
     )
     form = _FORM
     marker = marked(_SAID)
-    worded = worded("verdict|ranking|order", _SAID)
+    worded = worded("verdict|ranking|order|裁决|排名|排序", _SAID)
+    value = valued(_SAID)
+    keys = frozenset({"verdict", "ranking", "order", "finalverdict", "finalranking", "finalorder"})
+
+    def text_of(self, said: Any) -> str:
+        """A list of names in JSON is a ranking, best first."""
+        if isinstance(said, list) and all(isinstance(name, str) for name in said):
+            return " > ".join(said)
+        return super().text_of(said)
 
     def read(self, said: str, explanation: str, responses: int) -> Reading | None:
         """Reads letters or numbers as an order; every response must stand in it once.

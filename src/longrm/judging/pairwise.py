@@ -1,21 +1,41 @@
 """Which of two responses is better, or neither."""
 
 import re
+from collections.abc import Sequence
 
+from longrm.judging.claims import claimed_at_end
 from longrm.judging.contradiction import argues_otherwise
 from longrm.judging.format import Format, Reading
 from longrm.judging.prompts import CRITERIA
-from longrm.judging.verdicts import marked, worded
+from longrm.judging.verdicts import marked, valued, worded
 
-_NAME = r"(?:(?:response|assistant|answer|candidate|model|option)\s+)?"
-_BETTER = r"(?:\s+is\s+(?:\w+\s+)?better)?"
-_SAID = rf"{_NAME}[A-Z](?:\s*[<>=]+\s*{_NAME}[A-Z]|{_BETTER})|(?:a\s+)?(?:tie|draw)"
+_NAME = r"(?:(?:response|assistant|answer|candidate|model|option)\s+|回答|助手|回复)?"
+_BETTER = r"(?:\s+is\s+(?:\w+\s+)?better|\s+wins|更好|更优|胜出)?"
+_TIED = r"(?:(?:it\s+is\s+|it['’]s\s+)?(?:a\s+)?(?:tie|draw)|平局|平手)"
+_SAID = rf"{_NAME}[A-Z](?:\s*[<>=]+\s*{_NAME}[A-Z]|{_BETTER})|{_TIED}"
 _VERDICT = re.compile(
     rf"\s*(?:{_NAME}(?P<one>[ABC12])(?:\s*(?P<sign>>{{1,3}}|<{{1,3}}|={{1,2}})\s*{_NAME}(?P<other>[AB12])|"
-    rf"{_BETTER})|(?:a\s+)?(?:tie|draw))\s*",
+    rf"{_BETTER})|{_TIED})\s*",
     re.IGNORECASE,
 )
 
+_LABELS = (
+    r"verdict|winner|decision|judge?ment|preference"
+    r"|(?:better|best|preferred|winning|stronger) (?:response|assistant|answer)"
+    r"|urteil|gewinner|veredicto|ganador|verdetto|裁决|判决|判断|判定|评判|结论|胜者|获胜者|胜出者|更好的回答|勝者|結論|вердикт|победитель"
+)
+_KEYS = frozenset(
+    {
+        *(
+            f"{final}{name}"
+            for final in ("", "final")
+            for name in ("verdict", "winner", "decision", "choice")
+        ),
+        *(f"{final}{name}" for final in ("", "final") for name in ("judgment", "judgement", "preference")),
+        *("preferred", "preferredresponse", "better", "betterresponse", "betteranswer", "betterassistant"),
+        *("best", "bestresponse", "winningresponse"),
+    }
+)
 _FORM = "[[A]] if response A is better, [[B]] if response B is better, [[C]] if neither is."
 _FIRST, _SECOND, _TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 _POINTS = {"A": _FIRST, "1": _FIRST, "B": _SECOND, "2": _SECOND, "C": _TIE}
@@ -42,12 +62,18 @@ class Pairwise(Format):
     )
     form = _FORM
     marker = marked(_SAID)
-    worded = worded("verdict|winner|better response|preferred response", _SAID)
+    worded = worded(_LABELS, _SAID)
+    value = valued(_SAID)
+    keys = _KEYS
 
     def read(self, said: str, explanation: str, responses: int) -> Reading | None:
         """Reads a letter, a relation or a number as the points of the two responses."""
         points = _points(said)
         return None if points is None else Reading(points, (), argues_otherwise(explanation, points))
+
+    def claimed(self, own: str, sources: Sequence[str]) -> str | None:
+        """A whole last line such as "Assistant A wins." or "It is a tie."."""
+        return claimed_at_end(own, sources)
 
 
 def _points(said: str) -> tuple[float, float] | None:

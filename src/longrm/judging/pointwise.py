@@ -7,7 +7,7 @@ import sys
 from longrm.judging.contradiction import names_another_score
 from longrm.judging.format import Format, Reading
 from longrm.judging.prompts import CRITERIA
-from longrm.judging.verdicts import marked, worded
+from longrm.judging.verdicts import marked, valued, worded
 
 _SAID = r"[-+]?[0-9]+(?:[.,][0-9]+)?(?:\s*(?:/|out of)\s*[0-9]+)?"
 _SCORE = re.compile(r"\s*([0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out of)\s*10)?\s*", re.IGNORECASE)
@@ -38,7 +38,10 @@ class Pointwise(Format):
     )
     form = _FORM
     marker = marked(_SAID)
-    worded = worded("verdict|score|rating", _SAID)
+    worded = worded("verdict|score|rating|裁决|评分|得分|分数", _SAID)
+    value = valued(_SAID)
+    keys = frozenset({"verdict", "score", "rating", "grade", "finalverdict", "finalscore", "finalrating"})
+    boxes = False
     telling = re.compile(
         r"\b(?:scor|rat(?:e|ing)|verdict|grade|giv|gets|deserv|earn|assign|award)", re.IGNORECASE
     )

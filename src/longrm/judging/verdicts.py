@@ -5,8 +5,26 @@ import unicodedata
 from collections.abc import Sequence
 
 _SENTENCE_END = re.compile(
-    r"[.!?]\s|[。\n]|\b(?:wait|no|actually|rather|correction)[,:]\s|\bor rather\s", re.IGNORECASE
+    r"[.!?…]\s|[。\n]|\b(?:wait|no|actually|rather|correction|sorry)[,:]\s|\b(?:or rather|i mean|make that)[,:]?\s"
+    r"|[-–—…]+\s*(?:no|wait|actually|rather|correction)\b[,:]?",
+    re.IGNORECASE,
 )
+# What takes back a verdict that stands before it.
+_RETRACTION = re.compile(
+    r"(?:\A|[.!?…\n–—-]\s*)(?:(?:hmm+|oh|no|but|well|sorry)\b[,.!…]*\s*)*"
+    r"(?:wait(?=\s*(?:[^\w\s]|no\b|i\b|let\b|that\b|actually\b|\Z))|hold on|actually|scratch that|strike that|"
+    r"correction|on (?:second thought|reflection)|"
+    r"let me (?:re-?(?:think|consider|check|read|evaluate|assess|visit)|think again|correct)|"
+    r"i (?:was wrong|take (?:it|that) back|(?:have )?changed? my mind|made an? (?:mistake|error)|mixed|misread|"
+    r"(?:must|need to|should|have to) (?:correct|re-?(?:think|consider|evaluate|assess|visit))))\b",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:at first|initially|originally|first (?:thought|instinct|impression|reaction)|thought|"
+    r"(?:was|were) (?:inclined|leaning|tempted|going|about)|lean(?:ed|t))\b[^.!?]*\Z",
+    re.IGNORECASE,
+)
+_TURN = re.compile(r"\b(?:but|however|yet|though|although|now|then|until)\b", re.IGNORECASE)
 _CLAUSE_START = re.compile(
     r"[,;]\s|[:–—]\s(?=.*\w)|\b(?:so|therefore|thus|hence|but|then|because)\b", re.IGNORECASE
 )
@@ -17,19 +35,31 @@ _CLAUSE_END = re.compile(
     re.IGNORECASE,
 )
 _NEGATED = re.compile(
-    r"(?:\b(?:nor|than|instead of|over)\s+|(?:\b(?:not|never|neither)|n['’]t)\s+(?:\w+\s+)?)\Z", re.IGNORECASE
-)
-_REPORT = (
-    r"\b(?:(?:claim|say|state|argue|tell|ask|instruct|demand|insist|order|end|close|write|contain)s"
-    r"|said|told|asked)"
-)
-_NOT_MEANT = re.compile(
-    rf"\b(?:could|might|may|maybe|perhaps|would have|at first|initially|such as|e\.g\.)(?!\w)|{_REPORT}\b(?!.*:\s*\Z)"
-    rf"|{_REPORT}(?:(?:\s+\w+)?\s+to\s+\w+)?\s*:\s*\Z",
+    r"(?:\b(?:nor|than|instead of|over)[ \t]+|(?:\b(?:(?:can)?not|never|neither)|n['’]t)[ \t]+(?:\w+[ \t]+)?)\Z",
     re.IGNORECASE,
 )
+_REPORT = (
+    r"\b(?:(?:claim|say|state|argue|tell|ask|instruct|demand|insist|order|end|close|write|contain|output|return|produce"
+    r"|print|add|include|quote|repeat|copie|want|wishe|hope|expect|request)s|said|told|asked)"
+)
+_NOT_MEANT = re.compile(
+    r"\b(?:could|might|may|maybe|perhaps|would have|at first|initially|such as|e\.g\.)(?!\w)"
+    r"|\b(?:used to be|draft|preliminary|tentative(?:ly)?|provisional(?:ly)?|previous(?:ly)?|earlier)\b"
+    rf"|\bthought(?:\s+(?:that|of))?\s*\Z|{_REPORT}\b(?!.*:\s*\Z)"
+    rf"|{_REPORT}(?:(?:\s+\w+)?\s+to\s+\w+|\s+(?:with|in|thus|like this|as follows))?\s*:\s*\Z"
+    # What others would say, and what the writer does not think.
+    r"|(?<!\bi )(?<!\bwe )\bwould (?:\w+ )?(?:say|write|choose|pick|select|conclude|answer|prefer|vote|rate|decide)\b"
+    r"|(?:\b(?:do|does|did|would|can|could) ?not|n['’]t)\s+(?:\w+\s+)?(?:think|believe|agree|mean|claim|see)\b"
+    r"(?!.*:\s*\Z)",
+    re.IGNORECASE,
+)
+# Words of a response, told under its name.
+_ATTRIBUTED = re.compile(
+    r"\A\W*(?:response|assistant|answer|candidate|model)\s+[A-Z]\s*:.*\b(?:my|I)\b", re.IGNORECASE
+)
 _SUPPOSED = re.compile(
-    r"\bif\b(?!\s+I\s+ha(?:d|ve)\s+to\b).*(?:\b(?:would|were|had)\b|['’]d\b|\bthen\s*\Z)", re.IGNORECASE
+    r"\A\W*(?:had|were|suppose|assume|imagine|pretend)\b|\bif\b(?!\s+I\s+ha(?:d|ve)\s+to\b).*(?:\b(?:would|were|had)\b|['’]d\b|\bthen\s*\Z)",
+    re.IGNORECASE,
 )
 _ANNOUNCED = re.compile(r"[:=>|–—-][\s(]*\Z")
 _WORD = re.compile(r"\w")
@@ -39,7 +69,7 @@ _EDGES = re.compile(r"\A[^\w\[]+|[^\w\]]+\Z")
 _WORDS_AROUND = 3
 _REACH = 500  # characters on either side of a verdict that are looked at
 
-_START, _GAP, _END = r"[ \t_#-]*", r"[\s_#:=(]*", r"[\s_#.!),]*"
+_START, _GAP, _END = r"[ \t_#-]*", r"[\s_#:=(]*", r"[\s_#.!),。]*"
 
 
 def marked(content: str) -> re.Pattern[str]:
@@ -47,9 +77,15 @@ def marked(content: str) -> re.Pattern[str]:
     return re.compile(rf"\[\[\s*({content})\s*\]\]", re.IGNORECASE)
 
 
+def valued(content: str) -> re.Pattern[str]:
+    """Finds content that is all of a text, in square brackets or without."""
+    return re.compile(rf"\s*(?:\[\[?)?\s*({content})\s*(?:\]\]?)?[\s.]*", re.IGNORECASE)
+
+
 def worded(labels: str, content: str) -> re.Pattern[str]:
     """Finds content that a label announces on the last line, as in "Verdict: A", or that is the whole answer."""
-    label = rf"^{_START}(?:(?:my|the|final|overall)\s+)*(?:{labels})\b{_GAP}(?:is\b{_GAP})?"
+    before = r"(?:(?:(?:so|therefore|thus|hence|in conclusion|overall),?|my|the|final)\s+|我的|最终)*"
+    label = rf"^{_START}{before}(?:{labels})(?:\b|(?=[是为]))(?:\s+final\b)?{_GAP}(?:(?:is\b|是|为){_GAP})?"
     single = rf"\[?({content})\]?"
     return re.compile(rf"(?:{label}|\A{_GAP}){single}{_END}\Z", re.IGNORECASE | re.MULTILINE)
 
@@ -92,8 +128,13 @@ def last_verdict(
             withdrawn.add(match[1].upper())
             continue
         near = [other for other in matches if start <= other.start() and other.end() <= stop]
-        said = {other[1].upper() for other in near if not _is_negated(answer, other)}
-        return match[1] if len(said) == 1 and said.isdisjoint(withdrawn) else None
+        said = {
+            other[1].upper()
+            for other in near
+            if not _is_negated(answer, other) and not _is_taken_back(answer, start, other, match)
+        }
+        stands = said.isdisjoint(withdrawn) if withdrawn else not _RETRACTION.search(answer[match.end() :])
+        return match[1] if len(said) == 1 and stands else None
     return None
 
 
@@ -114,10 +155,22 @@ def _is_negated(answer: str, match: re.Match[str]) -> bool:
     return bool(_NEGATED.search(answer[max(0, match.start() - 40) : match.start()]))
 
 
+def _is_taken_back(answer: str, start: int, other: re.Match[str], match: re.Match[str]) -> bool:
+    """Whether another verdict of the sentence is told as a thought that the sentence then turns from."""
+    return (
+        other.end() <= match.start()
+        and bool(_TAKEN_BACK.search(answer[start : other.start()]))
+        and bool(_TURN.search(answer[other.end() : match.start()]))
+    )
+
+
 def _is_meant(answer: str, match: re.Match[str], start: int, stop: int, telling: re.Pattern[str]) -> bool:
     """Whether a verdict ends a clause that states it, rather than asks, supposes or reports it."""
     before, after = answer[start : match.start()], answer[match.end() : stop]
-    heads_line = not _WORD.search(answer[answer.rfind("\n", 0, match.start()) + 1 : match.start()])
+    near = max(0, match.start() - _REACH)
+    heads_line = not _WORD.search(
+        answer[max(answer.rfind("\n", near, match.start()) + 1, near) : match.start()]
+    )
     if not _CLAUSE_END.match(after) and not (heads_line and after.lstrip()[:1].isupper()):
         return False
     if answer[match.end() : stop + 1].rstrip(' )"').endswith("?"):
@@ -125,7 +178,7 @@ def _is_meant(answer: str, match: re.Match[str], start: int, stop: int, telling:
     if not _WORD.search(before):
         return True
     clause = before[max((cut.end() for cut in _CLAUSE_START.finditer(before)), default=0) :]
-    if _NOT_MEANT.search(clause) or _SUPPOSED.search(before):
+    if _NOT_MEANT.search(clause) or _SUPPOSED.search(before) or _ATTRIBUTED.search(before):
         return False
     return bool(_ANNOUNCED.search(before) or telling.search(before))
 

@@ -268,6 +268,9 @@ class _Layer:
             feed, kept = self.tokens * beside, self.tokens * wide + apart
         # Of attention, when the feed-forward layer keeps nothing any more: of output, queries, keys, values and input.
         heads = self.tokens * (2 * b * (sizes.queries + self._keys) + (b + cast) * sizes.hidden)
+        if device != "cpu" and b < _FP32:
+            # A flash kernel sums the queries' gradient in fp32, and keys' and values' for every query head apart.
+            heads += self.tokens * sizes.queries * (_FP32 + 2 * b * (sizes.kv_heads < sizes.heads))
         self.working = self.input + max(feed, heads - kept)
         self.kept += kept
         shared = self.input if self.stream == _FP32 else 0.0

@@ -138,10 +138,16 @@ def measure(model: Any, arm: Arm, mode: str, repeats: int, warm: Sequence[Packed
     return Measured(seconds, peak, peak - before)
 
 
+OUT_OF_MEMORY = "out of memory"
+"""What a cell tells where a device is full, in whatever words the device says so."""
+
+_FULL = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
+
+
 def why(error: Exception) -> str:
     """In one line, what a cell tells in place of a figure."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return "out of memory"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(said in str(error) for said in _FULL):
+        return OUT_OF_MEMORY
     lines = str(error).strip().splitlines()
     return f"error: {type(error).__name__}" + (f": {lines[0][:160]}" if lines else "")
 

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,13 @@ def build(
     if tiled:
         tile_feed_forward(model, tile_length(config.hidden_size))
     return model.train()
+
+
+def pinned(name: str, mode: str, tokens: int) -> int:
+    """Bytes of the CPU's memory that offloading takes: each layer's input, which torch rounds up to a power of two."""
+    sizes = SHAPES[name][1]
+    each = tokens * sizes["hidden_size"] * (2 if mode == "lora" else 4)
+    return sizes["num_hidden_layers"] * 2 ** math.ceil(math.log2(each))
 
 
 def operations(model: Any, work: Work, parts: Sequence[Packed], *, tiled: bool = False) -> float:

@@ -16,16 +16,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import torch
-from arms import SEPARATE, Measured, Work, arms_of, measure, why
-from models import SHAPES, build, operations
+from arms import OUT_OF_MEMORY, SEPARATE, Measured, Work, arms_of, measure, why
+from models import SHAPES, build, operations, pinned
 
 PEAKS = {
     "GB200": 2500e12,
@@ -47,6 +49,12 @@ PACKAGES = ("torch", "transformers", "peft", "triton", "flash-attn")
 USABLE = 0.95
 """The share of a device's memory that tensors are taken to get: its context, workspaces of its libraries and what
 lies idle between tensors are no tensors. Assumed, not measured."""
+
+MISSING = "none"
+"""The version of what is not there."""
+
+SAVINGS = ((False, False), (True, False), (True, True))
+"""With tiles and with offloading, or without: how a step of training is tried, way after way, until it fits."""
 
 _WARM = Work("", 300, 8, 4)
 """What the whole model computes once before it is timed."""
@@ -96,11 +104,44 @@ def longest_work(options: argparse.Namespace) -> Work:
     return Work("lora", options.longest - 4 * response, response, 4)
 
 
-def figures_of(cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
-    """A cell's line: its figures, or why there are none."""
+def lines_of(cell: Cell, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A cell's line, its figures or why there are none; where a step does not fit, it is run again saving memory."""
+    if cell.part == "ratio":
+        yield figures_of(cell, options, partial(ratio_of, cell.work, options))
+        return
+    ways = SAVINGS if cell.work.mode != "scoring" else SAVINGS[:1]
+    asked = [(options.tiled or tiled, options.offload or offload) for tiled, offload in ways]
+    for tiled, offload in dict.fromkeys(asked):
+        line = whole_line(cell, options, tiled, offload)
+        yield line
+        if line.get("failed") != OUT_OF_MEMORY:
+            return
+
+
+def again(lines: Sequence[dict[str, Any]], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The shortest adapter step in the way in which the longest fitted: it takes two steps alike to draw a line."""
+    fitted = sorted(
+        (one for one in lines if one["part"] == "whole" and one["mode"] == "lora" and "tokens" in one),
+        key=lambda one: one["tokens"],
+    )
+    if len({(one["tiled"], one["offload"]) for one in fitted}) > 1:
+        work = Work(**{name: fitted[0][name] for name in ("mode", "prompt", "response", "responses")})
+        yield whole_line(Cell("whole", work), options, fitted[-1]["tiled"], fitted[-1]["offload"])
+
+
+def whole_line(cell: Cell, options: argparse.Namespace, tiled: bool, offload: bool) -> dict[str, Any]:
+    """The line of a step of the whole model, with what saves memory or without."""
+    found = partial(whole_of, cell.work, options, tiled, offload)
+    return figures_of(cell, options, found) | {"tiled": tiled, "offload": offload}
+
+
+def figures_of(
+    cell: Cell, options: argparse.Namespace, found: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """One line of a cell."""
     line = {"part": cell.part, "model": options.model, **asdict(cell.work)}
     try:
-        return line | (ratio_of if cell.part == "ratio" else whole_of)(cell.work, options)
+        return line | found()
     # What a device raises when it is full has many names, and no failure is worth the cells after it.
     except Exception as error:
         return line | {"failed": why(error)}
@@ -124,49 +165,66 @@ def ratio_of(work: Work, options: argparse.Namespace) -> dict[str, Any]:
         return result | {"failed": f"separate: {found['one by one']}"}
     fastest = min(separate, key=lambda name: separate[name].median)
     smallest = min(separate, key=lambda name: separate[name].growth)
+    result |= {"baseline": fastest, "speedup": round(separate[fastest].median / ours.median, 3)}
     least = separate[smallest].growth
-    return result | {
-        "baseline": fastest,
-        "speedup": round(separate[fastest].median / ours.median, 3),
-        "memory_baseline": smallest if least else None,
-        "memory": round(ours.growth / least, 3) if least else None,
-    }
+    if not least:  # a CPU, on which nobody counts
+        return result
+    return result | {"memory_baseline": smallest, "memory": round(ours.growth / least, 3)}
 
 
-def whole_of(work: Work, options: argparse.Namespace) -> dict[str, Any]:
+def whole_of(work: Work, options: argparse.Namespace, tiled: bool, offload: bool) -> dict[str, Any]:
     """One shared step of the whole model: memory, tokens a second and the share of the device's peak."""
-    device, switches = options.device, {"offload": options.offload, "tiled": options.tiled}
-    model = build(options.model, work.mode, device, layers=None, **switches)
+    device = options.device
+    lacking = no_room(options.model, work, device) if offload else None
+    if lacking:
+        return {"failed": lacking}
+    model = build(options.model, work.mode, device, layers=None, tiled=tiled, offload=offload)
     arm, warm = (arms_of(each, model.config.vocab_size, device)["shared"] for each in (work, _WARM))
     found = measure(model, arm, work.mode, 1, warm.parts)
     if isinstance(found, str):
-        return switches | {"failed": found}
+        return {"failed": found}
     tokens, (seconds,) = arm.parts[0].layout.tokens, found.seconds
-    count, peak = operations(model, work, arm.parts, tiled=options.tiled), peak_of(device_name(device))
-    return switches | {
+    count, peak = operations(model, work, arm.parts, tiled=tiled), peak_of(device_name(device))
+    return {
         "tokens": tokens,
         "seconds": round(seconds, 3),
         "tokens_per_second": round(tokens / seconds, 1),
         "operations_per_second": count / seconds,
-        "share_of_peak": round(count / seconds / peak, 3) if peak else None,
         "peak_bytes": found.peak,
         "growth_bytes": found.growth,
-    }
+    } | ({"share_of_peak": round(count / seconds / peak, 3)} if peak else {})
 
 
-def longest_of(results: Sequence[dict[str, Any]], capacity: int) -> dict[str, Any] | None:
-    """The longest sequence by the line through the memory of two whole steps; extrapolated, not run."""
-    known = [
-        (one["tokens"], one["peak_bytes"]) for one in results if "tokens" in one and one["mode"] == "lora"
-    ]
-    if len(known) < 2 or not capacity:
+def no_room(model: str, work: Work, device: str) -> str | None:
+    """Why the CPU's memory does not hold what is offloaded to it; None where it does."""
+    if device != "cuda":
         return None
-    (few, less), *_, (many, more) = sorted(known)
+    needed = pinned(model, work.mode, work.prompt + work.responses * work.response)
+    free = psutil.virtual_memory().available
+    if needed <= USABLE * free:
+        return None
+    return f"offloading needs {needed / 2**30:.0f} GiB of the CPU's memory, of which {free / 2**30:.0f} GiB are free"
+
+
+def longest_of(results: Sequence[dict[str, Any]], capacity: int) -> dict[str, Any]:
+    """The longest sequence by the line through the memory of two whole steps; extrapolated, not run."""
+    line: dict[str, Any] = {"part": "longest", "mode": "lora", "usable": USABLE, "run": False}
+    alike: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
+    for one in results:
+        if one["part"] == "whole" and one["mode"] == "lora" and "tokens" in one:
+            way = one["tiled"], one["offload"]
+            alike.setdefault(way, []).append((one["tokens"], one["peak_bytes"]))
+    ways = [(way, sorted(known)) for way, known in sorted(alike.items()) if len(known) > 1]
+    if not capacity:
+        return line | {"failed": "the memory of this device is not known"}
+    if not ways:
+        return line | {"failed": "it takes two adapter steps of unlike lengths that fit in the same way"}
+    (tiled, offload), ((few, less), *_, (many, more)) = ways[-1]
+    line |= {"tiled": tiled, "offload": offload}
     each = (more - less) / (many - few)
     if each <= 0:
-        return None
-    tokens = int(many + (USABLE * capacity - more) / each)
-    return {"part": "longest", "mode": "lora", "tokens": tokens, "usable": USABLE, "run": False}
+        return line | {"failed": "the longer step took no more memory than the shorter"}
+    return line | {"tokens": int(many + (USABLE * capacity - more) / each)}
 
 
 def peak_of(name: str) -> float | None:
@@ -183,39 +241,42 @@ def circumstances(device: str, layers: int) -> dict[str, Any]:
         "part": "circumstances",
         "device": device_name(device),
         "memory_bytes": torch.cuda.get_device_properties(0).total_memory if cuda else 0,
+        "host_bytes": psutil.virtual_memory().available,
         "date": datetime.now(UTC).date().isoformat(),
         "versions": {
             "python": platform.python_version(),
             **{name: _version(name) for name in PACKAGES},
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version() if cuda else None,
-            "driver": _driver() if cuda else None,
+            "cuda": torch.version.cuda or MISSING,
+            "cudnn": str(torch.backends.cudnn.version()) if cuda else MISSING,
+            "driver": _driver() if cuda else MISSING,
         },
         "layers": layers,
         "command": " ".join(sys.argv),
     }
 
 
-def _version(package: str) -> str | None:
+def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
+        return MISSING
 
 
-def _driver() -> str | None:
+def _driver() -> str:
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return None
+        return MISSING
     asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
-    return said[0] if said else None
+    return said[0] if said else MISSING
 
 
 def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Where it was measured, and both tables, in Markdown."""
     around = next(one for one in lines if one["part"] == "circumstances")
-    versions = ", ".join(f"{name} {number}" for name, number in around["versions"].items() if number)
+    versions = ", ".join(
+        f"{name} {number}" for name, number in around["versions"].items() if number != MISSING
+    )
     yield f"{around['device']}, {around['date']}; {versions}"
     rows = sorted((one for one in lines if one["part"] in ("ratio", "whole")), key=_order)
     ratios, wholes = ([one for one in rows if one["part"] == part] for part in ("ratio", "whole"))
@@ -237,10 +298,9 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from (f"| {_told(one)} | {_whole(one)} |" for one in wholes)
     for one in (one for one in lines if one["part"] == "longest"):
         yield ""
-        yield (
-            f"Longest sequence with adapters, by extrapolation to {USABLE:.0%} of the memory and not run: "
-            f"{one['tokens']:,} tokens."
-        )
+        told = f"{one['tokens']:,} tokens" if "tokens" in one else f"unknown: {one['failed']}"
+        how = f"by extrapolation to {USABLE:.0%} of the memory and not run"
+        yield f"Longest sequence with adapters{_switched(one)}, {how}: {told}."
 
 
 def _order(one: dict[str, Any]) -> tuple[int, int, int]:
@@ -258,21 +318,25 @@ def _lacking(ratios: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _told(one: dict[str, Any]) -> str:
-    mode = one["mode"] + ", offload" * one.get("offload", False) + ", tiles" * one.get("tiled", False)
-    return f"{one['model']} | {mode} | {one['prompt']:,} / {one['response']} | {one['responses']}"
+    shape = f"{one['prompt']:,} / {one['response']} | {one['responses']}"
+    return f"{one['model']} | {one['mode']}{_switched(one)} | {shape}"
+
+
+def _switched(one: dict[str, Any]) -> str:
+    return ", offload" * one.get("offload", False) + ", tiles" * one.get("tiled", False)
 
 
 def _ratio(one: dict[str, Any]) -> str:
     if "failed" in one:
         return f"{one['failed']} | - | - | - | -"
-    memory = f"{one['memory']:.2f} | {one['memory_baseline']}" if one["memory"] else "- | -"
+    memory = f"{one['memory']:.2f} | {one['memory_baseline']}" if "memory" in one else "- | -"
     return f"{one['speedup']:.2f}x | {one['ideal']:.2f}x | {one['baseline']} | {memory}"
 
 
 def _whole(one: dict[str, Any]) -> str:
     if "failed" in one:
         return f"{one['failed']} | - | - | -"
-    share = f"{one['share_of_peak']:.2f}" if one["share_of_peak"] else "-"
+    share = f"{one['share_of_peak']:.2f}" if "share_of_peak" in one else "-"
     memory = f"{one['peak_bytes'] / 2**30:.1f}" if one["peak_bytes"] else "-"
     return f"{one['seconds']:.2f} | {one['tokens_per_second']:,.0f} | {share} | {memory}"
 
@@ -341,11 +405,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.perf_counter() - begun > options.seconds:
             left.append(cell.told())
         else:
-            record.add(figures_of(cell, options))
-    longest = longest_of([one for one in record.lines if one["part"] == "whole"], around["memory_bytes"])
-    for line in (longest, {"part": "end", "not_measured": left}):
-        if line is not None:
+            for line in lines_of(cell, options):
+                record.add(line)
+    if not options.longest:
+        for line in again(record.lines, options):
             record.add(line)
+        record.add(longest_of(record.lines, around["memory_bytes"]))
+    record.add({"part": "end", "not_measured": left})
     said = [one["said"] for one in record.lines if one["part"] == "attention"]
     unmeasured = [f"Not measured, as no time was left: {'; '.join(left)}."] * bool(left)
     print("\n".join([*table(record.lines), "", *said, *unmeasured]))

@@ -57,7 +57,17 @@ def test_identical_responses_tie_and_stay(put, bench, counts):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"label": "A"}, "field 'label': needs A>B or B>A, got 'A'"), ({"source": "arc"}, "field 'source'")],
+    [
+        ({"label": "A"}, "field 'label': needs A>B or B>A, got 'A'"),
+        ({"label": ["A>B"]}, "field 'label': needs a text or a whole number, got a list"),
+        ({"source": "arc"}, "field 'source'"),
+        ({"source": {}}, "field 'source': needs a text"),
+        ({"pair_id": [1]}, "field 'pair_id': needs a text"),
+        (
+            {"question": [{"role": "user", "content": [{"type": "image"}]}]},
+            "type 'image'; only texts are read",
+        ),
+    ],
 )
 def test_what_is_no_pair_is_refused(change, message, put, bench):
     with pytest.raises(DataError, match=message):

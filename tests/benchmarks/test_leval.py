@@ -164,6 +164,25 @@ def test_lines_that_are_missing_or_surplus_are_counted(folder, put, bench, count
     assert loaded.audit.findings["surplus_predictions"].examples == ("qa/3, c", "qa/4, c")
 
 
+def test_answers_that_are_no_texts_are_named_or_empty(folder, put, bench, counts):
+    path = folder("qa", [row("f1", q="red")], a=["red"], b=["gold"])
+    answer = {"query": "q", "gt": "red"}
+    file = put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": None})
+    loaded = bench(path)
+    assert len(list(loaded.comparisons)) == 1
+    assert counts(loaded) == {"empty_answers": 1}
+    put("leval/predictions/c/qa.pred.jsonl", answer | {"c_pred": ["red"]})
+    with pytest.raises(DataError, match="line 1, field 'c_pred': needs a text") as caught:
+        list(bench(path).comparisons)
+    assert str(caught.value).startswith(str(file))
+
+
+def test_halves_of_surrogate_pairs_become_question_marks(folder, bench):
+    path = folder("qa", [row("f1", q="red\ud83d")], a=["red\ud83d"], b=["gold"])
+    (pair,) = bench(path).comparisons
+    assert text_of(pair.responses[0]) == "red?"
+
+
 def test_one_document_with_many_rows_is_no_repetition(folder, bench, counts):
     path = folder("gsm", [row("f1", q1="red"), row("f1", q2="blue")], a=["red", "blue"], b=["x", "y"])
     loaded = bench(path)

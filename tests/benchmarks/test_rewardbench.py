@@ -100,9 +100,20 @@ def test_ties_keep_their_ids_and_share_a_group(put, bench):
         ({"rejected": []}, "field 'rejected': needs a list"),
         ({"chosen": "Today."}, "field 'chosen': needs a list"),
         ({"prompt": None}, "field 'prompt': missing"),
+        ({"id": {"a": 1}}, "field 'id': needs a text or a whole number, got an object"),
+        ({"subset": ["Math"]}, "field 'subset': needs a text"),
     ],
 )
 def test_what_is_no_row_of_rewardbench_2_is_refused(change, message, put, bench):
     path = put("rb2.jsonl", {**FOUR, **change})
     with pytest.raises(DataError, match=message):
         bench(f"rewardbench-2:{path}")
+
+
+def test_an_item_that_comes_twice_is_named_and_may_be_skipped(put, bench, counts):
+    path = put("rb2.jsonl", FOUR, REF, FOUR)
+    with pytest.raises(DataError, match="line 3, field 'id': '12' is also at .*line 1; make ids unique"):
+        list(bench(f"rewardbench-2:{path}").comparisons)
+    loaded = bench(f"rewardbench-2:{path}", on_bad_row="skip")
+    assert [item.id for item in loaded.comparisons] == ["12", "ref:3"]
+    assert counts(loaded)["unreadable_rows"] == 1

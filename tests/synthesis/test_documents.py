@@ -1,4 +1,5 @@
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_rows_become_documents(put):
         ({"context": "", **{k: ROW[k] for k in ("question", "answer")}}, "field 'context': needs a text"),
         ({"context": "x", "question": "y"}, "field 'answer': needs a text, got None"),
         ({**ROW, "metric": "rouge"}, "did you mean 'rouge_l'"),
-        ({**ROW, "id": ["a"]}, "field 'id': needs a text or a number"),
+        ({**ROW, "id": ["a"]}, "field 'id': needs a text or a whole number"),
         ({**ROW, "evidence": 5}, r"field 'evidence': needs a list of spans .* got 5; rename"),
         ({**ROW, "evidence": [[0, 1], [2]]}, "field 'evidence': needs a list of spans"),
         ({**ROW, "exemplars": 7}, "field 'exemplars': needs a list of texts, got 7"),
@@ -162,3 +163,19 @@ def test_halves_of_surrogate_pairs_are_replaced(put):
     (document,) = read_documents(put("rows.jsonl", row))
     assert document == Document("a?", "Quill ? wrote 你好 😀.", "Who?", "Quill", metadata={"steps": ["x?"]})
     assert load_tokenizer("words").count(document.text) > 4
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"metric": ["token_f1"]}, "field 'metric': needs a metric's name, got ['token_f1']"),
+        ({"id": [1]}, "field 'id': needs a text or a whole number, got a list"),
+        ({"id": float("nan")}, "field 'id': needs a text or a whole number, got nan"),
+        ({"id": True}, "field 'id': needs a text or a whole number, got True"),
+        ({"evidence": [[0, True]]}, "field 'evidence': needs a list of spans"),
+        ({"context": ["a"]}, "field 'context': needs a text, got ['a']"),
+    ],
+)
+def test_documents_of_other_types_are_named(change, problem, put):
+    with pytest.raises(DataError, match=re.escape(f"rows.jsonl, line 1, {problem}")):
+        list(read_documents(put("rows.jsonl", {**ROW, **change})))

@@ -40,6 +40,7 @@ MOST_ITEMS = 50_000_000
 
 # Rows of long contexts are large: so many are turned into Python objects at a time.
 _ROWS = 8
+_NAMELESS = "(of no name)"
 _EACH = LONGEST_ROW // MOST_VALUES
 _UNREADABLE = (
     ValueError,
@@ -138,7 +139,7 @@ def _check_names(column: str, names: Iterable[str]) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ParseError(
-            "stands twice; rename one of the columns", f"{column}.{twice}" if column else twice or "''"
+            "stands twice; rename one of the columns", f"{column}.{twice}" if column else twice or _NAMELESS
         )
 
 
@@ -164,18 +165,18 @@ def _value(row: Any, repair: bool) -> tuple[dict[str, Any] | None, str]:
     value: dict[str, Any] = {}
     weight = 0
     for name, column in zip(row.schema.names, row.columns, strict=True):
-        part = row.select([name])
+        part, field = row.select([name]), name or _NAMELESS
         try:
             weight += _weight(column)
             if weight > LONGEST_ROW:
                 raise ParseError(
-                    f"with this the row takes more than {LONGEST_ROW:,} bytes, the most that is read", name
+                    f"with this the row takes more than {LONGEST_ROW:,} bytes, the most that is read", field
                 )
             value |= _with_json(part.schema, part.to_pylist(), repair)[0]
         except ParseError as error:
             return None, str(error)
         except _UNREADABLE as error:
-            return None, str(ParseError(f"cannot be read: {first_line(error)}", name))
+            return None, str(ParseError(f"cannot be read: {first_line(error)}", field))
     return value, ""
 
 
@@ -186,7 +187,7 @@ def _with_json(schema: Any, rows: list[dict[str, Any]], repair: bool) -> list[di
             try:
                 row[name] = None if row[name] is None else parse_json(row[name], repair=repair)
             except ParseError as error:
-                raise error.within(name) from None
+                raise error.within(name or _NAMELESS) from None
     return rows
 
 

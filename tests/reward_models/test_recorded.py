@@ -234,6 +234,22 @@ def test_a_summary_that_is_damaged_is_named(content, problem, tmp_path):
         RecordedRewardModel.load(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scores": ()},
+        {"order": ()},
+        {"scores": (), "trials": (Trial((0, 1), Outcome.ANSWERED),)},
+        {"order": (0,), "scores": (0.5,)},
+    ],
+)
+def test_an_answer_without_one_is_named(change, tmp_path):
+    good = JudgmentRecord("a", "g", Outcome.ANSWERED, order=(1, 0), scores=(0.5, 1.0))
+    assert RecordedRewardModel.load(log(tmp_path / "good.jsonl", good)).ids == {"a"}
+    with pytest.raises(DataError, match="line 2, field 'scores': it is answered without a score"):
+        RecordedRewardModel.load(log(tmp_path / "bad.jsonl", good, replace(good, **change)))
+
+
 def test_halves_of_surrogate_pairs_in_what_a_judge_wrote_do_no_harm(put):
     model = RecordedRewardModel.load(put("j.jsonl", pair("p", wrote("It is \ud83d A.\n\n[[A]]"))))
     assert judged(model, comparison("p"))[0].explanation == "It is ? A.\n\n[[A]]"

@@ -133,7 +133,11 @@ _Read = tuple[dict[str, tuple[Asking, ...]], Scale]
 def _from_runs(files: Sequence[Path]) -> _Read:
     """Our own log; a comparison that was judged again, after an error, has its last record."""
     file = _only(files)
-    records = {record.id: record for record in Log(file, JudgmentRecord)}
+    records = {}
+    for number, record in enumerate(Log(file, JudgmentRecord), start=1):
+        for trial in record.askings():
+            _check_answered(trial, f"{shown(file)}, line {number}")
+        records[record.id] = record
     summary = file.with_name("summary.json")
     scale: Scale = "none"
     if summary.exists():
@@ -147,6 +151,18 @@ def _from_runs(files: Sequence[Path]) -> _Read:
         for name, record in records.items()
     }
     return askings, scale
+
+
+def _check_answered(trial: Trial, place: str) -> None:
+    """Refuses a record that says that it holds an answer, and holds none."""
+    responses = len(trial.order)
+    if trial.outcome is Outcome.ANSWERED and (
+        responses < 2 or responses not in (len(trial.scores), len(trial.ranking))
+    ):
+        raise DataError(
+            f"{place}, field 'scores': it is answered without a score, or a place in the ranking, for each response "
+            "of its order"
+        )
 
 
 class _Scaled(BaseModel):

@@ -175,6 +175,7 @@ GOOD = {
         2.5,
         json.dumps(GOOD | {"outcome": "imagined"}),
         json.dumps(GOOD | {"outcome": 1}),
+        json.dumps(GOOD | {"outcome": "error"}),
         json.dumps(GOOD | {"text": None}),
         json.dumps(GOOD | {"text": 5}),
         json.dumps(GOOD | {"detail": ["a"]}),

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from longrm.clients.completions import Completion, credible
 from longrm.errors import RunError
+from longrm.types import Outcome
 
 _logger = logging.getLogger(__name__)
 _PATIENCE = 60.0  # seconds to wait while another process writes
@@ -70,17 +71,11 @@ class Cache:
             RunError: The file cannot be read.
         """
         for (text,) in self._run("SELECT completion FROM completions WHERE key = ?", key):
-            try:
-                kept = _KEPT.validate_json(text, strict=True)
-            except (ValidationError, TypeError):
-                self._unread += 1
-                self._run("DELETE FROM completions WHERE key = ? AND CAST(completion AS BLOB) = ?", key, text)
-                continue
-            return dataclasses.replace(
-                kept,
-                prompt_tokens=credible(kept.prompt_tokens),
-                completion_tokens=credible(kept.completion_tokens),
-            )
+            kept = _read(text)
+            if kept is not None:
+                return kept
+            self._unread += 1
+            self._run("DELETE FROM completions WHERE key = ? AND CAST(completion AS BLOB) = ?", key, text)
         return None
 
     def put(self, key: str, completion: Completion) -> None:
@@ -128,3 +123,15 @@ class Cache:
             else "move it away or name another (remote.cache)"
         )
         return RunError(f"cannot use {self.path} as a cache of answers: {error}; {advice}")
+
+
+def _read(row: bytes) -> Completion | None:
+    """The completion that a row holds; None where it holds none that is ever kept."""
+    try:
+        kept = _KEPT.validate_json(row, strict=True)
+    except (ValidationError, TypeError):
+        return None
+    if kept.outcome is Outcome.ERROR:
+        return None
+    counts = (credible(kept.prompt_tokens), credible(kept.completion_tokens))
+    return dataclasses.replace(kept, prompt_tokens=counts[0], completion_tokens=counts[1])

@@ -34,6 +34,26 @@ MOST_VALUES = 4_000_000
 DEEPEST = 100
 """Levels of lists and objects within each other; no format that is read here has more than ten."""
 
+LONGEST_SETTINGS = 1024 * 1024
+"""Bytes of the largest TOML file, which is settings that somebody wrote."""
+
+# More parts in a row, with dots between them, than `DEEPEST`, where a key can begin: the parser's time grows with
+# their square.
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}", re.MULTILINE)
+# Control characters but tab and line break; what turns the direction of a line; halves of surrogate pairs; what XML
+# has no way to write.
+STEERING = (
+    *range(0x09),
+    *range(0x0B, 0x20),
+    *range(0x7F, 0xA0),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+    *range(0xD800, 0xE000),
+    *range(0xFFFE, 0x10000),
+)
+"""Characters that steer whatever shows them, and that no name needs."""
+_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in STEERING}
 _MOST_DIGITS = 300
 _LONGEST_NAME = 600
 _FIELD = "field '"
@@ -183,7 +203,7 @@ def read_toml(path: Path, error_type: type[LongRMError]) -> dict[str, Any]:
     Raises:
         LongRMError: Of `error_type`: it cannot be read, or is no valid TOML.
     """
-    text = read_text(path, error_type)
+    text = read_text(path, error_type, LONGEST_SETTINGS)
     try:
         return parse_toml(text)
     except ParseError as error:
@@ -196,12 +216,16 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises:
         ParseError: It is not valid, or nests deeper than `DEEPEST`.
     """
+    if _LONG_KEY.search(text):
+        raise ParseError(f"nested more than {DEEPEST} levels deep, by a key of so many parts")
     try:
         value = tomllib.loads(text)
     except RecursionError:
         raise ParseError(f"nested more than {DEEPEST} levels deep") from None
-    except ValueError as error:
+    except tomllib.TOMLDecodeError as error:
         raise ParseError(first_line(error)) from None
+    except ValueError:  # of `int` alone
+        raise ParseError("a whole number of thousands of digits") from None
     check_depth(value)
     return value
 
@@ -369,6 +393,11 @@ def short(value: Any) -> str:
     except (ValueError, RecursionError):  # a whole number of thousands of digits, or lists without end
         return f"a {type(value).__name__}"
     return cut(text, 80)
+
+
+def visible(text: str) -> str:
+    """A text with every character that would steer what shows it written as its escape, as `ascii` writes it."""
+    return text.translate(_ESCAPES)
 
 
 def _whole_number(digits: str) -> int:

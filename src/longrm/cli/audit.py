@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import print_json, resolve, set_option
+from longrm.cli.options import resolve, set_option
+from longrm.cli.terminal import echo, print_json
 
 
 @click.command("audit", short_help="Tell what is in a data set and what is wrong with it.")
@@ -61,7 +62,7 @@ def command(
     if as_json:
         print_json(found.as_dict())
     else:
-        click.echo(as_text(found, shutil.get_terminal_size().columns), nl=False)
+        echo(as_text(found, shutil.get_terminal_size().columns), end="")
     if html is not None:
         write_file(html, as_html(found))
-        click.echo(f"Wrote {html}", err=as_json)
+        echo(f"Wrote {html}", err=as_json)

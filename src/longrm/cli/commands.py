@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn
 import click
 
 from longrm import __version__
+from longrm.cli.terminal import MessageHandler, echo
 from longrm.errors import ConfigError, LongRMError
 from longrm.runs.processes import launched, leads, tell
 
@@ -102,7 +103,7 @@ def run() -> NoReturn:
     except LongRMError as error:
         _stop(error, 1, f"error: {error}")
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
+        echo(error.format_message())
         sys.exit(0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "longrm"
@@ -120,14 +121,18 @@ def run() -> NoReturn:
         # The reader of our output went away: nothing is left to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if not isinstance(error.filename, str | bytes):
+            raise
+        # Even to ask whether a file is there fails where its name is too long.
+        _stop(error, 1, f"error: {os.fsdecode(error.filename)}: {error.strerror}")
     sys.exit(0)
 
 
 @contextmanager
 def _messages() -> Iterator[None]:
     """What the package has to say while it works goes to standard error; of several processes the first speaks."""
-    logger, handler = logging.getLogger("longrm"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger, handler = logging.getLogger("longrm"), MessageHandler()
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if leads() else logging.ERROR)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import print_json
 from longrm.cli.progress import progress
 from longrm.cli.tables import percent, print_stages
+from longrm.cli.terminal import echo, print_json
 
 
 @click.command("demo", short_help="Reveal a context boundary and move it, on a laptop.")
@@ -41,7 +41,7 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
         print_stages(alone, "Pair accuracy of scores for single responses, % (chance 50)")
     contrast = summary["contrasts"]["long_vs_control_short"]["by_length"]
     length = max(contrast, key=int)
-    click.echo(f"long - control_short at {length} tokens: {percent(contrast[length])} points")
+    echo(f"long - control_short at {length} tokens: {percent(contrast[length])} points")
     for name, control in summary["controls"].items():
-        click.echo(f"Control, {name.replace('_', ' ')}: {percent(control)}% (chance 50)")
-    click.echo(f"{summary['seconds']['total']:.0f} s in all. The report: {out / 'report.html'}")
+        echo(f"Control, {name.replace('_', ' ')}: {percent(control)}% (chance 50)")
+    echo(f"{summary['seconds']['total']:.0f} s in all. The report: {out / 'report.html'}")

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import print_json, resolve, run_options
+from longrm.cli.options import resolve, run_options
 from longrm.cli.progress import progress
 from longrm.cli.tables import print_evaluation
+from longrm.cli.terminal import echo, print_json
 from longrm.errors import RunError
 from longrm.runs.judgments import JUDGMENTS, read_judgments
 from longrm.runs.progress import silent
@@ -77,7 +78,7 @@ def command(
         print_json(summary)
     else:
         print_evaluation(summary)
-        click.echo(f"Written to {out}; see it with: longrm report {out} --out report.html")
+        echo(f"Written to {out}; see it with: longrm report {out} --out report.html")
     _tell_reasons(out, summary["counts"]["outcomes"])
     errors = summary["counts"]["outcomes"]["error"]
     if errors:
@@ -94,9 +95,7 @@ def _tell_reasons(out: Path, outcomes: Mapping[str, int]) -> None:
     for record in read_judgments(out) if left else ():
         if record.outcome in left:
             left.remove(record.outcome)
-            click.echo(
-                f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True
-            )
+            echo(f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)
 
 
 _KEYS = {

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from longrm.cli.terminal import echo
 from longrm.errors import RunError
 from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest, read_summary
 
@@ -28,7 +29,7 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     merge(run / "model" if trained else run, out, trust_remote_code=trust_remote_code)
     if trained:
         _tell_whence(run, out)
-    click.echo(f"Wrote {out}")
+    echo(f"Wrote {out}")
 
 
 def _tell_whence(run: Path, out: Path) -> None:

@@ -1,6 +1,5 @@
 """Options that every run command shares, and how they become one resolved configuration."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,8 +45,3 @@ def resolve(
     """Defaults < `--config` < named flags and `--set`. A flag that was not given changes nothing."""
     given = {key: value for key, value in (flags or {}).items() if value is not None}
     return settings.resolve(config_file, given | parse_assignments(assignments))
-
-
-def print_json(value: Mapping[str, Any]) -> None:
-    """Prints a summary as one JSON object."""
-    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))

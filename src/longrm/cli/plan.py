@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import print_json, resolve, set_option
+from longrm.cli.options import resolve, set_option
 from longrm.cli.progress import progress
+from longrm.cli.terminal import print_facts, print_json, print_lines
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError
 from longrm.training.planning.devices import DEVICES, GIB, UTILIZATION
@@ -67,7 +68,7 @@ def _recipe(file: Path, assignments: tuple[str, ...]) -> "Recipe":
     objective = (read_toml(file) | parse_assignments(assignments)).get("objective")
     from longrm.training.run import RECIPES
 
-    if objective not in RECIPES:
+    if not isinstance(objective, str) or objective not in RECIPES:
         known = " or ".join(f'objective = "{name}"' for name in RECIPES)
         raise ConfigError(f"{file} does not say its objective: begin the file with {known}")
     return resolve(RECIPES[objective], file, assignments)
@@ -75,20 +76,8 @@ def _recipe(file: Path, assignments: tuple[str, ...]) -> "Recipe":
 
 def _show(plan: "Plan") -> None:
     """One screen: the verdict, what is read, what it takes, and memory by part."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    for line in _verdict(plan):
-        console.print(line, markup=False)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for label, value in _facts(plan):
-        table.add_row(label, escape(value))
-    console.print()
-    console.print(table)
+    print_lines([*_verdict(plan), ""])
+    print_facts(_facts(plan))
 
 
 def _verdict(plan: "Plan") -> list[str]:

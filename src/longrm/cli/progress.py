@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from longrm.cli.terminal import echo
+from longrm.reading import visible
 from longrm.runs.progress import Progress
 
 _LINE_EVERY_SECONDS = 10.0
@@ -36,21 +38,21 @@ def progress() -> Iterator[Progress]:
             return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         Rate(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int, note: str = "") -> None:
             if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total or None, note=note)
-            bars.update(tasks[label], completed=done, total=total or None, note=note)
+                tasks[label] = bars.add_task(visible(label), total=total or None, note="")
+            bars.update(tasks[label], completed=done, total=total or None, note=visible(note))
 
         yield report
 
@@ -83,7 +85,7 @@ class _Lines:
             parts.append(f"{came / seconds:.3g} a second")
             if done < total:
                 parts.append(f"{_duration((total - done) * seconds / came)} left")
-        print(f"{label}: {', '.join([*parts, *filter(None, [note])])}", file=sys.stderr, flush=True)
+        echo(f"{label}: {', '.join([*parts, *filter(None, [note])])}", err=True)
 
 
 def _duration(seconds: float) -> str:

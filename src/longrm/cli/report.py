@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from longrm.cli.terminal import echo
+
 
 @click.command("report", short_help="Turn run folders into one HTML file.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
@@ -18,4 +20,4 @@ def command(runs: tuple[Path, ...], out: Path) -> None:
     from longrm.report import build
 
     build(runs, out)
-    click.echo(f"Wrote {out}")
+    echo(f"Wrote {out}")

@@ -6,6 +6,7 @@ import click
 
 from longrm.cli.options import resolve, set_option
 from longrm.cli.progress import progress
+from longrm.cli.terminal import echo
 from longrm.errors import DataError, RunError
 from longrm.runs.progress import silent
 
@@ -71,9 +72,9 @@ def command(
     if result is None:
         return
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
-    click.echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
+    echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
     for outcome, first in sorted(result.without.items()):
-        click.echo(f"Without scores, {outcome}, first: {first}", err=True)
+        echo(f"Without scores, {outcome}, first: {first}", err=True)
     if not result.outcomes["answered"]:
         raise DataError(f"the model could score no row of {data}")
     if result.outcomes["error"]:

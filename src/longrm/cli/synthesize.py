@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import print_json, resolve, run_options
+from longrm.cli.options import resolve, run_options
 from longrm.cli.progress import progress
+from longrm.cli.terminal import echo, print_json
 
 
 @click.group("synthesize", short_help="Make training data and benchmarks from documents of your own.")
@@ -168,24 +169,20 @@ def _tell(manifest: Mapping[str, Any], out: Path, then: str) -> None:
         dropped = ", ".join(
             f"{count:,} {reason.replace('_', ' ')}" for reason, count in found["dropped"].items()
         )
-        click.echo(
-            f"{step}: {found['kept']:,} of {found['in']:,} kept{f'; dropped: {dropped}' if dropped else ''}"
-        )
+        echo(f"{step}: {found['kept']:,} of {found['in']:,} kept{f'; dropped: {dropped}' if dropped else ''}")
     for model, spent in manifest.get("spending", {}).items():
         cost = f", {spent['cost']:.2f} spent" if spent["cost"] else ""
         read, written = spent["prompt_tokens"], spent["completion_tokens"]
-        click.echo(
-            f"{model}: {spent['answers']:,} answers, {read:,} tokens read and {written:,} written{cost}"
-        )
+        echo(f"{model}: {spent['answers']:,} answers, {read:,} tokens read and {written:,} written{cost}")
     if "agreement" in manifest:
-        click.echo(_agreement(manifest["agreement"]))
+        echo(_agreement(manifest["agreement"]))
     where = out / ROWS if (out / ROWS).is_dir() else out
-    click.echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs lie in {where}")
+    echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs lie in {where}")
     if not counts["rows"]:
         _explain(counts["steps"], out)
     else:
         told = then.format(out=out)
-        click.echo(told[0].upper() + told[1:])
+        echo(told[0].upper() + told[1:])
 
 
 def _explain(steps: Mapping[str, Any], out: Path) -> None:
@@ -199,9 +196,7 @@ def _explain(steps: Mapping[str, Any], out: Path) -> None:
     most = max(reasons, key=lambda reason: reasons[reason])
     hint = _HINTS.get(most, "")
     answers = f"; {out / CACHE} holds what the models answered" if (out / CACHE).exists() else ""
-    click.echo(
-        f"Nothing was left after the step '{last}', most of it as {most.replace('_', ' ')}{hint}{answers}"
-    )
+    echo(f"Nothing was left after the step '{last}', most of it as {most.replace('_', ' ')}{hint}{answers}")
 
 
 _HINTS = {

@@ -1,11 +1,9 @@
 """Tables for the terminal; they fit 80 columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from longrm.cli.terminal import print_lines, print_table
 
 Metric = Mapping[str, Any]
 
@@ -24,12 +22,11 @@ def print_evaluation(summary: Mapping[str, Any]) -> None:
     """Prints accuracy by length and by task, and in a line each what else is known; what is empty is left out."""
     from longrm.report import findings
 
-    console = Console(highlight=False)
-    console.print(f"{summary['model']} on {summary['bench']}", markup=False)
+    print_lines([f"{summary['model']} on {summary['bench']}"])
     if summary["chance"]:
         _print_metrics(summary)
     else:
-        console.print("No gold order is known, so there is no accuracy.")
+        print_lines(["No gold order is known, so there is no accuracy."])
     lines = (
         _outcomes(summary["counts"]),
         findings.cuts(summary),
@@ -41,8 +38,7 @@ def print_evaluation(summary: Mapping[str, Any]) -> None:
         *findings.wrong_data(summary),
         boundary_line(summary["boundary"]) if summary["boundary"] else "",
     )
-    for line in filter(None, lines):
-        console.print(line, markup=False)
+    print_lines(filter(None, lines))
 
 
 def _print_metrics(summary: Mapping[str, Any]) -> None:
@@ -50,15 +46,14 @@ def _print_metrics(summary: Mapping[str, Any]) -> None:
 
     metrics, name = summary["metrics"], main_metric(summary)
     columns = (f"{name.replace('_', ' ')}, %", "n", "groups")
-    _print(
-        None,
+    print_table(
         ("length", *columns),
         _rows({"all": metrics["overall"]} | metrics["by_length"], name),
         caption=f"95% intervals; chance is {100 * summary['chance'][name]:.1f}%",
     )
     if len(metrics["by_task"]) > 1:
         mean = ("mean", percent(metrics["macro"]["by_task"]), "", "")
-        _print("By task", ("task", *columns), [*_rows(metrics["by_task"], name), mean])
+        print_table(("task", *columns), [*_rows(metrics["by_task"], name), mean], title="By task")
 
 
 def _rows(parts: Mapping[str, Any], name: str) -> list[tuple[str, ...]]:
@@ -117,15 +112,4 @@ def print_stages(stages: Mapping[str, Any], title: str) -> None:
         (stage, *(percent(summary["metrics"]["by_length"][n][name], interval=False) for n in lengths))
         for stage, summary in stages.items()
     ]
-    _print(title, ("stage", *lengths), rows)
-
-
-def _print(
-    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None
-) -> None:
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
+    print_table(("stage", *lengths), rows, title=title)

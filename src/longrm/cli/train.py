@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import print_json, resolve, run_options
+from longrm.cli.options import resolve, run_options
 from longrm.cli.progress import progress
+from longrm.cli.terminal import echo, print_json
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError
 from longrm.runs.processes import leads
@@ -119,7 +120,7 @@ def _check_objective(objective: str, config_file: Path | None, assignments: tupl
     """Refuses the recipe of another subcommand, with that subcommand."""
     given = (read_toml(config_file) if config_file else {}) | parse_assignments(assignments)
     asked = given.get("objective", objective)
-    if asked != objective and asked in _SUBCOMMANDS:
+    if isinstance(asked, str) and asked != objective and asked in _SUBCOMMANDS:
         where = config_file if "objective" not in parse_assignments(assignments) else "--set"
         raise ConfigError(
             f'{where} is a recipe for objective = "{asked}"; the command is: longrm train {_SUBCOMMANDS[asked]}'
@@ -148,23 +149,23 @@ def _tell(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
     """The last lines of a training: what came of it, where it lies, and what to do next."""
     accuracy = summary["accuracy"]
     ordered = "" if accuracy is None else f", pair accuracy {accuracy:.1%}"
-    click.echo(
+    echo(
         f"Trained {summary['steps']:,} steps: loss {summary['loss']:.4f}{ordered} over the last {summary['window']}; "
         f"{summary['tokens']:,} tokens{_rate(out)}"
     )
     evaluations = summary["evaluations"]
     if evaluations is not None and evaluations["best"] is not None:
         value = evaluations["values"][str(evaluations["best"])]
-        click.echo(f"Best {evaluations['metric']} {value:.4f} after step {evaluations['best']:,}")
+        echo(f"Best {evaluations['metric']} {value:.4f} after step {evaluations['best']:,}")
     kept = (
         ""
         if summary["model_step"] == summary["steps"]
         else f", as it was after step {summary['model_step']:,}"
     )
-    click.echo(f"The {'adapter' if lora else 'model'} lies in {out / 'model'}{kept}")
+    echo(f"The {'adapter' if lora else 'model'} lies in {out / 'model'}{kept}")
     if lora:
-        click.echo(f"Put it into its model with: longrm merge {out} --out MODEL")
-    click.echo(f"Evaluate it with: longrm evaluate --model {out / 'model'} --bench probe --out EVALUATION")
+        echo(f"Put it into its model with: longrm merge {out} --out MODEL")
+    echo(f"Evaluate it with: longrm evaluate --model {out / 'model'} --bench probe --out EVALUATION")
 
 
 def _rate(out: Path) -> str:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from longrm.cli.terminal import echo
+
 
 def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
     if value == "uniform":
@@ -70,4 +72,4 @@ def command(
         unrelated=unrelated,
     )
     write(out, generate(plan, n, load_tokenizer(tokenizer)))
-    click.echo(f"Wrote {n} comparisons of the world '{name}' at {length} tokens to {out}")
+    echo(f"Wrote {n} comparisons of the world '{name}' at {length} tokens to {out}")

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from longrm.reading import visible
 from longrm.report import wording
 from longrm.report.palette import COLORS, Style, follow_theme
 
@@ -88,5 +89,14 @@ def svg_of(chart: alt.LayerChart | alt.FacetChart | alt.Chart, width: int, heigh
         .configure_view(stroke=None)
     )
     version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    svg: str = vl_convert.vegalite_to_svg(styled.to_dict(), vl_version=version)
+    svg: str = vl_convert.vegalite_to_svg(_visible(styled.to_dict()), vl_version=version)
     return svg
+
+
+def _visible(specification: Any) -> Any:
+    """A specification in whose texts nothing is left that SVG cannot hold: it would end the whole process."""
+    if isinstance(specification, dict):
+        return {name: _visible(value) for name, value in specification.items()}
+    if isinstance(specification, list):
+        return [_visible(value) for value in specification]
+    return visible(specification) if isinstance(specification, str) else specification

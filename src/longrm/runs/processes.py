@@ -6,6 +6,9 @@ from pathlib import Path
 
 from longrm.errors import RunError
 
+_LONGEST_LINE = 1500
+"""Characters of an error; of a longer one the middle is left out."""
+
 
 def launched() -> int:
     """How many processes the launcher has started; 1 where there is none."""
@@ -29,7 +32,13 @@ def tell(line: str, error: BaseException) -> None:
     """
     notes = getattr(error, "__notes__", [])
     if notes or speaks():
-        print(f"longrm: {' '.join([*line.split(), *notes])}", file=sys.stderr)
+        # Not needed to end early, when every import would take its time.
+        from longrm.reading import visible
+
+        told = visible(" ".join([*line.split(), *notes]))
+        if len(told) > _LONGEST_LINE:  # what somebody gave may be as long as a command line can be
+            told = f"{told[: _LONGEST_LINE // 2]} ... {told[-_LONGEST_LINE // 2 :]}"
+        print(f"longrm: {told}", file=sys.stderr)
 
 
 def check_seen(folder: Path) -> None:

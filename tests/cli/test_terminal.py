@@ -1,0 +1,126 @@
+"""What is printed may come from files of others; nothing in it may steer the terminal."""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from longrm.cli import commands, main, tables, terminal
+from longrm.cli.progress import progress
+from longrm.errors import DataError
+from longrm.reading import visible
+from longrm.types import Outcome
+
+HOSTILE = "a\x1b[2Jb\rc\x07d\x9be\u202ef\u2066g\x7fh\x00i\udcffj"
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text):
+    """Whether a text would leave a terminal as it is, and still shows what was there."""
+    return not STEERING.search(text) and "\\x1b[2J" in text
+
+
+@pytest.fixture
+def metric():
+    return {"value": 0.5, "low": 0.4, "high": 0.6, "n": 2, "groups": 2}
+
+
+def test_every_steering_character_is_written_as_its_escape():
+    shown = visible(HOSTILE)
+    assert shown == r"a\x1b[2Jb\x0dc\x07d\x9be\u202ef\u2066g\x7fh\x00i\udcffj"
+    assert visible("tabs\tand lines\n–é漢 stay") == "tabs\tand lines\n–é漢 stay"
+
+
+def test_texts_tables_and_lines_go_out_with_escapes(capsys):
+    terminal.echo(HOSTILE)
+    terminal.print_lines([HOSTILE])
+    terminal.print_table(("task", "%"), [(HOSTILE, "1")], title="title")
+    terminal.print_facts([("name", HOSTILE)])
+    shown = capsys.readouterr().out
+    assert plain(shown)
+    assert shown.count("\\x1b[2J") == 4
+
+
+def test_json_stays_json_and_says_the_same(capsys):
+    value = {HOSTILE: [HOSTILE, 0.5]}
+    terminal.print_json(value)
+    shown = capsys.readouterr().out
+    assert not STEERING.search(shown)
+    assert json.loads(shown) == value
+
+
+def test_tasks_models_and_benchmarks_of_a_summary_are_shown_with_escapes(capsys, metric):
+    parts = {"pair_accuracy": metric}
+    summary = {
+        "model": HOSTILE,
+        "bench": HOSTILE,
+        "chance": parts | {"pair_accuracy": 0.5},
+        "metrics": {
+            "overall": parts,
+            "by_length": {"128": parts},
+            "by_task": {HOSTILE: parts, "[b]ok": parts},
+            "macro": {"by_task": metric},
+        },
+        "counts": {
+            "comparisons": 2,
+            "trials": {"total": 2},
+            "outcomes": {outcome.value: 0 for outcome in Outcome},
+            "cut": {"comparisons": 0, "tokens": 0},
+            "context_check": None,
+        },
+        "position": None,
+        "failures": dict.fromkeys(("format_missed", "context_ignored", "contradicted")),
+        "baselines": {},
+        "boundary": None,
+    }
+    tables.print_evaluation(summary)
+    shown = capsys.readouterr().out
+    assert plain(shown)
+    assert "[b]ok" in shown
+
+
+def test_messages_and_progress_go_out_with_escapes(capsys, monkeypatch):
+    handler = terminal.MessageHandler()
+    handler.emit(logging.LogRecord("longrm", logging.INFO, "", 0, "reading %s", (HOSTILE,), None))
+    with progress() as report:
+        report(f"judging {HOSTILE}", 1, 1, HOSTILE)
+    shown = capsys.readouterr().err
+    assert plain(shown)
+    assert shown.count("\\x1b[2J") == 3
+
+
+def test_a_bar_shows_a_label_as_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    with progress() as report:
+        report(f"judging [/x] {HOSTILE}", 1, 2, "[/note]")
+        report(f"judging [/x] {HOSTILE}", 2, 2, "[/note]")
+    shown = capsys.readouterr().err
+    assert "judging [/x] a\\x1b[2J" in shown
+    assert "\x9b" not in shown
+
+
+def test_an_error_goes_out_in_one_line_with_escapes(capsys, monkeypatch):
+    def fail(**_):
+        raise DataError(f"{HOSTILE}\nsecond")
+
+    monkeypatch.setattr(commands.cli, "main", fail)
+    with pytest.raises(SystemExit):
+        main.main()
+    shown = capsys.readouterr().err
+    assert plain(shown)
+    assert shown.count("\n") == 1
+
+
+def test_nothing_else_prints():
+    """A negative control of the rule that all goes through one place."""
+    prints = re.compile(r"click\.echo\(|(?<!\w)print\(|\.print\(|Console\(\)")
+    found = {
+        file.name: len(prints.findall(file.read_text(encoding="utf-8")))
+        for file in Path(main.__file__).parent.glob("*.py")
+    }
+    assert found.pop("terminal.py") > 0
+    assert {name for name, count in found.items() if count} == set()

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ from longrm.modeling.loading import (
 )
 from longrm.modeling.memory import set_precision
 from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.training.checkpoints import write_weights
 
 from .conftest import CONFIGS, ROUNDING, SIZES, distance
 
@@ -162,8 +164,19 @@ def test_the_chat_template_is_saved(folder: Path, tokenizer: Tokenizer, tmp_path
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == told.chat_template
 
 
-def test_all_files_are_as_readable_as_others(folder: Path):
-    assert {oct(file.stat().st_mode)[-3:] for file in folder.iterdir()} == {"644"}
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, "600"), (0o002, "664"), (0o022, "644")])
+def test_all_files_have_the_mode_that_the_users_umask_gives(
+    folder: Path, tmp_path: Path, umask: int, mode: str
+):
+    model = load_language_model(folder)
+    before = os.umask(umask)
+    try:
+        save(model, tmp_path / "out")
+        write_weights(model.model, tmp_path)
+    finally:
+        os.umask(before)
+    files = [*(tmp_path / "out").iterdir(), tmp_path / "trained.safetensors"]
+    assert {oct(file.stat().st_mode)[-3:] for file in files} == {mode}
 
 
 def test_what_contradicts_itself_is_refused_before_training_and_not_after(folder: Path):

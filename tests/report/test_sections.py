@@ -20,6 +20,7 @@ RELEASE = {
     "overall_percent": 43.756,
     "by_task_percent": {"Cite": 50.0, "Code": None},
     "by_rank_percent": {"2": 37.3},
+    "left_out": 0,
     "errs": [{"id": f"Cite-{n}", "why": "first_match"} for n in range(12)] + [{"id": "Code-1", "why": "tie"}],
 }
 

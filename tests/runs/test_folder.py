@@ -5,7 +5,23 @@ import pytest
 
 from longrm.config import Config
 from longrm.errors import RunError
-from longrm.runs.folder import RunFolder, read_manifest, read_summary, write_file
+from longrm.runs.folder import RunFolder, keep_umask, read_manifest, read_summary, write_file
+from longrm.runs.logs import Log
+from longrm.runs.records import GoldRecord
+
+SUMMARY = {
+    "schema_version": 1,
+    "kind": "training",
+    "objective": "sft",
+    "steps": 2,
+    "tokens": 9,
+    "window": 2,
+    "loss": 0.5,
+    "accuracy": None,
+    "data": {"read": 3},
+    "evaluations": None,
+    "model_step": 2,
+}
 
 
 class Settings(Config):
@@ -79,10 +95,10 @@ def test_a_path_under_a_file_is_one_line(tmp_path):
 
 def test_the_manifest_and_summary_are_read_back(tmp_path):
     with RunFolder(tmp_path, "training", Settings()) as folder:
-        folder.write_summary({"schema_version": 1, "kind": "training"})
+        folder.write_summary(SUMMARY)
     assert read_manifest(tmp_path)["kind"] == "training"
     assert "numpy" in read_manifest(tmp_path)["versions"]
-    assert read_summary(tmp_path) == {"schema_version": 1, "kind": "training"}
+    assert read_summary(tmp_path) == SUMMARY
 
 
 def test_a_missing_a_foreign_and_a_damaged_summary_are_named(tmp_path):
@@ -110,6 +126,24 @@ def test_a_failed_write_leaves_the_earlier_file_and_no_scratch(tmp_path, monkeyp
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
+def test_files_have_the_mode_that_the_users_umask_gives(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        with RunFolder(tmp_path / "run", "training", Settings()) as folder:
+            write_file(folder.path / "model/card.md", "text")
+            with Log(folder.path / "gold.jsonl", GoldRecord) as log:
+                log.append(GoldRecord("1", (1, 2)))
+            (folder.path / "made.safetensors").touch(0o600)
+            keep_umask(folder.path / "made.safetensors")
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in folder.path.rglob("*") if file.is_file()}
+    assert modes == dict.fromkeys(
+        [".lock", "config.toml", "manifest.json", "card.md", "gold.jsonl", "made.safetensors"], mode
+    )
+
+
 def test_a_run_that_is_refused_before_any_work_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="refused"), RunFolder(tmp_path / "new", "evaluation", Settings()):
         raise ValueError("refused")
@@ -134,3 +168,82 @@ def test_a_failed_run_leaves_the_parts_of_others_alone(tmp_path):
         fail(folder)
     assert (tmp_path / "run/log.part-1.jsonl").exists()
     assert (tmp_path / "run/manifest.json").exists()
+
+
+class Grouped(Config):
+    inner: Settings = Settings()
+
+    @classmethod
+    def defining(cls, settings):
+        return {"inner": dict(settings["inner"].items())}
+
+
+@pytest.fixture
+def begun(tmp_path):
+    with RunFolder(tmp_path / "run", "training", Settings()) as folder:
+        (folder.path / "steps.jsonl").write_text("{}\n")
+    return tmp_path / "run"
+
+
+def reopened(folder, config=None):
+    with RunFolder(folder, "training", config or Settings()):
+        raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.toml", b"\xff", r"config\.toml: not UTF-8"),
+        ("config.toml", b"steps = ", r"config\.toml is not valid TOML"),
+        ("config.toml", b"a." * 20_000 + b"a = 1", r"config\.toml is not valid TOML: nested more than 100"),
+        ("manifest.json", b"{}", r"manifest\.json, field 'schema_version': Field required"),
+        ("manifest.json", b"null", r"manifest\.json: holds no JSON object"),
+        ("manifest.json", b'{"a": ' * 5000, r"manifest\.json: (nested more than|not valid JSON)"),
+    ],
+)
+def test_a_damaged_claim_is_one_line_that_names_the_file(begun, name, content, message):
+    (begun / name).write_bytes(content)
+    with pytest.raises(RunError, match=message):
+        reopened(begun)
+
+
+def test_a_group_of_settings_that_is_a_value_is_told_as_a_difference(tmp_path):
+    with RunFolder(tmp_path, "training", Grouped()) as folder:
+        (folder.path / "steps.jsonl").write_text("{}\n")
+    (tmp_path / "config.toml").write_text("inner = 5\n")
+    with pytest.raises(RunError, match=r"other settings \(inner: 5 -> 'unset'; inner\.steps: 'unset' -> 1\)"):
+        reopened(tmp_path, Grouped())
+
+
+def test_a_manifest_that_was_changed_is_refused_by_its_field(begun):
+    manifest = json.loads((begun / "manifest.json").read_text())
+    for change, field in (
+        ({"kind": 5}, "kind"),
+        ({"versions": {"numpy": 2}}, r"versions\.numpy"),
+        ({"counts": {"inputs": -1, "rows": 0, "steps": {}}}, r"counts\.inputs"),
+        ({"counts": {"inputs": 1, "rows": 0, "steps": {"a": {"in": 1}}}}, r"counts\.steps\.a\.kept"),
+        ({"schema_version": 2}, "schema_version"),
+    ):
+        (begun / "manifest.json").write_text(json.dumps(manifest | change))
+        with pytest.raises(RunError, match=rf"manifest\.json, field '{field}'"):
+            read_manifest(begun)
+
+
+@pytest.mark.parametrize("name", [".lock", "config.toml", "manifest.json"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
+def test_what_stands_in_for_a_file_of_the_claim_is_refused_and_never_waited_for(begun, name, kind):
+    path = begun / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(name)
+    with pytest.raises(RunError, match=str(begun)):
+        reopened(begun)
+
+
+def test_a_folder_whose_name_is_no_text_can_be_written_about(tmp_path):
+    write_file(tmp_path / "a.json", json.dumps({"a": "\udcff"}, ensure_ascii=False))
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": "\udcff"}

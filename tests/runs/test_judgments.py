@@ -1,3 +1,6 @@
+import pytest
+
+from longrm.errors import RunError
 from longrm.runs.judgments import GOLD, JUDGMENTS, read_judgments
 from longrm.runs.logs import Log
 from longrm.runs.records import GoldRecord, JudgmentRecord
@@ -15,3 +18,14 @@ def test_judgments_come_back_with_their_gold_and_the_last_one_counts(tmp_path):
         ("b", Outcome.ANSWERED, None),
     ]
     assert b"ranks" not in (tmp_path / JUDGMENTS).read_bytes()
+
+
+def test_a_judgment_that_does_not_fit_its_gold_is_named(tmp_path):
+    with Log(tmp_path / "judgments.jsonl", JudgmentRecord) as log:
+        log.append(JudgmentRecord("a", "g", Outcome.ANSWERED, order=(0, 1), scores=(0.5, 1.0)))
+    with Log(tmp_path / "gold.jsonl", GoldRecord) as log:
+        log.append(GoldRecord("a", (1, 2, 3)))
+    with pytest.raises(
+        RunError, match=r"judgments\.jsonl: the judgment of 'a' does not fit its ranks in gold"
+    ):
+        read_judgments(tmp_path)

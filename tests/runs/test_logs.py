@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
     write(path, RECORDS)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b'{"id": 3}\n' + lines[2])
-    with pytest.raises(RunError, match=r"log\.jsonl, line 2 is damaged"):
+    with pytest.raises(RunError, match=r"log\.jsonl, line 2 is damaged, field 'id': "):
         list(Log(path, JudgmentRecord))
 
 
@@ -112,3 +113,63 @@ def test_a_line_is_plain_json_without_defaults():
         "order": [0, 1, 2],
         "detail": 'say "no"',
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ({"order": [0, 0]}, "order"),
+        ({"order": [1, 2]}, "order"),
+        ({"order": [10**30, 0]}, "order.0"),
+        ({"scores": [0.5]}, "order"),
+        ({"scores": [0.5, None]}, "scores.1"),
+        ({"ranking": [0, 2]}, "ranking"),
+        ({"depth": 50}, "depth"),
+        ({"tokens": -1}, "tokens"),
+        ({"tokens": True}, "tokens"),
+        ({"outcome": "maybe"}, "outcome"),
+        ({"baselines": {"longest": [1.0]}}, "order"),
+        ({"trials": [{"order": [0, 1, 2], "outcome": "answered"}]}, "order"),
+        ({"trials": [{"order": [0, 1], "outcome": "answered", "scores": [1.0]}]}, "order"),
+    ],
+)
+def test_a_record_that_cannot_have_been_written_is_named_by_its_field(line, field, tmp_path):
+    path = tmp_path / "log.jsonl"
+    whole = json.loads(to_line(RECORDS[0]))
+    path.write_bytes(to_line(RECORDS[0]) + json.dumps(whole | line).encode() + b"\n")
+    with pytest.raises(RunError, match=rf"log\.jsonl, line 2 is damaged, field '{field}'"):
+        list(Log(path, JudgmentRecord))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"id": NaN}', "field 'id'"),
+        (b'{"scores": [NaN, 1], "id": "a", "group": "g", "outcome": "answered"}', r"field 'scores\.0'"),
+        (b'{"id": "\\ud83d"}', "not valid JSON"),
+        (b'{"length": ' + b"9" * 5000 + b"}", "not valid JSON"),
+        (b"[" * 200_000, "not valid JSON"),
+        (b"7", "not a JSON object"),
+        (b"\xff", "not valid JSON"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(line, said, tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(RunError, match=rf"log\.jsonl, line 1 is damaged(,|:) {said}") as error:
+        list(Log(tmp_path / "log.jsonl", JudgmentRecord))
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
+def test_what_is_no_log_is_refused_and_never_waited_for(kind, tmp_path):
+    path = tmp_path / "log.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name)
+    with pytest.raises(RunError, match=r"log\.jsonl: "):
+        list(Log(path, JudgmentRecord))
+    with pytest.raises(RunError, match=r"log\.jsonl: "), Log(path, JudgmentRecord):
+        pass

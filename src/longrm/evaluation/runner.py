@@ -186,7 +186,8 @@ def _check(
         if held != gold:
             changed = "text" if held.digest != gold.digest else "gold order"
             raise DataError(
-                f"{bench}: the {changed} of '{comparison.id}' has changed since it was judged; take another --out"
+                f"{bench}: the {changed} of '{comparison.id}' has changed since it was judged, by {GOLD}; take another "
+                "--out"
             )
         if comparison.role == "judgment":
             raise DataError(

@@ -28,6 +28,7 @@ from longrm.modeling.checkpoints import read_config, read_head, read_metadata, r
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, HEAD, locate_parts, weight_files
 from longrm.modeling.heads import Model
 from longrm.modeling.memory import is_out_of_memory, precision_of
+from longrm.runs.folder import keep_umask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +85,12 @@ class ModelShape:
     rope_theta: float = 10_000.0
     init_std: float = 0.02
     max_positions: int = 131_072
+
+    @property
+    def parameters(self) -> int:
+        """Weights of all layers together, without embedding and head."""
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -283,8 +290,8 @@ def save(trainee: Scorer | LanguageModel, folder: str | Path) -> None:
         scratch.mkdir(parents=True)
         _write(trainee, scratch)
         trainee.tokenizer.save(scratch)
-        for file in scratch.iterdir():
-            file.chmod(0o644)  # safetensors are written for their owner's eyes only
+        for file in scratch.glob("*.safetensors"):
+            keep_umask(file)
         _swap(scratch, target)
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write the model to {target}: {error}") from None

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import shlex
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -193,9 +192,8 @@ def _given(material: Material) -> tuple[Run, ...]:
 def _command(run: Run) -> str:
     if run.manifest["kind"] != "demo":
         return run.command("NEW_FOLDER")
-    settings = tomllib.loads(run.settings)
-    taken = "".join(f" --{name}" for name in ("generative", "controls") if settings.get(name))
-    return f"longrm demo --out NEW_FOLDER --seed {shlex.quote(str(settings['seed']))}{taken}"
+    taken = "".join(f" --{name}" for name in ("generative", "controls") if run.settings.get(name))
+    return f"longrm demo --out NEW_FOLDER --seed {shlex.quote(str(run.settings.get('seed', 0)))}{taken}"
 
 
 def _environment() -> Environment:

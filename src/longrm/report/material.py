@@ -1,12 +1,13 @@
 """Reads run folders into what the report shows."""
 
+import os
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.metrics import Metric
 from longrm.report.palette import Style
@@ -58,6 +59,7 @@ RULES = {
 }
 """Where a summary holds what a published rule makes of it, and what the report calls that."""
 
+STEPS = "steps.jsonl"
 _LONGEST_LABEL = 40  # characters
 
 _RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # plain evaluation runs: gray, the color of `untrained`, comes last
@@ -65,17 +67,18 @@ _RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # plain evaluation runs: gray, the color
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run folder: where it lies and what its manifest and settings say."""
+    """One run folder: where it lies, what its manifest says, and its settings as they were written and read."""
 
     folder: Path
     manifest: Mapping[str, Any]
-    settings: str
+    written: str
+    settings: Mapping[str, Any]
 
     def command(self, out: Path | str) -> str:
         """The shell command that runs this again into `out`; into its own folder, it continues the run."""
         config, words = shlex.quote(str(self.folder / CONFIG)), COMMANDS[self.manifest["kind"]]
         if self.manifest["kind"] == "training":
-            words += " " + tomllib.loads(self.settings).get("objective", "bradley_terry").replace("_", "-")
+            words += " " + str(self.settings.get("objective", "bradley_terry")).replace("_", "-")
         return f"{words} --config {config} --out {shlex.quote(str(out))}"
 
 
@@ -218,9 +221,9 @@ def _read_demo(run: Run) -> Material:
 
 def _folder_names(folders: Sequence[Path]) -> dict[Path, str]:
     """Each folder by its last part, or whole where two would share it."""
-    last = [folder.resolve().name for folder in folders]
+    last = [reading.shown(folder.resolve().name) for folder in folders]
     return {
-        folder: name if last.count(name) == 1 else str(folder)
+        folder: name if last.count(name) == 1 else reading.shown(folder)
         for folder, name in zip(folders, last, strict=True)
     }
 
@@ -244,26 +247,33 @@ def _stage_place(name: str) -> tuple[int, str]:
 
 
 def _read_run(folder: Path) -> Run:
+    if folder.is_file():
+        raise RunError(f"{folder} is a file; name the folder of a run")
     manifest = read_manifest(folder)
     if manifest["kind"] not in COMMANDS:
         raise RunError(
-            f"{folder} holds a run of kind '{manifest['kind']}'; a report shows {', '.join(COMMANDS)} runs"
+            f"{folder} holds a run of kind {reading.short(manifest['kind'])}; a report shows {', '.join(COMMANDS)} runs"
         )
-    try:
-        return Run(folder, manifest, (folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"cannot read {folder / CONFIG}: {error}") from None
+    settings = reading.read_toml(folder / CONFIG, RunError)
+    return Run(folder, manifest, reading.read_text(folder / CONFIG, RunError), settings)
 
 
 def _finished(run: Run) -> dict[str, Any]:
-    if not (run.folder / SUMMARY).exists():
+    if not os.path.lexists(run.folder / SUMMARY):
         raise RunError(f"{run.folder} is not finished; continue it with: {run.command(run.folder)}")
-    return read_summary(run.folder)
+    summary = read_summary(run.folder)
+    if summary["kind"] != run.manifest["kind"]:
+        raise RunError(
+            f"{run.folder / SUMMARY} is of kind '{summary['kind']}', and {MANIFEST} of kind '{run.manifest['kind']}'"
+        )
+    return summary
 
 
 def _read_training(run: Run, label: str, style: Style, road: str = "") -> Trained:
-    _finished(run)
-    steps = tuple(Log(run.folder / "steps.jsonl", StepRecord))
+    told = _finished(run)["steps"]
+    steps = tuple(Log(run.folder / STEPS, StepRecord))
+    if len(steps) != told:
+        raise RunError(f"{run.folder / STEPS} holds {len(steps):,} steps, and {SUMMARY} tells of {told:,}")
     return Trained(label, style, steps, tuple(Log(run.folder / "timing.jsonl", TimingRecord)), road)
 
 

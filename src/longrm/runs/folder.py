@@ -7,21 +7,62 @@ import json
 import logging
 import os
 import platform
-import tomllib
+import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from longrm import reading
 from longrm.config import Config, differences, to_toml
 from longrm.errors import RunError
 from longrm.runs.parts import PART
+from longrm.runs.schema import fault_in
 from longrm.runs.scratch import replacing, sweep
 
 SCHEMA_VERSION = 1
+_LARGEST = 100 * 1024 * 1024  # bytes of a file of JSON, which is held in memory many times as large
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
 _logger = logging.getLogger(__name__)
 _RECORDED_PACKAGES = ("longrm", "torch", "transformers", "accelerate", "peft", "tokenizers", "numpy", "scipy")
+
+
+class _Steps(BaseModel):
+    """What a step of a synthesis took in, kept and dropped, as its manifest counts it."""
+
+    model_config = ConfigDict(strict=True)
+
+    taken: int = Field(ge=0, alias="in")
+    kept: int = Field(ge=0)
+    dropped: dict[str, int]
+
+
+class _Counts(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    inputs: int = Field(ge=0)
+    rows: int = Field(ge=0)
+    steps: dict[str, _Steps]
+
+
+class _Manifest(BaseModel):
+    """What every manifest holds, and what a synthesis adds that others read."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    schema_version: Literal[1]
+    kind: str
+    started: str
+    python: str
+    machine: str
+    versions: dict[str, str]
+    counts: _Counts | None = None
+
+
+_MANIFEST = TypeAdapter(_Manifest)
 
 
 class RunFolder:
@@ -48,7 +89,7 @@ class RunFolder:
         try:
             self._made = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = open(self.path / ".lock", "w", opener=_without_waiting)
         except OSError as error:
             raise RunError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
         try:
@@ -92,8 +133,7 @@ class RunFolder:
                 raise RunError(
                     f"{self.path} holds a run of kind '{held['kind']}', not '{self.kind}'; take another --out"
                 )
-            held_settings = _read_settings(self.path)
-            changed = differences(self._config.defining(held_settings), self._config.defining(settings))
+            changed = self._changed(reading.read_toml(self.path / CONFIG, RunError), settings)
             if changed:
                 raise RunError(
                     f"{self.path} holds a run with other settings ({'; '.join(changed)}); "
@@ -110,6 +150,16 @@ class RunFolder:
             )
         write_file(self.path / CONFIG, to_toml(settings))
         write_json(self.path / MANIFEST, _manifest(self.kind))
+
+    def _changed(self, held: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+        """The settings that differ from those that the folder holds, of those that must not."""
+        # What is a group here and none there, somebody has written: the settings themselves cannot read it.
+        torn = {
+            name for name in held if isinstance(settings.get(name), dict) and not isinstance(held[name], dict)
+        }
+        if torn:
+            return differences({name: held[name] for name in torn}, {name: settings[name] for name in torn})
+        return differences(self._config.defining(held), self._config.defining(settings))
 
     def _work(self) -> list[str]:
         """What the folder holds beside the claim; a run that recorded nothing may be begun anew."""
@@ -148,11 +198,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run folder.
 
     Raises:
-        RunError: The folder holds no run.
+        RunError: The folder holds no run, or its manifest was changed.
     """
     manifest = read_json(folder / MANIFEST)
-    if "kind" not in manifest:
-        raise RunError(f"{folder / MANIFEST} is not the manifest of a run: it names no kind")
+    reading.typed(_MANIFEST, manifest, folder / MANIFEST, RunError)
     return manifest
 
 
@@ -160,12 +209,18 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """The summary of a finished run.
 
     Raises:
-        RunError: The run has no summary yet, or one of another schema version.
+        RunError: The run has no summary yet, one of another schema version, or one that was changed.
     """
     summary = read_json(folder / SUMMARY)
     if summary.get("schema_version") != SCHEMA_VERSION:
         raise RunError(
-            f"{folder / SUMMARY} has schema version {summary.get('schema_version')}, not {SCHEMA_VERSION}"
+            f"{folder / SUMMARY} has schema version {reading.short(summary.get('schema_version'))}, "
+            f"not {SCHEMA_VERSION}"
+        )
+    fault = fault_in(summary)
+    if fault:
+        raise RunError(
+            f"{folder / SUMMARY}, {fault}; another version of longrm wrote it, or it was changed: run it again"
         )
     return summary
 
@@ -176,17 +231,9 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         RunError: The file is missing or damaged.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path.parent} holds no {path.name}; is it a finished run folder?") from None
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise RunError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise RunError(f"{path} holds no JSON object")
-    return value
+    if not os.path.lexists(path):
+        raise RunError(f"{path.parent} holds no {path.name}; is it a finished run folder?")
+    return reading.read_object(path, RunError, _LARGEST)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -202,21 +249,28 @@ def write_file(path: Path, content: str | bytes) -> None:
     """
     try:
         with replacing(path) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            # Names of files, which texts may hold, need not be UTF-8; their escapes are valid in JSON, too.
+            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
 
 
+def keep_umask(file: Path) -> None:
+    """Gives a file that a library made for its owner's eyes alone the mode that every new file gets beside it."""
+    probe = file.with_name(f".{secrets.token_hex(8)}.part")
+    probe.touch()
+    file.chmod(stat.S_IMODE(probe.stat().st_mode))
+    probe.unlink()
+
+
 def _size(entry: Path) -> int:
-    """Bytes of a file; a folder counts as one if it holds anything."""
-    return int(any(entry.iterdir())) if entry.is_dir() else entry.stat().st_size
+    """Bytes of a file or of a link; a folder counts as one if it holds anything."""
+    return int(any(entry.iterdir())) if entry.is_dir() else entry.lstat().st_size
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise RunError(f"cannot read the settings of the run in {folder}: {error}") from None
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; a pipe, on which others would have to wait for a reader, is an error."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
 def _manifest(kind: str) -> dict[str, Any]:

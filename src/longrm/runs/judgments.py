@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from longrm.errors import RunError
+from longrm.reading import short
 from longrm.runs.logs import Log
 from longrm.runs.parts import parts_of
 from longrm.runs.records import GoldRecord, JudgmentRecord
@@ -20,12 +22,23 @@ def read_judgments(folder: Path) -> list[JudgmentRecord]:
     """The last judgment of every comparison, with its gold ranks, in the order in which they were first judged.
 
     Raises:
-        RunError: A line of a log is damaged.
+        RunError: A line of a log is damaged, or a judgment is not of as many responses as its gold.
     """
     ranks = {gold.id: gold.ranks for gold in _all(folder / GOLD, GoldRecord)}
     # A comparison that was judged again, after an error, has its last record.
     records = {record.id: record for record in _all(folder / JUDGMENTS, JudgmentRecord)}
-    return [replace(record, ranks=ranks.get(name)) for name, record in records.items()]
+    return [_with_gold(record, ranks.get(name), folder) for name, record in records.items()]
+
+
+def _with_gold(record: JudgmentRecord, ranks: tuple[int, ...] | None, folder: Path) -> JudgmentRecord:
+    whole = replace(record, ranks=ranks)
+    try:
+        whole.check()
+    except ValueError as error:
+        raise RunError(
+            f"{folder / JUDGMENTS}: the judgment of {short(record.id)} does not fit its ranks in {GOLD}: {error}"
+        ) from None
+    return whole
 
 
 def _all(path: Path, record_type: type[_Record]) -> Iterator[_Record]:

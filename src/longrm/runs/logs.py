@@ -10,7 +10,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from longrm import reading
 from longrm.errors import RunError
+from longrm.runs.records import JudgmentRecord
 
 Record = TypeVar("Record")
 
@@ -41,22 +43,29 @@ class Log(Generic[Record]):
         Raises:
             RunError: As iteration does.
         """
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return
         place = 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with reading.open_file(self.path, RunError) as file:
+            for number, line in enumerate(iter(lambda: file.readline(reading.LONGEST_ROW), b""), start=1):
+                if len(line) == reading.LONGEST_ROW:
+                    raise RunError(f"{self.path}, line {number}: longer than {reading.LONGEST_ROW:,} bytes")
                 if not line.endswith(b"\n"):
                     return
-                try:
-                    yield place, self._adapter.validate_json(line)
-                except ValidationError as error:
-                    fault = error.errors()[0]
-                    raise RunError(
-                        f"{self.path}, line {number} is damaged ({fault['msg']}); "
-                        "remove that line and the ones below it to redo them"
-                    ) from None
+                yield place, self._read(line, number)
                 place += len(line)
+
+    def _read(self, line: bytes, number: int) -> Record:
+        try:
+            record = self._adapter.validate_json(line, strict=True)
+            if isinstance(record, JudgmentRecord):
+                record.check()
+        except ValueError as error:
+            raise RunError(
+                f"{self.path}, line {number} is damaged{_fault(error)}; remove that line and the ones below it to redo "
+                "them"
+            ) from None
+        return record
 
     def at(self, places: Iterable[int]) -> Iterator[Record]:
         """Reads the records at some places."""
@@ -66,8 +75,11 @@ class Log(Generic[Record]):
                 yield self._adapter.validate_json(file.readline())
 
     def __enter__(self) -> Self:
-        self._cut_half_line()
-        self._file = self.path.open("ab")
+        try:
+            self._cut_half_line()
+            self._file = self.path.open("ab")
+        except OSError as error:
+            raise RunError(f"cannot write {self.path}: {error.strerror}") from None
         return self
 
     def __exit__(
@@ -97,8 +109,11 @@ class Log(Generic[Record]):
             ) from None
 
     def _cut_half_line(self) -> None:
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return
+        reading.open_file(
+            self.path, RunError
+        ).close()  # it is a file, and no pipe that waits for its other end
         with self.path.open("rb+") as file:
             end = file.seek(0, os.SEEK_END)
             while end > 0:
@@ -110,6 +125,19 @@ class Log(Generic[Record]):
                     return
                 end = start
             file.truncate(0)
+
+
+def _fault(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return f", field 'order': {error}"
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return f": not valid JSON ({first['msg']})"
+    return (
+        reading.explained(error)
+        if first["loc"]
+        else f": not a JSON object, got {reading.short(first['input'])}"
+    )
 
 
 def to_line(record: Any) -> bytes:

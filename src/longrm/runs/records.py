@@ -1,11 +1,34 @@
 """The lines of the logs in a run folder. No clock is read into them, so equal work gives equal bytes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from longrm.types import LONGEST, Cut, Message, Outcome, Span
+
+
+def _permutation(order: tuple[int, ...]) -> tuple[int, ...]:
+    if sorted(order) != list(range(len(order))):
+        raise ValueError(f"needs every place from 0 to {len(order) - 1} once")
+    return order
+
+
+def _check_sizes(*of_responses: Sequence[object]) -> None:
+    """Checks that what holds one entry a response holds as many as the others, or none."""
+    sizes = {len(entries) for entries in of_responses if entries}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"order, scores, ranking, ranks, characters and baselines are of {sorted(sizes)} responses"
+        )
+
+
+# What is read back must be what could have been written; nothing is checked where a record is made.
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Scores = tuple[FiniteFloat, ...]
+Ranks = tuple[Annotated[int, Field(ge=1, lt=2**31)], ...]
+Order = Annotated[tuple[Count, ...], AfterValidator(_permutation)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +46,22 @@ class Trial:
         contradicted: Whether the explanation argues for another verdict; None where nothing tells.
     """
 
-    order: tuple[int, ...]
+    order: Order
     outcome: Outcome
-    scores: tuple[float, ...] = ()
-    ranking: tuple[int, ...] = ()
+    scores: Scores = ()
+    ranking: Order = ()
     explanation: str = ""
     detail: str = ""
-    attempts: int = 1
+    attempts: Count = 1
     contradicted: bool | None = None
+
+    def check(self) -> None:
+        """Checks that all that it holds is of as many responses.
+
+        Raises:
+            ValueError: It is not.
+        """
+        _check_sizes(self.order, self.scores, self.ranking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +75,7 @@ class GoldRecord:
     """
 
     id: str
-    ranks: tuple[int, ...] | None
+    ranks: Ranks | None
     digest: str = ""
 
 
@@ -86,24 +117,35 @@ class JudgmentRecord:
     id: str
     group: str
     outcome: Outcome
-    ranks: tuple[int, ...] | None = None
-    order: tuple[int, ...] = ()
-    scores: tuple[float, ...] = ()
-    ranking: tuple[int, ...] = ()
+    ranks: Ranks | None = None
+    order: Order = ()
+    scores: Scores = ()
+    ranking: Order = ()
     length: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
-    tokens: int | None = None
+    tokens: Count | None = None
     depth: Annotated[float, Field(ge=0, le=1)] | None = None
     task: str = ""
     subtype: str = ""
-    characters: tuple[int, ...] = ()
+    characters: tuple[Count, ...] = ()
     explanation: str = ""
     detail: str = ""
-    attempts: int = 1
+    attempts: Count = 1
     contradicted: bool | None = None
     cut: Cut | None = None
     trials: tuple[Trial, ...] = ()
     context_check: ContextCheck = ""
-    baselines: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    baselines: dict[str, Scores] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Checks that all that it holds is of as many responses, in every trial.
+
+        Raises:
+            ValueError: It is not.
+        """
+        own = (self.ranks or (), self.order, self.scores, self.ranking, self.characters)
+        _check_sizes(*own, *(trial.order for trial in self.trials), *self.baselines.values())
+        for trial in self.trials:
+            trial.check()
 
     def askings(self) -> tuple[Trial, ...]:
         """Every asking: the trials, or the one that this record is itself."""
@@ -148,30 +190,30 @@ class StepRecord:
         losses: What else the objective tells of itself.
     """
 
-    step: int
-    loss: float
-    accuracy: float | None
-    grad_norm: float
-    learning_rate: float
-    length: int
-    tokens: int
-    losses: dict[str, float] = field(default_factory=dict)
+    step: Count
+    loss: FiniteFloat
+    accuracy: FiniteFloat | None
+    grad_norm: FiniteFloat
+    learning_rate: FiniteFloat
+    length: Count
+    tokens: Count
+    losses: dict[str, FiniteFloat] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TimingRecord:
     """How long one optimizer step took (`timing.jsonl`); apart from `StepRecord`, for clocks never repeat."""
 
-    step: int
-    tokens: int
-    seconds: float
+    step: Count
+    tokens: Count
+    seconds: Annotated[FiniteFloat, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRecord:
     """Digests of the contexts that one optimizer step read (`contexts.jsonl`)."""
 
-    step: int
+    step: Count
     digests: tuple[str, ...]
 
 
@@ -185,9 +227,9 @@ class EvaluationRecord:
         value: Its value, higher is better; None where it is undefined.
     """
 
-    step: int
+    step: Count
     metric: str
-    value: float | None = None
+    value: FiniteFloat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,4 +240,4 @@ class ReferenceRecord:
     """
 
     id: str
-    logprobs: tuple[float, ...]
+    logprobs: Scores

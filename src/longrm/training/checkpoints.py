@@ -25,6 +25,7 @@ from transformers.trainer_pt_utils import safe_globals
 
 from longrm.errors import RunError
 from longrm.modeling.folders import first_line
+from longrm.runs.folder import keep_umask
 from longrm.training.logs import LOGS
 
 CHECKPOINTS = "checkpoints"
@@ -130,6 +131,7 @@ def damage(checkpoint: Path) -> str | None:
 def write_weights(model: Any, folder: Path) -> None:
     """Writes what is trained of a model, every bit of it: frozen weights are those of the start."""
     save_file({name: weight.detach() for name, weight in _trained(model).items()}, folder / _WEIGHTS)
+    keep_umask(folder / _WEIGHTS)
 
 
 def read_weights(model: Any, folder: Path) -> None:

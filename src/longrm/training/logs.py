@@ -1,10 +1,13 @@
 """The logs of a training run: one record a step in each."""
 
+import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+from longrm.errors import RunError
+from longrm.reading import open_file
 from longrm.runs.logs import Log
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 
@@ -43,4 +46,11 @@ class TrainingLogs:
 
 def logged_steps(folder: Path) -> int:
     """Steps that all logs of a run folder hold in full."""
-    return min((folder / name).read_bytes().count(b"\n") if (folder / name).exists() else 0 for name in LOGS)
+    return min(_lines(folder / name) for name in LOGS)
+
+
+def _lines(path: Path) -> int:
+    if not os.path.lexists(path):
+        return 0
+    with open_file(path, RunError) as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -1,3 +1,8 @@
+import os
+import re
+import time
+from typing import Any
+
 import pytest
 
 from longrm.config import Config, differences, parse_assignments, to_toml
@@ -47,7 +52,7 @@ def test_a_wrong_key_or_value_is_named_in_one_line(overrides, expected):
 
 
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot read the configuration .*nothing\.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"nothing\.toml: cannot be read: No such file"):
         Outer.resolve(tmp_path / "nothing.toml")
     file = tmp_path / "bad.toml"
     file.write_text("name = ")
@@ -71,3 +76,70 @@ def test_differences_name_every_differing_key():
     new = {"a": 1, "b": {"c": 5}, "e": "x"}
     assert differences(old, new) == ["b.c: 2 -> 5", "b.d: 3 -> 'unset'", "e: 'unset' -> 'x'"]
     assert differences(old, old) == []
+
+
+class Free(Config):
+    extra: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+    name: str = ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extra = {a = nan}", "'extra.a': nan is no finite number"),
+        ("extra = {a = {b = [1, -inf]}}", "'extra.a.b.1': -inf is no finite number"),
+        ("extra = {a = 1e400}", "'extra.a': inf is no finite number"),
+        ("extra = {a = 07:32:00}", "'extra.a': 07:32:00 is a date or a time"),
+        ("name = 1979-05-27", "'name': 1979-05-27 is a date or a time, which no setting is"),
+        (f"extra = {{a = {2**63}}}", "'extra.a': a whole number beyond 9,223,372,036,854,775,807"),
+        (f"name = {'9' * 5000}", "is not valid TOML: a whole number of thousands of digits"),
+        ('name = "a\\u0000b"', "'name': a text with a NUL character"),
+        ("name = " + "[" * 500, "nested more than 100 levels deep"),
+        ("name = " + "[" * 200_000, "nested more than 100 levels deep"),
+        ("a." * 20_000 + "a = 1", "nested more than 100 levels deep, by a key of so many parts"),
+        ("[" + "'a' . " * 500 + "a]", "nested more than 100 levels deep, by a key of so many parts"),
+        ("name = '" + "x" * 2_000_000 + "'", "larger than 1,048,576 bytes"),
+    ],
+)
+def test_what_no_setting_can_be_is_refused_at_once(text, message, tmp_path):
+    (tmp_path / "a.toml").write_text(text)
+    began = time.perf_counter()
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        Free.resolve(tmp_path / "a.toml")
+    assert time.perf_counter() - began < 5
+    assert len(str(error.value)) < 500
+
+
+def test_keys_and_values_up_to_the_limits_are_read(tmp_path):
+    text = f'extra = {{a = {2**63 - 1}, b = "x.{".x" * 90}"}}\nname = "{"word. " * 500}"\n'
+    (tmp_path / "a.toml").write_text(text)
+    assert Free.resolve(tmp_path / "a.toml").extra["a"] == 2**63 - 1
+
+
+def test_flags_are_held_to_the_same(tmp_path):
+    with pytest.raises(ConfigError, match="'name': 'a.udcff' is not UTF-8 text"):
+        Free.resolve(None, {"name": "a\udcff"})
+    with pytest.raises(ConfigError, match="'extra.a': a whole number beyond"):
+        Free.resolve(None, {"extra.a": 10**30})
+    with pytest.raises(ConfigError, match="'extra': .* is not UTF-8 text|is not UTF-8 text"):
+        Free.resolve(None, {"extra": {"\udcff": 1}})
+    with pytest.raises(ConfigError, match=r"--set: the key 'a\..* has 20,001 parts"):
+        parse_assignments(["a." * 20_000 + "a=1"])
+    assert parse_assignments([f"a={'9' * 5000}"]) == {"a": "9" * 5000}
+    assert parse_assignments(["a=1\nb = 2"]) == {"a": "1\nb = 2"}  # and not 1, with b lost
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "loop", "long"])
+def test_what_is_no_file_is_refused_and_never_waited_for(kind, tmp_path):
+    path = tmp_path / "a.toml"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path.name)
+        case _:
+            path = tmp_path / ("x" * 300)
+    with pytest.raises(ConfigError, match=r"not a regular file|a folder|symbolic links|File name too long"):
+        Free.resolve(path)

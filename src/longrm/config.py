@@ -4,16 +4,25 @@ Every command owns one subclass of `Config`. An unknown key or a wrong type fail
 and the resolved settings are written into the run folder as a file that repeats the run.
 """
 
+import datetime
 import difflib
-import tomllib
-from collections.abc import Iterable, Mapping
+import math
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from longrm import reading
 from longrm.errors import ConfigError
+
+_LARGEST = 2**63 - 1
+"""Of whole numbers, as TOML has them."""
+
+_cut = reprlib.Repr()
+_cut.maxstring = _cut.maxother = _cut.maxlong = 100
 
 
 class Config(BaseModel):
@@ -31,6 +40,8 @@ class Config(BaseModel):
         tree = read_toml(file) if file else {}
         for key, value in (overrides or {}).items():
             _assign(tree, key, value)
+        for place, value in _values(tree):
+            _check_value(place, value)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -47,17 +58,12 @@ class Config(BaseModel):
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Reads a TOML file.
+    """Reads a TOML file of settings.
 
     Raises:
         ConfigError: The file is missing or is not TOML.
     """
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    return reading.read_toml(file, ConfigError)
 
 
 def to_toml(settings: Mapping[str, Any]) -> str:
@@ -69,19 +75,32 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     """Reads `a.b=value` pairs. A value that is not TOML is taken as a plain string, so paths need no quotes.
 
     Raises:
-        ConfigError: A pair has no `=` or an empty key.
+        ConfigError: A pair has no `=`, or an empty key or one of too many parts.
     """
     parsed = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        if not equals or not all(key.strip().split(".")):
-            raise ConfigError(f"--set needs KEY=VALUE, such as optimizer.steps=100; got '{assignment}'")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()
-        parsed[key.strip()] = value
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise ConfigError(
+                f"--set needs KEY=VALUE, such as optimizer.steps=100; got {_cut.repr(assignment)}"
+            )
+        if len(parts) > reading.DEEPEST:
+            raise ConfigError(
+                f"--set: the key {_cut.repr(key)} has {len(parts):,} parts; no setting lies so deep"
+            )
+        parsed[key.strip()] = _toml_value(text)
     return parsed
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        parsed = reading.parse_toml(f"value = {text}")
+    except reading.ParseError:
+        return text.strip()
+    return (
+        parsed["value"] if len(parsed) == 1 else text.strip()
+    )  # a text of several lines may hold further keys
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -105,6 +124,41 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _values(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key and plain value of some settings, with the place at which it stands."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            below = f"{place}.{key}" if place else str(key)
+            yield below, key
+            yield from _values(value, below)
+    elif isinstance(tree, list | tuple):
+        for number, value in enumerate(tree):
+            yield from _values(value, f"{place}.{number}")
+    else:
+        yield place, tree
+
+
+def _check_value(place: str, value: Any) -> None:
+    """Refuses what no setting can be: what TOML or JSON cannot write, or no file can be called.
+
+    Raises:
+        ConfigError: It is such a value.
+    """
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        fault = f"a whole number beyond {_LARGEST:,}"
+    elif isinstance(value, float) and not math.isfinite(value):
+        fault = f"{value} is no finite number"
+    elif isinstance(value, datetime.date | datetime.time):
+        fault = f"{value} is a date or a time, which no setting is; put a text into quotation marks"
+    elif isinstance(value, str) and "\0" in value:
+        fault = "a text with a NUL character in it"
+    elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        fault = f"{_cut.repr(value)} is not UTF-8 text"
+    else:
+        return
+    raise ConfigError(f"wrong value for {_cut.repr(place)}: {fault}")
+
+
 def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
     *parents, last = dotted.split(".")
     for parent in parents:
@@ -119,6 +173,7 @@ def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) ->
     """One line for the first fault, with the nearest known name where a key is unknown."""
     first, *others = error.errors()
     key = ".".join(str(part) for part in first["loc"])
+    key = key if len(key) <= 200 else f"{key[:197]}..."
     where = f" (in {file} or the flags)" if file else ""
     more = "; one more fault" if len(others) == 1 else f"; {len(others)} more faults" if others else ""
     if first["type"] == "extra_forbidden":
@@ -134,7 +189,7 @@ def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) ->
     message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not key:
         return f"{message}{where}{more}"
-    return f"wrong value for '{key}'{where}: {message}, got {first['input']!r}{more}"
+    return f"wrong value for '{key}'{where}: {message}, got {_cut.repr(first['input'])}{more}"
 
 
 _MESSAGES = {"tuple_type": "needs a list", "too_short": "needs at least one item"}

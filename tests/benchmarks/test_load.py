@@ -5,6 +5,7 @@ import pytest
 from longrm.benchmarks import Benchmark, Cell, Leval, Probe, Source, load
 from longrm.benchmarks.probe import comparisons
 from longrm.errors import ConfigError, DataError
+from longrm.evaluation.run import Evaluation
 
 SMALL = Probe.model_validate({"cells": [{"lengths": [128], "groups": 2, "per_group": 2}]})
 
@@ -153,3 +154,21 @@ def test_rows_beyond_the_limit_are_not_read(put, bench):
 
 def test_comparisons_of_ones_own_have_no_audit():
     assert Benchmark("mine", []).audit is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (
+            {"groups": 10**14},
+            "the cells have 4,800,000,000,000,000 comparisons together, and a probe has 10,000,000",
+        ),
+        ({"groups": -1}, "probe.cells.0.groups"),
+        ({"lengths": [10**18]}, "probe.cells.0.lengths.0"),
+        ({"lengths": [-1]}, "probe.cells.0.lengths.0"),
+        ({"per_group": 10**9}, "probe.cells.0.per_group"),
+    ],
+)
+def test_a_grid_that_would_never_be_done_is_refused_before_any_work(cell, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        Evaluation.resolve(None, {"bench": "probe", "probe.cells": [cell]})

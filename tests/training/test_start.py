@@ -16,6 +16,7 @@ from longrm.modeling.loading import (
     save,
 )
 from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.training.bradley_terry import BradleyTerryTraining
 from longrm.training.settings import Training
 from longrm.training.start import start_of
 from longrm.worlds import words
@@ -149,3 +150,25 @@ def test_offload_is_told_to_be_without_effect_on_a_cpu(base: Path, caplog: pytes
     with caplog.at_level(logging.INFO, logger="longrm"):
         start_of(settings({"checkpointing": True, "offload": True}, path=str(base)), "scorer")
     assert "offload does nothing here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("model.new.layers", 1_000_000, "model.new.layers"),
+        ("model.new.intermediate", 10**15, "a new model has 2,000,000,000 at most"),
+        ("curriculum.lengths", [10**18], "curriculum.lengths.0"),
+        ("optimizer.steps", 10**12, "optimizer.steps"),
+        ("data.world.tokens_per_step", 10**15, "data.world.tokens_per_step"),
+        ("data.world.judges", 10**9, "data.world.judges"),
+    ],
+)
+def test_sizes_beyond_any_machine_are_refused_before_any_work(setting, value, message):
+    given = {
+        "model.new.layers": 1,
+        "data.world.name": "records",
+        "curriculum.lengths": [64],
+        "optimizer.steps": 1,
+    }
+    with pytest.raises(ConfigError, match=message):
+        BradleyTerryTraining.resolve(None, given | {setting: value})

@@ -197,3 +197,20 @@ def test_the_shortest_contexts_hold_many_questions(word_tokenizer, view):
     rows = list(islice(generate(Plan("records", 36, per_group=8), 8, word_tokenizer), 8))
     assert len(rows) == 8
     assert all(view(row).right(view(row).responses[row.best_first()[0]]) == 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"length": 10**18}, "length can be 10,000,000 tokens .* got 1,000,000,000,000,000,000 and 1"),
+        ({"per_group": 10**9}, "per_group 10,000 at most, .* got 400 and 1,000,000,000"),
+    ],
+)
+def test_what_would_never_end_is_refused_with_the_number(change, message):
+    with pytest.raises(ConfigError, match=message):
+        Plan(**{"world": "records", "length": 400} | change)
+
+
+def test_more_comparisons_than_are_ever_made_are_refused_before_the_first(word_tokenizer):
+    with pytest.raises(ConfigError, match="1,000,000,000,000 comparisons are more than are made"):
+        generate(Plan("records", 400), 10**12, word_tokenizer)

@@ -82,12 +82,12 @@ class Auditing(Config):
     format: str | None = None
     near: float = Field(0.8, gt=0, lt=1)
     shingle: int = Field(5, ge=1)
-    permutations: int = Field(128, ge=16)
+    permutations: int = Field(128, ge=16, le=65_536)
     against: tuple[str, ...] = ()
     ngram: int = Field(13, ge=1)
     sampled: int = Field(4, ge=1)
     leaked: float = Field(0.5, gt=0, le=1)
-    resamples: int = Field(1000, ge=1)
+    resamples: int = Field(1000, ge=1, le=100_000)
     seed: int = 0
 
 

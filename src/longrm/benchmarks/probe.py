@@ -1,14 +1,18 @@
 """Generated worlds on a grid of lengths and depths: the benchmark that needs no download."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longrm.config import Config
 from longrm.types import Comparison
 from longrm.worlds import Plan, generate
+from longrm.worlds.generation import MOST_PER_GROUP, MOST_TOKENS
 from longrm.worlds.words import load_tokenizer
+
+MOST_COMPARISONS = 10_000_000
+"""Of a probe, for their judgments are held in memory."""
 
 
 class Cell(Config):
@@ -21,10 +25,10 @@ class Cell(Config):
         per_group: Questions about each context.
     """
 
-    lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096)
+    lengths: tuple[Annotated[int, Field(ge=1, le=MOST_TOKENS)], ...] = (128, 256, 512, 1024, 2048, 4096)
     depths: tuple[float | Literal["uniform"], ...] = ()
     groups: int = Field(64, ge=1)
-    per_group: int = Field(8, ge=1)
+    per_group: int = Field(8, ge=1, le=MOST_PER_GROUP)
 
 
 class Probe(Config):
@@ -56,6 +60,15 @@ class Probe(Config):
             len(cell.lengths) * len(cell.depths or (self.depth,)) * cell.groups * cell.per_group
             for cell in self.cells
         )
+
+    @model_validator(mode="after")
+    def _can_be_held(self) -> "Probe":
+        if self.total > MOST_COMPARISONS:
+            raise ValueError(
+                f"the cells have {self.total:,} comparisons together, and a probe has {MOST_COMPARISONS:,} at most: "
+                "lessen groups, per_group, lengths or depths"
+            )
+        return self
 
 
 def comparisons(probe: Probe) -> Iterator[Comparison]:

@@ -47,12 +47,12 @@ class Judging(Config):
 
     seed: int = Field(0, ge=0)
     orders: Literal["auto", "one", "both"] = "auto"
-    votes: int = Field(1, ge=1)
+    votes: int = Field(1, ge=1, le=10_000)
     context_check: Literal["none", "removed", "swapped"] = "none"
     baselines: tuple[str, ...] = ("longest", "shortest", "overlap")
     release_rule: bool = False
     examples: int = Field(3, ge=0)
-    resamples: int = Field(2000, ge=100)
+    resamples: int = Field(2000, ge=100, le=100_000)
     tau: float | None = Field(None, gt=0.0, lt=1.0)
 
 

@@ -49,7 +49,7 @@ class Distilling(Config):
         ties: Where the best scores tie, or all answers are the same: "drop" the prompt, or keep the "first" drawn.
     """
 
-    rollouts: int = Field(2, ge=2)
+    rollouts: int = Field(2, ge=2, le=10_000)
     max_tokens: int = Field(1024, ge=1)
     temperature: float = Field(1.0, gt=0)
     seed: int = 0

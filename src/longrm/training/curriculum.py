@@ -1,9 +1,12 @@
 """Lengths that grow while training goes on: short contexts first, the long ones once the task is known."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from longrm.config import Config
 from longrm.worlds.draws import Draws
+from longrm.worlds.generation import MOST_TOKENS
 
 
 class CurriculumSettings(Config):
@@ -15,7 +18,7 @@ class CurriculumSettings(Config):
         short_share: Share of the later steps that go back to the first length, so that it is not forgotten.
     """
 
-    lengths: tuple[int, ...] = Field((128,), min_length=1)
+    lengths: tuple[Annotated[int, Field(ge=1, le=MOST_TOKENS)], ...] = Field((128,), min_length=1)
     ramp: float = Field(0.5, gt=0.0, le=1.0)
     short_share: float = Field(0.0, ge=0.0, lt=1.0)
 

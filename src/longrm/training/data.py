@@ -24,6 +24,7 @@ from longrm.training.written import Form, Writing
 from longrm.types import Comparison
 from longrm.worlds import Plan, group
 from longrm.worlds.draws import Draws
+from longrm.worlds.generation import MOST_PER_GROUP, MOST_TOKENS
 
 _IDS_SAID = 5
 _logger = logging.getLogger(__name__)
@@ -51,12 +52,12 @@ class World(Config):
     name: str = "records"
     responses: tuple[int, ...] = (2,)
     graded_from: int = 160
-    tokens_per_step: int = Field(4096, ge=1)
-    responses_per_step: int = Field(128, ge=2)
+    tokens_per_step: int = Field(4096, ge=1, le=MOST_TOKENS)
+    responses_per_step: int = Field(128, ge=2, le=MOST_PER_GROUP)
     seed: int = 0
     shuffle_labels: bool = False
     writes: tuple[Form, ...] = ()
-    judges: int = Field(7, ge=2)
+    judges: int = Field(7, ge=2, le=1000)
     judge_error: float = Field(0.15, gt=0.0, lt=0.5)
 
     @model_validator(mode="after")

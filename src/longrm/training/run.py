@@ -34,6 +34,7 @@ from longrm.training.optimizers import check_optimizer
 from longrm.training.preference import Preference, PreferenceTraining
 from longrm.training.processes import Processes, own_folder, processes
 from longrm.training.reference import reference_logprobs
+from longrm.training.settings import MOST_STEPS
 from longrm.training.sft import SFT, SFTTraining
 from longrm.training.start import Kind, start_of
 from longrm.training.trainer import train
@@ -143,6 +144,10 @@ def _train(
     source = source_of(recipe, trainee.tokenizer, limit=limit, progress=progress)
     _check_same(folder, source.digest)
     steps = recipe.optimizer.steps or (recipe.optimizer.epochs or 1) * (source.epoch_steps() or 0)
+    if steps > MOST_STEPS:
+        raise ConfigError(
+            f"optimizer.epochs makes {steps:,} steps of this data, and a training has {MOST_STEPS:,} at most"
+        )
     curriculum = (
         Curriculum(recipe.curriculum, steps=steps, seed=recipe.seed)
         if recipe.curriculum is not None

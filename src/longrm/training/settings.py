@@ -14,6 +14,12 @@ from longrm.training.data import Data
 # Groups that a run which is continued may change.
 _FREE = ("memory", "parallel", "checkpoint", "stall_steps", "report_to", "plan")
 
+MOST_STEPS = 1_000_000
+"""Optimizer steps of one training."""
+
+_MOST_NEW = 2_000_000_000
+"""Parameters of a model that is made anew, without its embedding; trained, each takes 16 bytes."""
+
 
 class NewModel(Config):
     """A small Llama with random weights, for when there is nothing to start from.
@@ -33,7 +39,7 @@ class NewModel(Config):
     """
 
     tokenizer: str = "words"
-    layers: int = Field(2, ge=1)
+    layers: int = Field(2, ge=1, le=1000)
     hidden: int = Field(64, ge=1)
     heads: int = Field(4, ge=1)
     kv_heads: int | None = Field(None, ge=1)
@@ -49,6 +55,11 @@ class NewModel(Config):
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        if self.shape().parameters > _MOST_NEW:
+            raise ValueError(
+                f"layers, hidden, heads, head_dim and intermediate make {self.shape().parameters:,} parameters; a new "
+                f"model has {_MOST_NEW:,} at most"
+            )
         if self.structured and self.layers < 2:
             raise ValueError("a structured start needs at least 2 layers")
         if self.structured and self.kv_heads not in (None, self.heads):
@@ -79,7 +90,7 @@ class Lora(Config):
         targets: Names of the linear modules that get one; every linear layer but the heads by default.
     """
 
-    rank: int = Field(16, ge=1)
+    rank: int = Field(16, ge=1, le=65_536)
     alpha: float = Field(32.0, gt=0.0)
     targets: tuple[str, ...] | None = Field(None, min_length=1)
 
@@ -134,8 +145,8 @@ class OptimizerSettings(Config):
             into the CPU's memory while a GPU has no room for them.
     """
 
-    steps: int | None = Field(None, ge=1)
-    epochs: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS)
+    epochs: int | None = Field(None, ge=1, le=MOST_STEPS)
     learning_rate: float = Field(2e-6, gt=0.0)
     schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
     floor: float = Field(0.0, ge=0.0, lt=1.0)

@@ -19,6 +19,9 @@ from longrm.worlds.vocabulary import ENTITIES, VALUES, VERSION
 
 WORLDS: Mapping[str, World] = {"records": Records(), "chain": Chain()}
 
+MOST_TOKENS, MOST_PER_GROUP, MOST_ROWS = 10_000_000, 10_000, 100_000_000
+"""What is generated at most: tokens of a context and questions about it, which are held in memory, and comparisons."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -57,6 +60,11 @@ class Plan:
             raise ConfigError(f"depth must be from 0 (start) to 1 (end) or 'uniform', got {self.depth!r}")
         if self.length < 1 or self.per_group < 1:
             raise ConfigError(f"length and per_group must be positive, got {self.length}, {self.per_group}")
+        if self.length > MOST_TOKENS or self.per_group > MOST_PER_GROUP:
+            raise ConfigError(
+                f"length can be {MOST_TOKENS:,} tokens and per_group {MOST_PER_GROUP:,} at most, for a group is made "
+                f"in memory; got {self.length:,} and {self.per_group:,}"
+            )
         most = self._most_responses()
         if not 2 <= self.responses <= most:
             raise ConfigError(
@@ -80,8 +88,10 @@ def generate(plan: Plan, n: int, tokenizer: Tokenizer) -> Iterator[Comparison]:
     """Yields `n` comparisons, `plan.per_group` a context; the last context may have fewer.
 
     Raises:
-        ConfigError: The plan's length is too short for its questions.
+        ConfigError: So many are never made, or the plan's length is too short for its questions.
     """
+    if n > MOST_ROWS:
+        raise ConfigError(f"{n:,} comparisons are more than are made, which is {MOST_ROWS:,}; ask for fewer")
     groups = (group(plan, index, tokenizer) for index in range(-(-n // plan.per_group)))
     return islice((comparison for members in groups for comparison in members), n)
 

@@ -2,7 +2,9 @@
 
 A kind is a module with one function, `make(rng, folder)`: it writes a bad input into the folder and returns the
 arguments of `longrm`. It may name modules to import beforehand (`PRELOAD`), and inputs built by code that are tried
-first (`CORPUS`, a dict of functions of the folder that return the arguments; `LARGE`, those of full runs alone).
+first (`CORPUS`, a dict of functions of the folder that return the arguments; `LARGE`, those of full runs alone). Where
+`NAMES_SETTINGS` is true a refusal need not name a file; `SPACE` is more address space than others get, for libraries
+that reserve what they never hold.
 """
 
 import json
@@ -19,9 +21,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import benchmarks, data, parquet, recorded
+from . import benchmarks, data, parquet, recorded, report, resume, toml
 
-KINDS = {"data": data, "parquet": parquet, "recorded": recorded, "benchmarks": benchmarks}
+KINDS = {
+    "data": data,
+    "parquet": parquet,
+    "recorded": recorded,
+    "benchmarks": benchmarks,
+    "toml": toml,
+    "resume": resume,
+    "report": report,
+}
 """The kinds of bad input by name."""
 
 SECONDS, WAIT = 10, 30
@@ -36,8 +46,8 @@ _SHARED = ("longrm.cli.audit", "longrm.cli.evaluate", "longrm.cli.score", "longr
 
 _BLAMES_ROW = re.compile(r", (line|row) \d+")
 _WHOLE_ROW = re.compile(
-    r"(line|row) \d+(, field '|: (not valid JSON|not UTF-8|not a JSON object|nested more|the key .* stands twice"
-    r"|holds half of a surrogate|longer than|the columns \(|a whole number of|holds more))"
+    r"(line|row) \d+(?: is damaged)?(, field '|: (not valid JSON|not UTF-8|not a JSON object|nested more"
+    r"|the key .* stands twice|holds half of a surrogate|longer than|the columns \(|a whole number of|holds more))"
 )
 
 
@@ -62,7 +72,14 @@ class Worker:
         assert json.loads(self._process.stdout.readline()) == {"ready": True}
 
     def run(
-        self, args: list[str], folder: Path, *, control: str = "", seconds: int = SECONDS, wait: float = WAIT
+        self,
+        args: list[str],
+        folder: Path,
+        *,
+        control: str = "",
+        seconds: int = SECONDS,
+        wait: float = WAIT,
+        space: int = 2 * MEMORY,
     ) -> Result:
         """Runs one command line in a folder."""
         with tempfile.TemporaryDirectory(prefix="longrm-fuzz-") as scratch:
@@ -73,7 +90,7 @@ class Worker:
                 "args": args,
             }
             # Twice what is allowed may be asked for, so that what is too much can be told from what is not to be had.
-            limits = {"bytes": 2 * MEMORY, "seconds": seconds, "wait": wait, "control": control}
+            limits = {"bytes": space, "seconds": seconds, "wait": wait, "control": control}
             print(json.dumps(told | limits), file=self._process.stdin, flush=True)
             answer = json.loads(self._process.stdout.readline())
             read = [
@@ -173,8 +190,8 @@ def attempt(worker: Worker, kind: str, seed: int | str, folder: Path, tally: Tal
     args = (
         corpus_of(kind)[seed](folder) if isinstance(seed, str) else module.make(random.Random(seed), folder)
     )
-    names = names_in(folder)
-    result = worker.run(args, folder)
+    names = set() if getattr(module, "NAMES_SETTINGS", False) else names_in(folder)
+    result = worker.run(args, folder, space=getattr(module, "SPACE", 2 * MEMORY))
     fault = fault_in(result, names)
     tally.counts["inputs"] += 1
     if fault:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 Message = Mapping[str, Any]
 """One `{role, content}` turn. Unknown fields (`tool_calls`, `name`) and list content are kept untouched."""
@@ -164,6 +164,17 @@ class Judgment:
 
 Scale = Literal["logit", "points", "verdict", "none"]
 """What a difference of two scores means: log-odds; points of a rubric; shares of votes; nothing but an order."""
+
+
+def are_ratings(scale: Scale) -> bool:
+    """Whether scores are given to responses, and not read from a verdict about them."""
+    match scale:
+        case "logit" | "points" | "none":
+            return True
+        case "verdict":
+            return False
+        case unknown:
+            assert_never(unknown)
 
 
 def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:

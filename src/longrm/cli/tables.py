@@ -7,6 +7,13 @@ from longrm.cli.terminal import print_lines, print_table
 
 Metric = Mapping[str, Any]
 
+FAILURES = {
+    "format_missed": "no verdict in the text",
+    "context_ignored": "same verdict without the context",
+    "contradicted": "explanation against verdict",
+}
+"""What the failure patterns of a summary are called."""
+
 
 def percent(metric: Metric, *, interval: bool = True) -> str:
     """A metric as a percentage, with its 95% interval; a dash where it is undefined."""
@@ -92,13 +99,9 @@ def _unchecked(counts: Mapping[str, Any]) -> str:
 
 def _failures(failures: Mapping[str, Any]) -> str:
     """The failure patterns that occurred."""
-    known = {
-        "format_missed": "no verdict in the text",
-        "context_ignored": "same verdict without the context",
-        "contradicted": "explanation against verdict",
-    }
-    found = {name: failures[name] for name in known if failures[name] and failures[name]["value"]}
-    return "Failures, %: " + "; ".join(f"{known[n]} {percent(m)}" for n, m in found.items()) if found else ""
+    found = {name: metric for name, metric in failures.items() if metric and metric["value"]}
+    told = "; ".join(f"{FAILURES[name]} {percent(metric)}" for name, metric in found.items())
+    return f"Failures, %: {told}" if told else ""
 
 
 def print_stages(stages: Mapping[str, Any], title: str) -> None:

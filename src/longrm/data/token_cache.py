@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -111,10 +111,13 @@ def tokenized(
         DataError: Nothing to read, a bad row, or a cache that cannot be written.
     """
     reading: AnyReading
-    if kind == "comparison":
-        reading = read(path, format=format, on_bad_row=on_bad_row)
-    else:
-        reading = read_demonstrations(path, on_bad_row=on_bad_row)
+    match kind:
+        case "comparison":
+            reading = read(path, format=format, on_bad_row=on_bad_row)
+        case "demonstration":
+            reading = read_demonstrations(path, on_bad_row=on_bad_row)
+        case unknown:
+            assert_never(unknown)
     key = _key(reading, tokenizer)
     root = cache_folder(cache)
     entry = root / key

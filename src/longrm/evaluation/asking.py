@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from pydantic import Field
 
@@ -113,7 +113,15 @@ class Asker:
         if required:
             return required
         first = presented_order(comparison, self._judging.seed)
-        several = self._judging.orders == "both" or (self._judging.orders == "auto" and len(first) == 2)
+        match self._judging.orders:
+            case "both":
+                several = True
+            case "one":
+                several = False
+            case "auto":
+                several = len(first) == 2
+            case unknown:
+                assert_never(unknown)
         orders = latin_square(first) if several and self._model.sees_order else (first,)
         return tuple(order for order in orders for _ in range(self._judging.votes))
 
@@ -135,12 +143,17 @@ class Asker:
     def _without_context(self, comparison: Comparison, donor: Comparison | None) -> Comparison | None:
         if not comparison.context:
             return None
-        if self._judging.context_check == "removed":
-            text = _REMOVED
-        elif donor is not None:
-            text = _context_of(donor)
-        else:
-            return None
+        match self._judging.context_check:
+            case "removed":
+                text = _REMOVED
+            case "swapped":
+                if donor is None:
+                    return None
+                text = _context_of(donor)
+            case "none":
+                return None
+            case unknown:
+                assert_never(unknown)
         spans = apart(comparison.context, comparison.question)
         edits = [(span, text if index == 0 else "") for index, span in enumerate(spans)]
         try:

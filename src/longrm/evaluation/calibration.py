@@ -1,7 +1,7 @@
 """Whether a margin means what it says: reliability curve and expected calibration error."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -51,13 +51,16 @@ def calibration(
         return None
     margin = margin[judged]
     right = (margin > 0) + 0.5 * (margin == 0)
-    if scale == "verdict":
-        link, temperature, confidence = "vote share", 1.0, 0.5 + np.abs(margin) / 2
-    elif scale == "logit":
-        link, temperature, confidence = "logistic", 1.0, expit(np.abs(margin))
-    else:
-        link, temperature = "logistic, temperature fitted", fitted_temperature(margin)
-        confidence = expit(np.abs(margin) / temperature)
+    match scale:
+        case "verdict":
+            link, temperature, confidence = "vote share", 1.0, 0.5 + np.abs(margin) / 2
+        case "logit":
+            link, temperature, confidence = "logistic", 1.0, expit(np.abs(margin))
+        case "points":
+            link, temperature = "logistic, temperature fitted", fitted_temperature(margin)
+            confidence = expit(np.abs(margin) / temperature)
+        case unknown:
+            assert_never(unknown)
     fitted = fitted_temperature(margin) if scale == "logit" else None
     return {
         "link": link,

@@ -6,7 +6,7 @@ wrong, except in the two AUCs, which rank the scores that exist.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -90,7 +90,13 @@ def metric_of(table: ScoreTable, name: MetricName, *, seed: int, resamples: int)
         value, n = value_of(table, name)
         drawn = replicates_of(table, name, seed=seed, resamples=resamples)
         return Metric(value, *bootstrap_interval(value, drawn, table.groups, (0.0, 1.0)), n, table.groups)
-    span = (-1.0, 1.0) if name == "kendall_tau" else SHARE
+    match name:
+        case "kendall_tau":
+            span = (-1.0, 1.0)
+        case "pair_accuracy" | "top1" | "exact_order" | "position_match":
+            span = SHARE
+        case unknown:
+            assert_never(unknown)
     return ratio(
         table.order[name], table.weight(name), table.group, span=span, seed=seed, resamples=resamples
     )

@@ -1,6 +1,7 @@
 """Makes a full model of an adapter and its base."""
 
 from pathlib import Path
+from typing import assert_never
 
 from longrm.errors import ModelError, RunError
 from longrm.modeling.adapters import merge_adapter
@@ -28,7 +29,13 @@ def merge(source: str | Path, out: str | Path, *, trust_remote_code: bool = Fals
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise RunError(f"{out} is not empty: choose another place for the merged model")
     check_trainable(read_config(parts.base, str(source), trust_remote_code), str(source))
-    load = load_scorer if kind_of(source) == "discriminative" else load_language_model
-    model: Scorer | LanguageModel = load(source, device="cpu", trust_remote_code=trust_remote_code)
+    model: Scorer | LanguageModel
+    match kind_of(source):
+        case "discriminative":
+            model = load_scorer(source, device="cpu", trust_remote_code=trust_remote_code)
+        case "generative":
+            model = load_language_model(source, device="cpu", trust_remote_code=trust_remote_code)
+        case unknown:
+            assert_never(unknown)
     merge_adapter(model.model)
     save(model, out)

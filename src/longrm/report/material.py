@@ -179,12 +179,16 @@ def read(folders: Sequence[Path]) -> Material:
     trained: list[Trained] = []
     names = _folder_names([run.folder for run in runs])
     for run in runs:
-        if run.manifest["kind"] == "evaluation":
-            style = Style(_RUN_STYLES[len(stages) % len(_RUN_STYLES)] + 8 * (len(stages) // len(_RUN_STYLES)))
-            summary = _finished(run)
-            stages.append(Evaluated(_label(names[run.folder], summary["model"]), style, summary, run.folder))
-        else:
-            trained.append(_read_training(run, names[run.folder], Style(len(trained) + 3)))
+        match run.manifest["kind"]:
+            case "evaluation":
+                turn, place = divmod(len(stages), len(_RUN_STYLES))
+                summary = _finished(run)
+                label = _label(names[run.folder], summary["model"])
+                stages.append(Evaluated(label, Style(_RUN_STYLES[place] + 8 * turn), summary, run.folder))
+            case "training":
+                trained.append(_read_training(run, names[run.folder], Style(len(trained) + 3)))
+            case unknown:
+                raise AssertionError(f"no report shows runs of the kind {unknown!r}")
     return Material(runs, tuple(stages), (), tuple(trained))
 
 

@@ -17,6 +17,9 @@ from longrm.report.material import (
 from longrm.report.palette import Style
 from longrm.types import Outcome
 
+_SHARES = wording.METRIC_NAMES.keys() - {"kendall_tau"}
+"""The metrics that are shown in percent."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -151,7 +154,9 @@ def _macro(stage: Evaluated, metric: str) -> Metric | None:
 def overall_table(caption: str, stages: Sequence[Evaluated]) -> Table | None:
     """Every metric over all comparisons, what chance would earn, and how many comparisons there are."""
     found = [stage.overall() for stage in stages]
-    names = [name for name in wording.METRIC_NAMES if any(name in metrics for metrics in found)]
+    measured = dict.fromkeys(name for metrics in found for name in metrics)
+    names = [name for name in wording.METRIC_NAMES if name in measured]
+    names += [name for name in measured if name not in wording.METRIC_NAMES]
     if not names:
         return None
     rows = [
@@ -167,7 +172,7 @@ def overall_table(caption: str, stages: Sequence[Evaluated]) -> Table | None:
         Row("chance", (*(Cell(_level(*pair)) for pair in zip(names, level, strict=True)), Cell("")))
         for level in sorted(levels, key=str)
     ]
-    columns = ("model", *(wording.METRIC_NAMES[name] for name in names), "comparisons")
+    columns = ("model", *map(wording.metric_name, names), "comparisons")
     return Table(caption, columns, tuple(rows))
 
 
@@ -308,13 +313,13 @@ def _compared(stage: Evaluated) -> Cell:
 def _written(name: str, metric: Metric | None) -> Cell:
     if metric is None or metric.value is None:
         return Cell(wording.MISSING)
-    if name == "kendall_tau":
+    if name not in _SHARES:
         return Cell(wording.decimal(metric.value), wording.decimal_interval(metric))
     return percent_cell(metric)
 
 
 def _level(name: str, level: float | None) -> str:
-    write: Callable[[float | None], str] = wording.decimal if name == "kendall_tau" else wording.percent
+    write: Callable[[float | None], str] = wording.percent if name in _SHARES else wording.decimal
     return write(level)
 
 

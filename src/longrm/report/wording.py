@@ -20,6 +20,12 @@ METRIC_NAMES = {
     "auc_pooled": "AUC, pooled",
 }
 
+
+def metric_name(name: str) -> str:
+    """What a metric is called; one that has no words here goes by its own name."""
+    return METRIC_NAMES.get(name, name.replace("_", " "))
+
+
 STATUSES: dict[Status, tuple[str, str]] = {
     "resolved": ("resolved", ""),
     "unresolved": ("not resolved", "not resolved by this many comparisons"),

@@ -1,6 +1,7 @@
 """Reward models of every kind behind one protocol."""
 
 from collections.abc import Callable, Iterable
+from typing import assert_never
 
 from longrm import hub
 from longrm.clients import Completion
@@ -101,14 +102,18 @@ def _local(model: str, judge: Judge) -> RewardModel:
     from longrm.modeling.folders import kind_of
 
     # Imported late: everything but a local model works without torch.
-    if kind_of(model) == "generative":
-        from longrm.modeling.generation import LocalWriter
-        from longrm.reward_models.generative import GenerativeRewardModel
+    match kind_of(model):
+        case "generative":
+            from longrm.modeling.generation import LocalWriter
+            from longrm.reward_models.generative import GenerativeRewardModel
 
-        writer = LocalWriter.load(model)
-        judging = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
-        judging.provenance = writer.provenance
-        return judging
-    from longrm.reward_models.discriminative import DiscriminativeRewardModel
+            writer = LocalWriter.load(model)
+            judging = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
+            judging.provenance = writer.provenance
+            return judging
+        case "discriminative":
+            from longrm.reward_models.discriminative import DiscriminativeRewardModel
 
-    return DiscriminativeRewardModel.load(model, judge)
+            return DiscriminativeRewardModel.load(model, judge)
+        case unknown:
+            assert_never(unknown)

@@ -5,7 +5,7 @@ Paper, section 3. Critical chunks are found and must suffice; contexts are padde
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from longrm.clients import Request
 from longrm.data.tokenizing import Tokenizer
@@ -54,12 +54,15 @@ class Casework:
     def asked(self, case: Case, answer: Answer) -> Request:
         """Asks a judge about one answer, alone, with the rubric."""
         settings, context = self._settings, answer.context
-        if self._is_short:
-            text = ""
-        elif settings.judge_reads == "long":
-            text = context.made.laid.text
-        else:
-            text = self._lengthener.short_context(case.evidence, context.tag)
+        match settings.judge_reads:
+            case _ if self._is_short:
+                text = ""
+            case "long":
+                text = context.made.laid.text
+            case "short":
+                text = self._lengthener.short_context(case.evidence, context.tag)
+            case unknown:
+                assert_never(unknown)
         drawn = Draws(settings.seed, case.source.document.id, answer.number, "judging").below(_SEEDS)
         messages = self._judging(
             case.source.document, case.language, answer.candidate, context.tag, text, rubric=True

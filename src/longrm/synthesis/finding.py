@@ -1,6 +1,7 @@
 """The short context of a document: its critical chunks are found, and it is checked that they suffice."""
 
 from collections.abc import Sequence
+from typing import assert_never
 
 import numpy as np
 
@@ -47,16 +48,19 @@ class Finding:
         ]
         both = [*zip((source.document for source in sources), parts, strict=True)]
         found: list[tuple[int, ...] | str]
-        if self._is_short:
-            found = [()] * len(sources)
-        elif settings.find == "model":
-            requests = [critical.attribution_requests(*pair, settings.window) for pair in both]
-            answers = await ask_all(self._finder, requests)
-            found = [critical.attributed(*pair) for pair in zip(answers, parts, strict=True)]
-        elif settings.find == "given":
-            found = [touching(chunks, critical.given(document)) for document, chunks in both]
-        else:
-            found = [critical.retrieved(*pair, settings.most) for pair in both]
+        match settings.find:
+            case _ if self._is_short:
+                found = [()] * len(sources)
+            case "model":
+                requests = [critical.attribution_requests(*pair, settings.window) for pair in both]
+                answers = await ask_all(self._finder, requests)
+                found = [critical.attributed(*pair) for pair in zip(answers, parts, strict=True)]
+            case "given":
+                found = [touching(chunks, critical.given(document)) for document, chunks in both]
+            case "retrieval":
+                found = [critical.retrieved(*pair, settings.most) for pair in both]
+            case unknown:
+                assert_never(unknown)
         return [self._case(*triple) for triple in zip(sources, parts, found, strict=True)]
 
     def _case(self, source: Source, parts: Sequence[Chunk], found: tuple[int, ...] | str) -> Case:

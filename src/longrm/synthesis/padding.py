@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,15 +228,18 @@ def lay(
         tag: Name of the tag pair; empty for none.
         key: Draws the depths and the order of the padding.
     """
-    around = list(foreign)
-    if layout == "document":
-        inner = sorted(own, key=lambda piece: piece.place)
-    else:
-        inner = []
-        around += own
+    inner, around = list[Piece](), [*foreign, *own]
+    match layout:
+        case "scattered":
+            key.shuffle(around)
+            return _scattered(critical, around, sorted(key.fraction() for _ in critical))
+        case "document":
+            inner, around = sorted(own, key=lambda piece: piece.place), [*foreign]
+        case "segment" | "short":
+            pass
+        case unknown:
+            assert_never(unknown)
     key.shuffle(around)
-    if layout == "scattered":
-        return _scattered(critical, around, sorted(key.fraction() for _ in critical))
     return _together(critical, inner, around, tag, key.fraction())
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -54,6 +54,9 @@ class BradleyTerryTraining(Training):
         loss: How scores and gold ranks become a loss.
     """
 
+    trains = "scorer"
+    reads = "comparison"
+
     objective: Literal["bradley_terry"] = "bradley_terry"
     loss: RankingLoss = RankingLoss()
 
@@ -101,14 +104,19 @@ class BradleyTerry:
         self, values: Tensor, ranks: Sequence[Sequence[int]], examples: Sequence[Example]
     ) -> tuple[Tensor, dict[str, float]]:
         own = self._settings
-        if own.kind == "plackett_luce":
-            return losses.plackett_luce(values, ranks)
         margins = [example.margin or 0.0 for example in examples]
         sure = [
             1.0 - own.label_smoothing if example.probability is None else example.probability
             for example in examples
         ]
-        if own.kind == "bradley_terry":
-            return losses.bradley_terry(values, ranks, margins=margins, probabilities=sure, ties=own.ties)
-        against = losses.hardest if own.kind == "hardest" else losses.mean_inside
-        return against(values, ranks, margins=margins, probabilities=sure)
+        match own.kind:
+            case "plackett_luce":
+                return losses.plackett_luce(values, ranks)
+            case "bradley_terry":
+                return losses.bradley_terry(values, ranks, margins=margins, probabilities=sure, ties=own.ties)
+            case "hardest":
+                return losses.hardest(values, ranks, margins=margins, probabilities=sure)
+            case "mean_inside":
+                return losses.mean_inside(values, ranks, margins=margins, probabilities=sure)
+            case unknown:
+                assert_never(unknown)

@@ -28,6 +28,9 @@ _OBJECTIVES = {
     "mean_inside": "a score for every response, by the best response against the mean score of the worse ones",
     "plackett_luce": "a score for every response, by the Plackett-Luce likelihood of the whole ranking",
 }
+SCORES_RESPONSES = {"sft": False, "preference": False, "bradley_terry": True}
+"""Whether what an objective trains scores responses; else it writes judgments."""
+
 _COUNTS = {
     "read": "rows read",
     "used": "rows trained on",
@@ -62,7 +65,7 @@ def write_card(
     settings = recipe.to_dict()
     base = _base(settings)
     adapter = (folder / ADAPTER).is_file()
-    discriminative = settings["objective"] == "bradley_terry"
+    discriminative = SCORES_RESPONSES[settings["objective"]]
     sections = [
         _front(base, adapter=adapter, discriminative=discriminative),
         _opening(folder, settings, summary, base, commit),
@@ -109,7 +112,7 @@ def _opening(
     start = f"`{base}`" if base is not None else "random weights"
     start += "" if commit is None else f" at commit `{commit}`"
     objective = _OBJECTIVES[settings.get("loss", {}).get("kind") or settings["objective"]]
-    kind = "scores responses" if settings["objective"] == "bradley_terry" else "writes judgments"
+    kind = "scores responses" if SCORES_RESPONSES[settings["objective"]] else "writes judgments"
     return (
         f"# {name}\n\n"
         f"A reward model that {kind} to prompts with long contexts, trained from {start} with "

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -45,9 +45,15 @@ class PreferenceLoss(Config):
     @property
     def nll_weight(self) -> float:
         """The weight of the negative log-likelihood, defaults filled in."""
-        if self.nll is None:
-            return 0.0 if self.kind == "dpo" else 0.05
-        return self.nll
+        if self.nll is not None:
+            return self.nll
+        match self.kind:
+            case "dpo":
+                return 0.0
+            case "logo" | "simpo":
+                return 0.05
+            case unknown:
+                assert_never(unknown)
 
 
 class PreferenceTraining(Training):
@@ -57,6 +63,9 @@ class PreferenceTraining(Training):
         objective: Which recipe this is.
         loss: How log-probabilities become a loss.
     """
+
+    trains = "language_model"
+    reads = "comparison"
 
     objective: Literal["preference"] = "preference"
     loss: PreferenceLoss = PreferenceLoss()
@@ -103,18 +112,24 @@ class Preference:
         own = self._settings
         counts = [len(example.ranks) for example in micro.examples]
         logprobs = response_logprobs(model, micro)
-        if own.kind == "dpo":
-            assert self._reference is not None, "dpo needs a reference"
-            reference = [value for example in micro.examples for value in self._reference[example.id]]
-            return losses.dpo(
-                logprobs,
-                counts,
-                reference,
-                beta=own.beta or 0.1,
-                nll=own.nll_weight,
-                label_smoothing=own.label_smoothing,
-            )
-        loss = losses.logo if own.kind == "logo" else losses.simpo
+        match own.kind:
+            case "dpo":
+                assert self._reference is not None, "dpo needs a reference"
+                reference = [value for example in micro.examples for value in self._reference[example.id]]
+                return losses.dpo(
+                    logprobs,
+                    counts,
+                    reference,
+                    beta=own.beta or 0.1,
+                    nll=own.nll_weight,
+                    label_smoothing=own.label_smoothing,
+                )
+            case "logo":
+                loss = losses.logo
+            case "simpo":
+                loss = losses.simpo
+            case unknown:
+                assert_never(unknown)
         return loss(
             logprobs,
             counts,

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
@@ -36,7 +36,7 @@ from longrm.training.processes import Processes, own_folder, processes
 from longrm.training.reference import reference_logprobs
 from longrm.training.settings import MOST_STEPS
 from longrm.training.sft import SFT, SFTTraining
-from longrm.training.start import Kind, start_of
+from longrm.training.start import start_of
 from longrm.training.trainer import train
 from longrm.training.zero import whole
 
@@ -98,9 +98,8 @@ def run(
         place.wait()  # until all have looked: the first is about to write
         if place.count > 1 or recipe.parallel.zero:
             _logger.info(recipe.parallel.told(place.count))
-        kind: Kind = "scorer" if isinstance(recipe, BradleyTerryTraining) else "language_model"
         return_freed_memory()
-        trainee = start_of(recipe, kind)
+        trainee = start_of(recipe, recipe.trains)
         folder.record(model=trainee.provenance)
         if place.sequence is not None:
             share_sequences(trainee.model, place.sequence)
@@ -184,7 +183,7 @@ def source_of(
         recipe.data,
         tokenizer,
         recipe.seed,
-        kind="demonstration" if isinstance(recipe, SFTTraining) else "comparison",
+        kind=recipe.reads,
         limit=limit,
         ties=isinstance(recipe, BradleyTerryTraining) and recipe.loss.ties,
         progress=progress,
@@ -216,11 +215,16 @@ def _objective(
     place: Processes,
     progress: Progress,
 ) -> Objective:
-    if isinstance(recipe, BradleyTerryTraining):
-        graded = any(source.counts.get(name) for name in ("margin", "probability"))
-        return BradleyTerry(recipe.loss, graded=graded)
-    if isinstance(recipe, SFTTraining):
-        return SFT()
+    match recipe:
+        case BradleyTerryTraining():
+            graded = any(source.counts.get(name) for name in ("margin", "probability"))
+            return BradleyTerry(recipe.loss, graded=graded)
+        case SFTTraining():
+            return SFT()
+        case PreferenceTraining():
+            pass
+        case unknown:
+            assert_never(unknown)
     if recipe.loss.kind != "dpo":
         return Preference(recipe.loss)
     select = Preference(recipe.loss).select

@@ -1,7 +1,7 @@
 """What every training is told, whatever its objective: the start, the data, the optimizer, memory, checkpoints."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -322,6 +322,10 @@ class Training(Config):
         report_to: Trackers that transformers knows, such as "tensorboard" or "wandb".
         plan: What `longrm plan` assumes where model or data are not at hand.
     """
+
+    # No settings: what model the objective trains, and what rows it reads.
+    trains: ClassVar[Literal["scorer", "language_model"]]
+    reads: ClassVar[Literal["comparison", "demonstration"]]
 
     seed: int = 0
     model: ModelSettings

@@ -18,6 +18,9 @@ class SFTTraining(Training):
         objective: Which recipe this is.
     """
 
+    trains = "language_model"
+    reads = "demonstration"
+
     objective: Literal["sft"] = "sft"
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal, assert_never, overload
 
 import torch
 
@@ -58,8 +58,14 @@ def start_of(settings: Training, kind: Kind) -> Scorer | LanguageModel:
 
 
 def _new(new: NewModel, kind: Kind, seed: int) -> Scorer | LanguageModel:
-    make = new_scorer if kind == "scorer" else new_language_model
-    trainee: Scorer | LanguageModel = make(new.shape(), load_tokenizer(new.tokenizer), seed=seed)
+    trainee: Scorer | LanguageModel
+    match kind:
+        case "scorer":
+            trainee = new_scorer(new.shape(), load_tokenizer(new.tokenizer), seed=seed)
+        case "language_model":
+            trainee = new_language_model(new.shape(), load_tokenizer(new.tokenizer), seed=seed)
+        case unknown:
+            assert_never(unknown)
     if new.structured:
         structure(trainee.model, seed=seed)
     trainee.model.to(settle_device("auto"))
@@ -76,15 +82,21 @@ def _loaded(model: ModelSettings, kind: Kind, seed: int) -> Scorer | LanguageMod
         )
     check_trainable(read_config(parts.base, path, trust_remote_code=False), path)
     holds = kind_of(path)
-    if kind == "language_model" and holds == "discriminative":
-        raise ModelError(f"{path} has a scalar head in place of one that writes: start from a language model")
     # Frozen weights are kept as they are used; the others are trained in fp32.
     dtype = torch.bfloat16 if model.lora and model.precision == "bfloat16" else torch.float32
-    if kind == "scorer":
-        if holds == "generative":
-            _logger.info("%s has no scalar head; a new one is drawn from seed %d", path, seed)
-        return load_scorer(path, dtype=dtype, head_seed=seed, keep_padding=model.lora is not None)
-    return load_language_model(path, dtype=dtype, packed=True)
+    match kind:
+        case "scorer":
+            if holds == "generative":
+                _logger.info("%s has no scalar head; a new one is drawn from seed %d", path, seed)
+            return load_scorer(path, dtype=dtype, head_seed=seed, keep_padding=model.lora is not None)
+        case "language_model":
+            if holds == "discriminative":
+                raise ModelError(
+                    f"{path} has a scalar head in place of one that writes: start from a language model"
+                )
+            return load_language_model(path, dtype=dtype, packed=True)
+        case unknown:
+            assert_never(unknown)
 
 
 def _adapt(trainee: Scorer | LanguageModel, model: ModelSettings, seed: int) -> None:

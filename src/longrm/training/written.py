@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
@@ -103,15 +103,20 @@ class Writing:
             return asked.misread
         return (asked.right[0], asked.misread[1]) if drawn < self._error else asked.right
 
-    def _asked(self, row: Comparison, form: str, draws: Draws) -> _Asked:
+    def _asked(self, row: Comparison, form: Form, draws: Draws) -> _Asked:
         best, other = row.best_first()
         order = [best, other]
         draws.shuffle(order)
-        shown = order if form == "pairwise" else order[:1]
+        match form:
+            case "pairwise":
+                shown, (right, wrong) = order, ("AB"[order.index(index)] for index in (best, other))
+            case "pointwise":
+                shown, (right, wrong) = order[:1], ("10", "0") if order[0] == best else ("0", "10")
+            case "fact":
+                raise AssertionError("a fact is written down, and nobody is asked about it")
+            case unknown:
+                assert_never(unknown)
         (prompt,) = self._formats[form].render(ask(row, shown))
-        right, wrong = ("AB"[order.index(index)] for index in (best, other))
-        if form == "pointwise":
-            right, wrong = ("10", "0") if shown == [best] else ("0", "10")
         records = [_record(row, _value(row, index)) for index in (best, other)]
         return _Asked(prompt, (records[0], right), (records[1], wrong))
 

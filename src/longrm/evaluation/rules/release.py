@@ -8,7 +8,7 @@ from longrm.evaluation.breakdown import BEST_OF
 from longrm.evaluation.scoring import has_gold_order, is_scored, score_order
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
-from longrm.types import Scale
+from longrm.types import Scale, are_ratings
 
 Why = Literal["first_match", "partial", "tie", "gold_tie", "unparsed", "no_verdict"]
 
@@ -76,7 +76,7 @@ def _match(record: JudgmentRecord, scale: Scale) -> float:
 def _read(record: JudgmentRecord, scale: Scale) -> list[int]:
     """The rank of the response at each presented position, from 0; empty where nothing was found."""
     trial = record.askings()[0]
-    if scale != "verdict":
+    if are_ratings(scale):
         return _by_score([trial.scores[index] for index in trial.order]) if trial.scores else []
     if record.subtype in BEST_OF:
         return _first_ranking(trial.explanation)

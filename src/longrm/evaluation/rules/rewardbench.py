@@ -6,7 +6,7 @@ from typing import Any
 
 from longrm.evaluation.scoring import has_gold_order, is_scored, judged_values, score_order
 from longrm.runs.records import JudgmentRecord
-from longrm.types import Scale
+from longrm.types import Scale, are_ratings
 
 COUNTS = {
     "alpacaeval-easy": 100,
@@ -78,7 +78,7 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
         for name in sorted({record.task for record in items})
     }
     known = [value for value in subsets.values() if value is not None]
-    unrated = scale == "verdict" and "Ties" in subsets
+    unrated = not are_ratings(scale) and "Ties" in subsets
     if unrated:
         known, subsets["Ties"] = [], None
     return {
@@ -96,11 +96,11 @@ def _left_out(records: Sequence[JudgmentRecord]) -> int:
 def _pair(record: JudgmentRecord, scale: Scale) -> float:
     values, ranks = judged_values(record), record.ranks or ()
     credit = score_order(values, ranks).top1 if values else 0.5
-    return credit if scale == "verdict" else math.floor(credit if values else 0)
+    return math.floor(credit if values else 0) if are_ratings(scale) else credit
 
 
 def _best_of(records: Sequence[JudgmentRecord], scale: Scale) -> float:
-    missing = 0.25 if scale == "verdict" else 0.0
+    missing = 0.0 if are_ratings(scale) else 0.25
     judged = [(judged_values(record), record.ranks or ()) for record in records]
     return _mean([score_order(values, ranks).top1 if values else missing for values, ranks in judged])
 

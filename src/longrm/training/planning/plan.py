@@ -13,8 +13,6 @@ from longrm.training.planning.sharding import sharding_of, traffic
 from longrm.training.planning.sizes import ModelSizes, sizes_of, targets_of
 from longrm.training.preference import PreferenceTraining
 from longrm.training.run import Recipe
-from longrm.training.sft import SFTTraining
-from longrm.training.start import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +101,7 @@ def plan(recipe: Recipe, device: str, *, devices: int = 1, progress: Progress = 
     """
     recipe.check_devices(devices)
     offers = DEVICES[device]
-    kind: Kind = "language_model" if isinstance(recipe, SFTTraining | PreferenceTraining) else "scorer"
-    sizes = sizes_of(recipe, kind)
+    sizes = sizes_of(recipe, recipe.trains)
     reading = reading_of(recipe, sizes.limit, progress)
     forward = forward_flops(sizes, reading)
     lora = recipe.model.lora

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError
@@ -13,7 +14,7 @@ from longrm.training.batches import Batches, Objective
 from longrm.training.bradley_terry import BradleyTerry, BradleyTerryTraining
 from longrm.training.curriculum import Curriculum
 from longrm.training.data import FileSource
-from longrm.training.preference import Preference
+from longrm.training.preference import Preference, PreferenceTraining
 from longrm.training.run import Recipe, source_of
 from longrm.training.settings import PlannedRows, Training
 from longrm.training.sft import SFT, SFTTraining
@@ -101,9 +102,15 @@ def reading_of(recipe: Recipe, limit: int | None, progress: Progress) -> Reading
 
 def objective_of(recipe: Recipe) -> Objective:
     """The objective of a recipe, to tell which responses it reads; it computes no loss that needs a reference."""
-    if isinstance(recipe, SFTTraining):
-        return SFT()
-    return BradleyTerry(recipe.loss) if isinstance(recipe, BradleyTerryTraining) else Preference(recipe.loss)
+    match recipe:
+        case SFTTraining():
+            return SFT()
+        case BradleyTerryTraining():
+            return BradleyTerry(recipe.loss)
+        case PreferenceTraining():
+            return Preference(recipe.loss)
+        case unknown:
+            assert_never(unknown)
 
 
 def _tokenizer(recipe: Training, *, optional: bool) -> Tokenizer | None:
@@ -126,11 +133,15 @@ def _stated(recipe: Recipe, planned: Iterable[PlannedRows]) -> Reading:
 
 
 def _most_responses(recipe: Recipe) -> int:
-    if isinstance(recipe, SFTTraining):
-        return 1
-    if isinstance(recipe, BradleyTerryTraining) or recipe.loss.rejected is None:
-        return _ENDLESS
-    return 1 + recipe.loss.rejected
+    match recipe:
+        case SFTTraining():
+            return 1
+        case BradleyTerryTraining():
+            return _ENDLESS
+        case PreferenceTraining():
+            return _ENDLESS if recipe.loss.rejected is None else 1 + recipe.loss.rejected
+        case unknown:
+            assert_never(unknown)
 
 
 def _of_file(recipe: Recipe, source: FileSource) -> Reading:

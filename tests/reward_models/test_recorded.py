@@ -1,3 +1,4 @@
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -307,3 +308,21 @@ def test_an_evaluation_of_the_record_reports_them(name, percent, tmp_path):
     summary = run(settings, tmp_path / "run")
     assert round(summary["judgebench_rule"]["overall_percent"], 2) == percent
     assert summary["complete"]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
+def test_what_a_judge_wrote_comes_to_what_its_recorded_decisions_come_to(tmp_path):
+    path = REAL / "claude-3-5-sonnet-20240620__arena_hard__claude-3-haiku-20240307.jsonl"
+    correct, rows = 0, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        first, second = (judgment["decision"] for judgment in row["judgments"])
+        flipped = {"A>B": "B>A", "B>A": "A>B"}.get(second, second)
+        decided = [found for found in (first, flipped) if found in ("A>B", "B>A")]
+        correct += sum(1 if found == row["label"] else -1 for found in decided) > 0
+    settings = Evaluation(
+        recorded=str(path), bench=f"judgebench:{path}", judging=Judging(baselines=(), resamples=100)
+    )
+    summary = run(settings, tmp_path / "run")
+    assert (summary["judgebench_rule"]["correct"], summary["judgebench_rule"]["pairs"]) == (correct, 270)
+    assert summary["counts"]["trials"]["outcomes"]["unparsed"] == 0

@@ -48,6 +48,21 @@ def test_clean_rows_are_clean(put):
     assert "nothing odd found" in as_text(found)
 
 
+@pytest.mark.parametrize(
+    "odd", [{"chosen_model": ["a"]}, {"scores": {"a": True}}, {"reject_models": "b", "conf": "c"}]
+)
+def test_facts_of_other_types_are_not_read(odd, put):
+    row = {
+        "chat_template": "Judge.",
+        "chosen": "So.",
+        "rejects": ["No."],
+        "chosen_model": "a",
+        "scores": {"a": 8, "b": 2},
+    }
+    assert audit(put("a.jsonl", row)).labels == {"8": 1}
+    assert audit(put("a.jsonl", row | odd)).rows == 1
+
+
 def test_planted_duplicates_are_found(put):
     long, other = text(1, 400), text(2, 400)
     near = long + " and a few more words"

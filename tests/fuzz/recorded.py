@@ -48,7 +48,8 @@ _RELEASE = [
 def make(rng: random.Random, folder: Path) -> list[str]:
     """A record in which something is wrong, and a benchmark that it may have judged."""
     ours = [json.loads(to_line(record)) for record in _OURS]
-    rows = list(rng.choice([ours, ours, _JUDGEBENCH, _RELEASE]))
+    kind = rng.choice([ours, ours, _JUDGEBENCH, _RELEASE])
+    rows = list(kind)
     at = rng.randrange(len(rows))
     match rng.randrange(6):
         case 0:
@@ -69,8 +70,9 @@ def make(rng: random.Random, folder: Path) -> list[str]:
     else:
         record = hostile.put(rng, folder / rng.choice(["judgments.jsonl", "record.jsonl"]), content)
         _beside(rng, folder)
+    names = ["file/1", "file/2", "file/3"] if kind is _RELEASE else ["t0", "t1", "t2"]
     bench = folder / "bench.jsonl"
-    bench.write_text("".join(json.dumps({**seeds.TRL, "id": f"t{number}"}) + "\n" for number in range(3)))
+    bench.write_text("".join(json.dumps({**seeds.TRL, "id": name}) + "\n" for name in names))
     return ["evaluate", "--recorded", str(record), "--bench", f"file:{bench}", "--out", str(folder / "out"),
             "--set", "judging.resamples=100"]  # fmt: skip
 

@@ -18,7 +18,7 @@ from longrm.benchmarks.leval import LOOKS_FOR
 from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
-from longrm.data.fields import FieldError, group_of
+from longrm.data.fields import FieldError, group_of, is_number
 from longrm.data.files import Raw, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.places import whole_length
@@ -354,8 +354,9 @@ def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _score_of(metadata: Mapping[str, Any], judgment: str) -> str:
     """The score of the judgment to learn: as recorded, else as written at its end; `NOT_READ` otherwise."""
     scores, chosen = metadata.get("scores"), metadata.get("chosen_model")
-    recorded = scores.get(chosen) if isinstance(scores, Mapping) else metadata.get("score")
-    if isinstance(recorded, int | float):
+    told = scores.get(chosen) if isinstance(chosen, str) and isinstance(scores, Mapping) else None
+    recorded = told if isinstance(scores, Mapping) else metadata.get("score")
+    if is_number(recorded):
         return f"{recorded:g}"
     written = _SCORE.search(judgment[-200:])
     return f"{float(written[1]):g}" if written else NOT_READ

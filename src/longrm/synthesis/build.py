@@ -19,6 +19,7 @@ from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data import write_rows
 from longrm.errors import ConfigError, DataError
+from longrm.reading import cut
 from longrm.synthesis.answers import metric_named
 from longrm.synthesis.balance import in_turns, shares
 from longrm.synthesis.comparing import ASKING, CLOSING, OPENING, plain_prompt
@@ -217,10 +218,12 @@ def task_of(document: Document, settings: Benchmark) -> str:
     task = settings.tasks.get(document.task, document.task) if document.task else settings.task
     if task not in long_rewardbench.TASKS:
         known = ", ".join(long_rewardbench.TASKS)
+        where = f"{document.place}, field 'task': " if document.place else ""
         raise ConfigError(
-            f"document '{document.id}' is of the task '{document.task}'; map it in `benchmark.tasks` to one of {known}"
+            f"{where}document '{document.id}' is of the task '{cut(document.task)}'; map it in `benchmark.tasks` to "
+            f"one of {known}"
             if document.task
-            else f"document '{document.id}' names no task; say in `benchmark.task` which of {known} it is"
+            else f"{where}document '{document.id}' names no task; say in `benchmark.task` which of {known} it is"
         )
     return task
 

@@ -36,6 +36,7 @@ class Document:
         task: What kind of question it is, in the source's words; empty if unknown.
         metric: Which of `answers.METRICS` rates answers to it; empty where only a judge can.
         metadata: Whatever else the source says.
+        place: File and row, for messages.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Document:
     task: str = ""
     metric: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    place: str = field(default="", compare=False)
 
     @property
     def group(self) -> str:
@@ -230,6 +232,7 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
         metadata={
             name: plain(value) for name, value in row.items() if name not in _NAMED and value is not None
         },
+        place=place,
     )
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import benchmarks, data, parquet, recorded, report, resume, toml
+from . import benchmarks, data, model, parquet, recorded, report, resume, toml
 
 KINDS = {
     "data": data,
@@ -31,6 +31,7 @@ KINDS = {
     "toml": toml,
     "resume": resume,
     "report": report,
+    "model": model,
 }
 """The kinds of bad input by name."""
 

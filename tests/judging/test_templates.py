@@ -71,10 +71,10 @@ def test_a_bad_file_is_refused_before_any_work(template, name, text, message):
 
 
 def test_a_missing_file_and_an_unknown_format_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot read the template .*none.jinja: No such file"):
+    with pytest.raises(ConfigError, match=r"none.jinja: cannot be read: No such file"):
         load_format("pairwise", template=tmp_path / "none.jinja")
     (tmp_path / "bytes.jinja").write_bytes(b"\xff\xfe{{ responses }}")
-    with pytest.raises(ConfigError, match=r"bytes.jinja is not UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"bytes.jinja: not UTF-8 text"):
         load_format("pairwise", template=tmp_path / "bytes.jinja")
     with pytest.raises(
         ConfigError, match=r"no judging format 'ranked'; known: pairwise, listwise, pointwise"

@@ -297,7 +297,7 @@ def change(adapter: Path, **fields: Any) -> None:
         (of_another_kind, "cannot be applied"),
         (truncated, "cannot be read"),
         (pickled, "safetensors"),
-        (no_json, "cannot be read"),
+        (no_json, r"adapter_config\.json: not valid JSON"),
         (no_base, "names no base model"),
         (lost_base, "its base cannot be found.*gone"),
         (itself_as_base, "adapter of an adapter"),

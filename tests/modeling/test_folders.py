@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,6 +75,41 @@ def config_of_no_object(folder: Path) -> None:
     (folder / "config.json").write_text("[]")
 
 
+def config_with(**values: Any) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return damage
+
+
+def weights_that_are(kind: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        path.unlink()
+        {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "loop": lambda: path.symlink_to(path.name)}[
+            kind
+        ]()
+
+    return damage
+
+
+def header_with(**values: Any) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        told = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | values
+        text = json.dumps({"a": told}).encode()
+        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+
+    return damage
+
+
+def index_with(name: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+
+    return damage
+
+
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -88,8 +124,33 @@ def pickled(folder: Path) -> None:
         (header_of_garbage, "its weights cannot be read"),
         (header_cut_short, "its weights cannot be read"),
         (header_of_no_object, "its weights cannot be read"),
-        (config_of_no_json, "its config cannot be read"),
-        (config_of_no_object, "neither a scalar head"),
+        (config_of_no_json, r"config\.json: not valid JSON"),
+        (config_of_no_object, r"config\.json: holds no JSON object"),
+        (
+            config_with(num_hidden_layers=1_000_000),
+            "'num_hidden_layers': needs a whole number from 1 to 1,000, got",
+        ),
+        (
+            config_with(num_hidden_layers=-1),
+            "'num_hidden_layers': needs a whole number from 1 to 1,000, got -1",
+        ),
+        (config_with(hidden_size="32"), "'hidden_size': needs a whole number from 1 to 1,000,000, got '32'"),
+        (config_with(hidden_size=True), "'hidden_size': needs a whole number .* got True"),
+        (config_with(vocab_size=10**12), "'vocab_size': needs a whole number"),
+        (
+            config_with(intermediate_size=[48, 10**9]),
+            "'intermediate_size': needs a whole number .* got 1000000000",
+        ),
+        (config_with(architectures="LlamaForCausalLM"), "field 'architectures'"),
+        (config_with(model_type=7), "field 'model_type'"),
+        (weights_that_are("folder"), r"model\.safetensors: a folder; name a file"),
+        (weights_that_are("pipe"), r"model\.safetensors: not a regular file"),
+        (weights_that_are("loop"), r"model\.safetensors: cannot be read: .*symbolic links"),
+        (header_with(shape=[-1]), r"model\.safetensors, field 'a\.shape\.0'"),
+        (header_with(shape="8"), r"model\.safetensors, field 'a\.shape'"),
+        (header_with(data_offsets=None), r"model\.safetensors, field 'a\.data_offsets'"),
+        (header_with(dtype=5), r"model\.safetensors, field 'a\.dtype'"),
+        (index_with("../other.safetensors"), r"index\.json, field 'weight_map\.a'"),
         (no_config, "no config.json"),
         (pickled, "pickled weights"),
     ],

@@ -14,10 +14,11 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from longrm.data.sandbox import BoundedEnvironment, guarded_filter, render
 from longrm.errors import DataError, ModelError
+from longrm.reading import first_line
 from longrm.types import Message
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -42,20 +43,23 @@ def render_messages(
         tools: JSON schemas of the tools that the prompt offers.
 
     Raises:
-        ModelError: The template is not valid jinja2.
+        ModelError: The template is not valid jinja2, or has no end.
         DataError: The template refuses the messages, or there are none.
     """
     if not messages:
         raise DataError("there is no message to render: pass at least one")
     compiled = _compiled(template)
     try:
-        return compiled.render(
+        return render(
+            compiled,
             messages=[_as_template_message(message) for message in messages],
             tools=None if tools is None else _plain(list(tools)),
             documents=None,
             add_generation_prompt=add_generation_prompt,
             **special_tokens,
         )
+    except ModelError as error:
+        raise ModelError(f"the chat template cannot be used: {error}") from None
     except Exception as error:  # whatever somebody else's program may raise
         reason = " ".join(str(error).split())
         raise DataError(f"the chat template cannot render these messages: {reason}") from error
@@ -83,14 +87,16 @@ def _compiled(template: str) -> jinja2.Template:
     try:
         return _environment().from_string(template)
     except jinja2.TemplateSyntaxError as error:
-        raise ModelError(f"the chat template is not valid jinja2, line {error.lineno}: {error}") from error
+        raise ModelError(f"the chat template is not valid jinja2 (line {error.lineno}: {error.message})") from error
+    except Exception as error:  # Python compiles what jinja2 makes of it: nested too deeply, a NUL, ...
+        raise ModelError(f"the chat template cannot be compiled: {first_line(error)}") from error
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = guarded_filter("tojson", _to_json)
     environment.globals.update(
         raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=_Namespace
     )

@@ -111,6 +111,11 @@ class Tokenizer:
         special = {name: _token_text(config.pop(name, None)) for name in _NAMED}
         known = {name: text for name, text in special.items() if text is not None}
         template = _template(folder, config.pop("chat_template", None))
+        if template is not None:
+            try:
+                continues_generation_prompt(template, tuple(known.items()))
+            except ModelError as error:
+                raise ModelError(f"{folder}: {error}") from None
         return cls(_ready(backend, known, config), template, known, config)
 
     @property

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import jinja2
 from jinja2 import meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from longrm import reading
+from longrm.data.sandbox import BoundedEnvironment, render
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging.prompts import conversation_text
 from longrm.types import Query, Span, message_text
@@ -31,14 +32,10 @@ class Template:
         self._file = file
         self._shows = "response" if alone else "responses"
         try:
-            source = file.read_text(encoding="utf-8")
+            source = reading.read_text(file, ConfigError)
             environment = _environment()
             self._names = meta.find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
-        except OSError as error:
-            raise ConfigError(f"cannot read the template {file}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"the template {file} is not UTF-8 text") from None
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(
                 f"the template {file} is not valid jinja2, line {error.lineno}: {error.message}"
@@ -65,7 +62,7 @@ class Template:
                 )
         responses = shown[0] if self._shows == "response" else list(shown)
         try:
-            return self._template.render({**texts, self._shows: responses})
+            return render(self._template, **texts, **{self._shows: responses})
         except Exception as error:  # whatever somebody else's program may raise
             reason = " ".join(str(error).split())
             raise ConfigError(f"the template {self._file} cannot be rendered: {reason}") from None
@@ -91,10 +88,8 @@ def verdict_pattern(expression: str) -> re.Pattern[str]:
     return pattern
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
+def _environment() -> BoundedEnvironment:
+    return BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
 
 
 def _check_names(file: Path, names: Set[str], known: list[str]) -> None:

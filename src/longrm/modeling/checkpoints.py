@@ -35,6 +35,8 @@ def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
         raise ModelError(f"{where}: its config cannot be read: {first_line(error)}") from None
     except StrictDataclassError as error:  # sizes that contradict each other; what is wrong is told last
         raise ModelError(f"{where}: its config cannot be read: {' '.join(str(error).split())}") from None
+    except Exception as error:  # what a value of the wrong kind does there has no narrower type
+        raise ModelError(f"{where}: its config cannot be used: {first_line(error)}") from None
 
 
 def read_head(shards: Sequence[Path], name: str, where: str) -> torch.Tensor | None:
@@ -101,7 +103,7 @@ def read_model(
             )
     except ModelError:
         raise
-    except (ValueError, RuntimeError, OSError, SafetensorError) as error:
+    except Exception as error:  # likewise
         raise ModelError(f"{where}: {auto.__name__} cannot load it: {first_line(error)}") from None
     missing = set(report["missing_keys"]) - {HEAD}
     if missing:

@@ -1,11 +1,13 @@
 """Model folders: where one lies, and what kind of model it holds. Imports no torch."""
 
-import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from longrm import hub
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from longrm import hub, reading
 from longrm.errors import ModelError
 
 HEAD = "score.weight"
@@ -17,8 +19,67 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_HEAD = f"base_model.model.{HEAD}"
 """The name of a scalar head among the weights of an adapter."""
 
+_READ = (
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+)
+"""What transformers reads beside config and tokenizer, where it is there; each is an object."""
+
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py"]
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+_LARGEST = {
+    "num_hidden_layers": 1000,
+    "hidden_size": 1_000_000,
+    "intermediate_size": 10_000_000,
+    "num_attention_heads": 100_000,
+    "num_key_value_heads": 100_000,
+    "head_dim": 100_000,
+    "vocab_size": 100_000_000,
+    "max_position_embeddings": 2**40,
+}
+"""Sizes in a config: a model is made as it says before its weights can tell that it is wrong."""
+
+
+class _Config(BaseModel):
+    """What a config says of the kind of model."""
+
+    model_config = ConfigDict(extra="allow")
+
+    architectures: list[str] | None = None
+    model_type: str | None = None
+
+
+class _Adapter(BaseModel):
+    """What an adapter says of itself."""
+
+    model_config = ConfigDict(extra="allow")
+
+    base_model_name_or_path: str | None = None
+    revision: str | None = None
+    task_type: str | None = None
+    r: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
+
+
+class _Index(BaseModel):
+    """Which file of a folder holds which weight."""
+
+    weight_map: dict[str, Annotated[str, Field(pattern=r"^[^/]+\.safetensors$")]]
+
+
+class _Tensor(BaseModel):
+    """What a header says of a tensor."""
+
+    dtype: str
+    shape: list[Annotated[int, Field(strict=True, ge=0)]]
+    data_offsets: tuple[int, int]
+
+
+_CONFIG, _ADAPTER, _INDEX = TypeAdapter(_Config), TypeAdapter(_Adapter), TypeAdapter(_Index)
+_HEADER = TypeAdapter(dict[str, _Tensor])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +114,12 @@ def locate_parts(source: str | Path) -> Parts:
     folder = locate(source)
     if not (folder / ADAPTER).is_file():
         return Parts(folder, folder)
-    if not (folder / ADAPTER_WEIGHTS).is_file():
+    if not os.path.lexists(folder / ADAPTER_WEIGHTS):
         raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
-    told = _object(folder / ADAPTER, f"{source}: its {ADAPTER}")
-    named, revision = told.get("base_model_name_or_path"), told.get("revision")
-    if not isinstance(named, str):
+    reading.check_file(folder / ADAPTER_WEIGHTS, ModelError)
+    told = _read_adapter(folder)
+    named, revision = told.base_model_name_or_path, told.revision
+    if named is None:
         raise ModelError(f"{source}: its {ADAPTER} names no base model (base_model_name_or_path)")
     try:
         base = locate(f"{named}@{revision}" if revision and not Path(named).expanduser().is_dir() else named)
@@ -90,11 +152,19 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors of a model folder.
 
     Raises:
-        ModelError: It holds no config, no weights, or pickled ones only.
+        ModelError: It holds no config or one that no model can have, no weights, or pickled ones only.
     """
-    if not (folder / "config.json").is_file():
+    if not os.path.lexists(folder / "config.json"):
         raise ModelError(f"{folder} has no config.json: it is not a model folder")
+    _read_config(folder)
+    for name in _READ:
+        if os.path.lexists(folder / name):
+            value = reading.read_object(folder / name, ModelError)
+            if name.endswith("index.json"):
+                reading.typed(_INDEX, value, folder / name, ModelError)
     shards = sorted(folder.glob("model*.safetensors"))
+    for shard in shards:
+        reading.check_file(shard, ModelError)
     if shards:
         return shards
     if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
@@ -114,14 +184,13 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     parts = locate_parts(source)
     shards = weight_files(parts.base)
     if parts.adapter:
-        task = _object(parts.adapter / ADAPTER, f"{source}: its {ADAPTER}").get("task_type")
+        task = _read_adapter(parts.adapter).task_type
         # A head that was trained and lost is no reason to take a reward model for one that writes.
         if task == "SEQ_CLS" or ADAPTER_HEAD in header(parts.adapter / ADAPTER_WEIGHTS):
             return "discriminative"
     if any(HEAD in header(shard) for shard in shards):
         return "discriminative"
-    config = _object(parts.base / "config.json", f"{source}: its config")
-    architectures = config.get("architectures") or []
+    architectures = _read_config(parts.base).architectures or []
     if any(name.endswith("ForCausalLM") for name in architectures):
         return "generative"
     named = ", ".join(architectures) or "none"
@@ -136,22 +205,40 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _object(file: Path, what: str) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{what} cannot be read: {first_line(error)}") from None
-    return value if isinstance(value, dict) else {}
+def _read_config(folder: Path) -> _Config:
+    file = folder / "config.json"
+    told = reading.read_object(file, ModelError)
+    for name, most in _LARGEST.items():
+        sizes = told.get(name)
+        for size in sizes if isinstance(sizes, list) else [] if sizes is None else [sizes]:
+            # Some architectures have a size for every layer.
+            if type(size) is not int or not 1 <= size <= most:
+                raise ModelError(
+                    f"{file}, field '{name}': needs a whole number from 1 to {most:,}, got {reading.short(size)}"
+                )
+    return reading.typed(_CONFIG, told, file, ModelError)
+
+
+def _read_adapter(folder: Path) -> _Adapter:
+    file = folder / ADAPTER
+    return reading.typed(_ADAPTER, reading.read_object(file, ModelError), file, ModelError)
 
 
 def header(shard: Path) -> dict[str, Any]:
-    """The names of the tensors in a safetensors file, with their types and shapes."""
-    with shard.open("rb") as stream:
+    """The names of the tensors in a safetensors file, with their types and shapes.
+
+    Raises:
+        ModelError: It is no such file.
+    """
+    with reading.open_file(shard, ModelError) as stream:
         size = int.from_bytes(stream.read(8), "little")
-        try:
-            told = json.loads(stream.read(size) if size <= _LONGEST_HEADER else b"")
-        except ValueError:
-            told = None
+        text = stream.read(size) if size <= _LONGEST_HEADER else b""
+    try:
+        told = reading.parse_json(text)
+    except reading.ParseError as error:
+        raise ModelError(f"{shard}: not safetensors: its weights cannot be read ({error})") from None
     if not isinstance(told, dict):
         raise ModelError(f"{shard}: not safetensors: its weights cannot be read")
+    told.pop("__metadata__", None)
+    reading.typed(_HEADER, told, shard, ModelError)
     return told

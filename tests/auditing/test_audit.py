@@ -401,6 +401,16 @@ def test_depths_of_one_context_count_once_and_large_pieces_are_not_tested(put):
     assert (found.known, found.even) == (100, None)
 
 
+CLAIM = {
+    "schema_version": 1,
+    "kind": "synthesis of vote",
+    "started": "2026-01-01T00:00:00+00:00",
+    "python": "3.11.0",
+    "machine": "any",
+    "versions": {},
+}
+
+
 def test_votes_are_counted_by_the_rules_of_the_run_that_wrote_them(tmp_path):
     rows = [
         voted(1, {"a": 8, "b": 7, "c": 2}, [2, 1], "a", contrast="score"),
@@ -408,7 +418,7 @@ def test_votes_are_counted_by_the_rules_of_the_run_that_wrote_them(tmp_path):
     ]
     for name, told in (("run", "[voting]\ntolerance = 1.0\n"), ("silent", "")):
         write_rows(tmp_path / name / "rows" / "rows-00000.jsonl", rows)
-        (tmp_path / name / "manifest.json").write_text('{"kind": "synthesis of vote"}')
+        (tmp_path / name / "manifest.json").write_text(json.dumps(CLAIM))
         (tmp_path / name / "config.toml").write_text(told)
     found = audit(tmp_path / "run")
     assert (found.votes.recorded, found.votes.same_clusters, found.votes.chosen_inside) == (2, 2, 2)
@@ -416,7 +426,7 @@ def test_votes_are_counted_by_the_rules_of_the_run_that_wrote_them(tmp_path):
     assert "these votes are a selection" in " ".join(as_text(found, 400).split())
     assert audit(tmp_path / "silent").votes.same_clusters == 0  # equal scores only, as in released rows
     # The weights that the run gave its judges count too: c outweighs a and b.
-    weights = {"kind": "synthesis of vote", "agreement": {"weights": {"a": 0.2, "b": 0.2, "c": 3.0}}}
+    weights = CLAIM | {"agreement": {"weights": {"a": 0.2, "b": 0.2, "c": 3.0}}}
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(weights))
     assert audit(tmp_path / "run").votes.chosen_inside == 1
 

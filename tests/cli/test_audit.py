@@ -86,7 +86,12 @@ def run_folder(put, counted=2, **manifest):
     rows = put("run/rows/rows-00000.jsonl", row(1), row(2))
     steps = {"judgment": {"in": 5, "kept": counted, "dropped": {"unparsed": 5 - counted}}}
     told = {
+        "schema_version": 1,
         "kind": "synthesis of vote",
+        "started": "2026-01-01T00:00:00+00:00",
+        "python": "3.11.0",
+        "machine": "any",
+        "versions": {},
         "sources": [{"name": "mine", "license": "mit", "path": "documents.jsonl"}],
         "models": {"judge 1": "a judge"},
         "seed": 7,

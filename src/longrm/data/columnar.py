@@ -33,7 +33,11 @@ Numbered = Iterator[tuple[int, dict[str, Any] | None, str]]
 """Rows by their number within a file, from 1; None where one cannot be read, with the reason, or is no row."""
 
 LARGEST_PAGES = 512 * 1024 * 1024
-"""Bytes that must be unpacked at once to read any row of a group; some three times as many are then held."""
+"""Bytes that may have to be unpacked at once to read any row of a group; some three times as many are then held."""
+
+DENSEST = 100
+"""How many times larger than their bytes in the file pages beyond `LARGEST_PAGES` may be: a thousand contexts of 128K
+tokens in one page are read, for texts pack to a tenth, and those that rows repeat to a hundredth; bombs to far less."""
 
 MOST_ITEMS = 50_000_000
 """Items of lists in a group of rows, which may have to be unpacked at once."""
@@ -81,8 +85,9 @@ def arrow_rows(file: Path, repair: bool) -> Numbered:
     """
     with _reading(file), pa.memory_map(str(file)) as source:
         for message in pa.ipc.MessageReader.open_stream(source):
-            if unpacked(message) > LARGEST_PAGES:
-                raise ParseError(f"a batch of more than {LARGEST_PAGES:,} bytes; {_SMALLER}")
+            most = _most(message.body.size)
+            if unpacked(message) > most:
+                raise ParseError(f"a batch of more than {most:,} bytes; {_SMALLER}")
         source.seek(0)
         with pa.ipc.open_stream(source) as stream:
             _check_schema(stream.schema)
@@ -253,10 +258,16 @@ def _check_group(file: Path, metadata: Any, group: int) -> int:
     if size <= LONGEST_ROW:
         return size
     sizes = {column.path_in_schema: largest_page(file, column) for column in columns}
-    if sum(sizes.values()) > LARGEST_PAGES:
+    most = _most(sum(column.total_compressed_size for column in columns))
+    if sum(sizes.values()) > most:
         name = max(sizes, key=lambda name: sizes[name])
         raise ParseError(
-            f"{sizes[name]:,} bytes in one page, {LARGEST_PAGES:,} are read at once; {_SMALLER}",
+            f"{sizes[name]:,} bytes in one page, {most:,} are read at once from a file of this size; {_SMALLER}",
             name.split(".")[0],
         )
     return sum(sizes.values())
+
+
+def _most(packed: int) -> int:
+    """The bytes that may be unpacked at once from so many in the file."""
+    return max(LARGEST_PAGES, DENSEST * packed)

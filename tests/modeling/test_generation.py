@@ -486,3 +486,15 @@ def test_a_judge_tells_which_of_its_askings_failed(failing: Any):
         r"response 2 of 2: a prompt of \d+ tokens .* need more memory than there is", judgment.detail
     )
     assert judgment.scores == ()
+
+
+def test_a_token_without_an_embedding_fails_its_request_alone(
+    llama: Path, tokenizer: Tokenizer, tmp_path: Path
+):
+    AutoModelForCausalLM.from_pretrained(llama).save_pretrained(tmp_path)
+    added = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    added.add_special_tokens(["<extra>"])
+    Tokenizer.from_backend(added, eos="<eos>").save(tmp_path)
+    one, other = LocalWriter.load(str(tmp_path)).write([asking("w1 <extra> w2"), asking(words(1, 9), 2)])
+    assert (one.outcome, other.outcome) == (Outcome.ERROR, Outcome.TRUNCATED)
+    assert one.detail == "the token 97 has no place in the model's 97 embeddings: resize them"

@@ -200,6 +200,18 @@ def unknown_kind(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "no-such-thing"}')
 
 
+def tokens_of_another_model(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    told = json.loads(file.read_text())
+    told["model"]["vocab"]["more"] = 97
+    file.write_text(json.dumps(told))
+
+
+def template_without_end(folder: Path) -> None:
+    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(loops)
+
+
 MISSING = [
     (shutil.rmtree, "no such model folder"),
     (without("config.json"), "no config.json"),
@@ -218,6 +230,8 @@ MISSING = [
         (one_weight_less, "1 weights are missing.*up_proj"),
         (broken_config, r"config\.json: not valid JSON"),
         (unknown_kind, "config cannot be read"),
+        (tokens_of_another_model, r"1 tokens, such as 'more' \(97\), have no place in its 97 embeddings"),
+        (template_without_end, r"the chat template cannot be used: it works for more than \S+ seconds"),
     ],
 )
 def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], None], line: str, folder: Path):

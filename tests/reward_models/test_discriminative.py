@@ -173,3 +173,14 @@ def test_a_folder_without_tokenizer_is_one_line(folder, tmp_path):
     with pytest.raises(ModelError, match="tokenizer") as error:
         DiscriminativeRewardModel.load(str(broken))
     assert "\n" not in str(error.value)
+
+
+def test_a_token_without_an_embedding_fails_its_query_alone(folder, tmp_path):
+    model_folder = shutil.copytree(folder, tmp_path / "model")
+    file = model_folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"additional_special_tokens": ["<extra>"]}))
+    one, other = queries(n=2, per_group=1)
+    told = dataclasses.replace(one, prompt=({"role": "user", "content": "What is <extra>?"},))
+    judgments = longrm.load(str(model_folder)).judge([told, other])
+    assert [judgment.outcome for judgment in judgments] == [Outcome.ERROR, Outcome.ANSWERED]
+    assert "has no place in the model's" in judgments[0].detail

@@ -5,7 +5,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from longrm.data.joining import Encoded, common_prefix
+from longrm.errors import DataError
+from longrm.modeling.heads import Model
 from longrm.modeling.shared_prefix import TokenTree
+
+
+def check_embedded(ids: Iterable[int], model: Model) -> None:
+    """Refuses tokens that a tokenizer was given behind those that the model has embeddings for.
+
+    Raises:
+        DataError: There is such a token. On a GPU it would end the process.
+    """
+    rows = model.get_input_embeddings().num_embeddings
+    highest = max(ids, default=0)
+    if highest >= rows:
+        raise DataError(f"the token {highest:,} has no place in the model's {rows:,} embeddings: resize them")
 
 
 def plant(items: Sequence[Encoded], budget: float = math.inf) -> list[TokenTree]:

@@ -21,6 +21,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
 from longrm.modeling.attention import CONTINUATION
+from longrm.modeling.encoding import check_embedded
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.memory import computing, concerns_one_query
 from longrm.types import Message, Outcome
@@ -86,7 +87,9 @@ class LocalWriter(Writer):
         prompts: dict[int, list[int]] = {}
         for index, request in enumerate(requests):
             try:
-                prompts[index] = self.tokenizer.generation_ids(request.messages)
+                ids = self.tokenizer.generation_ids(request.messages)
+                check_embedded(ids, self._model)
+                prompts[index] = ids
             except DataError as error:
                 completions[index] = Completion(Outcome.ERROR, detail=str(error))
         for index in sorted(prompts, key=prompts.__getitem__):

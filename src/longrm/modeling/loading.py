@@ -148,6 +148,7 @@ def load_scorer(
         )
     auto = AutoModelForSequenceClassification
     model = read_model(auto, check_scorer, parts.base, config, dtype, trust_remote_code, where)
+    _check_vocabulary(model, tokenizer, where)
     model.set_attn_implementation(NAME)
     if parts.adapter:
         _read_adapter(model, parts.adapter, where)
@@ -188,6 +189,7 @@ def load_language_model(
         _settle_padding(config, tokenizer)
     check = check_packed if packed else check_writer
     model = read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
+    _check_vocabulary(model, tokenizer, where)
     if parts.adapter:
         _read_adapter(model, parts.adapter, where)
     if packed:
@@ -391,6 +393,25 @@ def _settle_padding(config: Any, tokenizer: Tokenizer) -> None:
     ends |= set(tokenizer.closing_ids())
     candidates = [config.pad_token_id, tokenizer.pad_id]
     config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
+
+
+def _check_vocabulary(model: Model, tokenizer: Tokenizer, where: str) -> None:
+    """Refuses a tokenizer that writes what the model cannot read.
+
+    Tokens that were added behind the vocabulary, such as one for padding, may well be there and never be used.
+    """
+    rows = model.get_input_embeddings().num_embeddings
+    beyond = {
+        token: number
+        for token, number in tokenizer.backend.get_vocab(with_added_tokens=False).items()
+        if number >= rows
+    }
+    if beyond:
+        token = min(beyond, key=lambda name: beyond[name])
+        raise ModelError(
+            f"{where}: its tokenizer.json is not of this model: {len(beyond):,} tokens, such as {token!r} "
+            f"({beyond[token]:,}), have no place in its {rows:,} embeddings"
+        )
 
 
 def _check_savable(model: Model, where: str) -> None:

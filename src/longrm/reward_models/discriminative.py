@@ -9,7 +9,7 @@ import torch
 from longrm.data.joining import Encoded, encode
 from longrm.errors import DataError
 from longrm.judging import fit, why_uncut
-from longrm.modeling.encoding import plant, within_budget
+from longrm.modeling.encoding import check_embedded, plant, within_budget
 from longrm.modeling.heads import scores
 from longrm.modeling.loading import Scorer, load_scorer
 from longrm.modeling.memory import concerns_one_query
@@ -74,6 +74,8 @@ class DiscriminativeRewardModel(RewardModel):
                     return _too_long(item, self._limit, why_uncut(query, policy))
                 query, cut = fitted
                 item = self._encode(query)
+            for ids in (item.prompt, *item.responses):
+                check_embedded(ids, self._scorer.model)
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
         return item, cut

@@ -109,6 +109,8 @@ def test_objectives():
             files("longrm"),
             {"model": {}, "objective": OTHER, "loss": {"kind": "sft"}},
             {"steps": 1, "tokens": 1},
+            None,
+            None,
         )
 
 
@@ -116,7 +118,9 @@ def test_kinds_of_models(tmp_path, monkeypatch):
     new = SimpleNamespace(shape=lambda: None, tokenizer="words", structured=False)
     with UNKNOWN:
         _new(new, OTHER, 0)
-    monkeypatch.setattr("longrm.training.start.locate_parts", lambda path: SimpleNamespace(adapter=None))
+    parts = SimpleNamespace(adapter=None, base=tmp_path)
+    monkeypatch.setattr("longrm.training.start.locate_parts", lambda path: parts)
+    monkeypatch.setattr("longrm.training.start.read_config", lambda *args, **kwargs: SimpleNamespace())
     monkeypatch.setattr("longrm.training.start.kind_of", lambda path: "generative")
     with UNKNOWN:
         _loaded(SimpleNamespace(path="x", lora=None, precision="float32"), OTHER, 0)

@@ -177,6 +177,7 @@ def test_a_demo_summary_fits_the_schema(check, judgment, records):
         "contrasts": {"long_vs_short": {"by_length": {"4096": contrast}}},
         "controls": {"unrelated_context": evaluation["metrics"]["overall"]["pair_accuracy"]},
         "seconds": {"evaluation": 3.5},
+        "seed": 0,
     }
     check(demo)
     for spoil in (

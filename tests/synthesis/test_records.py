@@ -63,7 +63,7 @@ def test_demonstrations_are_read_by_the_door_that_training_uses(put):
     assert found.demonstration.metadata["evidence"] == [{"message": 0, "start": 0, "end": 5}]
     tokenized = tokenize(found, words(verdicts=True))
     assert tokenized.row.ranks == (1,)
-    assert tokenized.responses[0]
+    assert tokenized.tokens.responses[0]
 
 
 def test_judgment_rows_are_read_as_the_authors_rows_are(put):

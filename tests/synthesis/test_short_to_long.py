@@ -436,7 +436,7 @@ def test_a_run_is_read_by_training_without_conversion(tmp_path):
     rows = list(read_demonstrations(tmp_path / "run" / "rows"))
     assert len(rows) == 12
     tokens = tokenize(rows[0], words(verdicts=True))
-    assert len(tokens.prompt) == rows[0].demonstration.metadata["tokens"]
+    assert len(tokens.tokens.prompt) == rows[0].demonstration.metadata["tokens"]
     assert rows[0].demonstration.completion[0]["content"] == GOOD
     counts = read_manifest(tmp_path / "run")["counts"]["steps"]
     assert counts["judgment"] == {"in": 12, "kept": 12, "dropped": {}}

@@ -284,7 +284,7 @@ def test_a_stated_length_is_a_whole_number(put):
 
 def test_json_text_and_page_tell_the_same(put):
     row = comparison(1, text(1), "<script>alert(1)</script>")
-    found = audit(put("a<b>.jsonl", row, row | {"id": "<i>twice</i>"}))
+    found = audit(put("a<b>.jsonl", row, row | {"id": "<i>twice</i>\x1b[31m\u202e"}))
     plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert plain["findings"]["exact_duplicates"]["count"] == 1
     assert plain["findings"]["exact_duplicates"]["what"] in as_text(found, 200)
@@ -292,6 +292,8 @@ def test_json_text_and_page_tell_the_same(put):
     assert plain["findings"]["exact_duplicates"]["what"] in page
     assert "&lt;i&gt;twice" in page
     assert "<i>twice" not in page
+    assert "\\x1b[31m\\u202e" in page
+    assert not {"\x1b", "\u202e"} & {*page}
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
     assert page == as_html(audit(found.path))

@@ -8,6 +8,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from longrm import __version__
 from longrm.auditing.result import Audit
 from longrm.auditing.tables import Part, clean, facts, headline, odd, parts
+from longrm.reading import visible
 from longrm.report.palette import style_sheet
 
 _BAR, _LEAST_BAR = 30, 6  # characters
@@ -48,7 +49,7 @@ def as_html(found: Audit) -> str:
         lstrip_blocks=True,
     )
     style = (files("longrm.report") / "report.css").read_text(encoding="utf-8")
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         path=found.path,
         headline=headline(found),
         facts=facts(found),
@@ -59,6 +60,9 @@ def as_html(found: Audit) -> str:
         version=__version__,
         style=style_sheet() + style,
     )
+    return visible(
+        page
+    )  # no name in the data turns the direction of a line, or steers a terminal that shows the page
 
 
 def _wrapped(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:

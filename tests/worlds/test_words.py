@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import message_text
@@ -40,8 +41,8 @@ def test_nothing_a_world_writes_is_unknown_and_all_of_it_comes_back(word_tokeniz
 def test_a_prompt_and_its_response_are_marked_by_special_tokens(word_tokenizer):
     prompt = ({"role": "user", "content": "Rain fell."},)
     response = ({"role": "assistant", "content": "The."},)
-    ids, rest = word_tokenizer.split(prompt, response)
-    names = [word_tokenizer.backend.id_to_token(index) for index in [*ids, *rest]]
+    tokens = encode(word_tokenizer, prompt, [response])
+    names = [word_tokenizer.backend.id_to_token(index) for index in [*tokens.prompt, *tokens.responses[0]]]
     assert names == ["<user>", "Rain", "fell", ".", "<end>", "<assistant>", "The", ".", "<end>"]
     with pytest.raises(DataError, match="roles user and assistant"):
         word_tokenizer.prompt_ids(({"role": "system", "content": "Rain fell."}, *prompt))

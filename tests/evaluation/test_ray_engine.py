@@ -53,7 +53,10 @@ def start(scoring, out, *more):
 
 def logged(out):
     log = out.with_name(out.name + ".partial") / "scores.jsonl"
-    return log.read_bytes().count(b"\n") if log.exists() else 0
+    try:
+        return log.read_bytes().count(b"\n")
+    except FileNotFoundError:  # the partial folder is renamed when the file is whole
+        return 0
 
 
 def wait_for(process, out, rows):

@@ -40,7 +40,11 @@ def kill_when(arguments, log: Path, lines: int) -> int:
 
 
 def count(log: Path) -> int:
-    return log.read_bytes().count(b"\n") if log.exists() else 0
+    """Lines of the log; none while it is absent, as when a training without a checkpoint begins again."""
+    try:
+        return log.read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
 
 
 def files(folder: Path, names) -> dict[str, bytes]:

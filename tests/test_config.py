@@ -1,11 +1,12 @@
 import os
 import re
 import time
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
+from pydantic import Field
 
-from longrm.config import Config, differences, parse_assignments, to_toml
+from longrm.config import OPERATIONAL, Config, IdentifiedBy, differences, parse_assignments, to_toml
 from longrm.errors import ConfigError
 
 
@@ -143,3 +144,43 @@ def test_what_is_no_file_is_refused_and_never_waited_for(kind, tmp_path):
             path = tmp_path / ("x" * 300)
     with pytest.raises(ConfigError, match=r"not a regular file|a folder|symbolic links|File name too long"):
         Free.resolve(path)
+
+
+class Endpoint(Config):
+    url: Annotated[str, IdentifiedBy(lambda url: url.rpartition("#")[2])] = "http://a#m"
+    concurrency: Annotated[int, OPERATIONAL] = 8
+    extra: dict[str, int] = Field(default_factory=dict)
+
+
+class Scored(Config):
+    name: str = ""
+
+
+class Whole(Config):
+    renamed: ClassVar[dict[str, str]] = {"asked": "endpoint"}
+    endpoint: Endpoint = Endpoint()
+    several: tuple[Endpoint, ...] = ()
+    one_of: Endpoint | Scored | None = None
+    workers: Annotated[int | None, OPERATIONAL] = None
+    seed: int = 0
+
+
+def test_what_defines_a_run_is_read_from_the_declarations_of_the_settings():
+    one = Whole(endpoint=Endpoint(url="http://a#m", concurrency=3), several=(Endpoint(),), workers=2)
+    other = Whole(endpoint=Endpoint(url="http://b#m", extra={"workers": 1}), one_of=Scored(name="s"))
+    assert Whole.defining(one.to_dict()) == {
+        "endpoint": {"url": "m", "extra": {}},
+        "several": [{"url": "m", "extra": {}}],
+        "seed": 0,
+    }
+    assert Whole.defining(other.to_dict()) == {
+        "endpoint": {"url": "m", "extra": {"workers": 1}},
+        "several": [],
+        "one_of": {"name": "s"},
+        "seed": 0,
+    }
+
+
+def test_a_setting_that_was_renamed_is_refused_with_its_name_of_today():
+    with pytest.raises(ConfigError, match=r"the setting 'asked' is called 'endpoint' now$"):
+        Whole.resolve(overrides={"asked.url": "http://a#m"})

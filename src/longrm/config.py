@@ -8,9 +8,10 @@ import datetime
 import difflib
 import math
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,9 +26,33 @@ _cut = reprlib.Repr()
 _cut.maxstring = _cut.maxother = _cut.maxlong = 100
 
 
-class Config(BaseModel):
-    """A frozen group of settings that refuses unknown keys."""
+@dataclass(frozen=True, slots=True)
+class IdentifiedBy:
+    """Marks a setting of which a part alone may change results; stands in the field's `Annotated`.
 
+    Attributes:
+        part: Takes the setting's plain value and returns that part.
+    """
+
+    part: Callable[[Any], Any]
+
+
+class Operational:
+    """Marks a setting that changes no result: a run may be continued with another value of it."""
+
+
+OPERATIONAL = Operational()
+"""Stands in a field's `Annotated`."""
+
+
+class Config(BaseModel):
+    """A frozen group of settings that refuses unknown keys.
+
+    A field marked `OPERATIONAL` may change when a run is continued, every other one may not. `renamed` tells the
+    names that settings had in earlier versions, each with today's, for the message that refuses the old one.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {}
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
@@ -49,12 +74,39 @@ class Config(BaseModel):
 
     @classmethod
     def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the settings that a run must keep to be continued, for they may change its results."""
-        return dict(settings)
+        """Those of some plain settings that a run must keep to be continued, for they may change its results."""
+        kept = {}
+        for name, value in settings.items():
+            field = cls.model_fields.get(name)
+            marks = field.metadata if field else []
+            if OPERATIONAL in marks:
+                continue
+            for mark in marks:
+                value = mark.part(value) if isinstance(mark, IdentifiedBy) else value
+            groups = list(_groups(field.annotation)) if field else []
+            kept[name] = _defining(groups, value)
+        return kept
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain TOML-able values; unset optional settings are left out."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def _groups(annotation: Any) -> Iterator[type[Config]]:
+    """The groups of settings that a field may hold, alone, as one of several or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _groups(argument)
+
+
+def _defining(groups: list[type[Config]], value: Any) -> Any:
+    if isinstance(value, Mapping) and groups:
+        fitting = (group for group in groups if value.keys() <= group.model_fields.keys())
+        return next(fitting, groups[0]).defining(value)
+    if isinstance(value, list | tuple):
+        return [_defining(groups, item) for item in value]
+    return value
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -169,7 +221,7 @@ def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
     tree[last] = value
 
 
-def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) -> str:
+def _explain(cls: type[Config], error: ValidationError, file: Path | None) -> str:
     """One line for the first fault, with the nearest known name where a key is unknown."""
     first, *others = error.errors()
     key = ".".join(str(part) for part in first["loc"])
@@ -177,7 +229,10 @@ def _explain(cls: type[BaseModel], error: ValidationError, file: Path | None) ->
     where = f" (in {file} or the flags)" if file else ""
     more = "; one more fault" if len(others) == 1 else f"; {len(others)} more faults" if others else ""
     if first["type"] == "extra_forbidden":
-        names = _names_at(cls, first["loc"][:-1])
+        renamed = _group_at(cls, first["loc"][:-1]).renamed.get(str(first["loc"][-1]))
+        if renamed:
+            return f"the setting '{key}'{where} is called '{renamed}' now{more}"
+        names = list(_group_at(cls, first["loc"][:-1]).model_fields)
         near = difflib.get_close_matches(str(first["loc"][-1]), names, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}"
         return f"unknown key '{key}'{where}; {hint}{more}"
@@ -196,13 +251,10 @@ _MESSAGES = {"tuple_type": "needs a list", "too_short": "needs at least one item
 """What pydantic says in the words of Python, in those of TOML."""
 
 
-def _names_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Field names of the group at a location; of the whole where the path leads through a list."""
-    group: Any = cls
+def _group_at(cls: type[Config], location: tuple[int | str, ...]) -> type[Config]:
+    """The group of settings at a location."""
+    group = cls
     for part in location:
         field = group.model_fields.get(part) if isinstance(part, str) else None
-        if field is None:
-            continue
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        group = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), group)
-    return list(group.model_fields)
+        group = next(_groups(field.annotation), group) if field else group
+    return group

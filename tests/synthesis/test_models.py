@@ -6,7 +6,7 @@ import pytest
 from longrm.clients import Completion, Request, Writer
 from longrm.errors import ConfigError
 from longrm.runs.logs import Log
-from longrm.synthesis.models import SPENDING, AskedModel, Model, Paid, asked_models, defining
+from longrm.synthesis.models import SPENDING, AskedModel, Model, Paid, asked_models
 from longrm.synthesis.simulated import Knowledge
 from longrm.types import Outcome
 
@@ -87,7 +87,7 @@ def test_what_defines_a_model_is_not_how_it_is_reached():
     model = Model(
         model="openai:http://a/v1#m", also=("http://b/v1",), remote={"concurrency": 3, "json_schema": True}
     )
-    assert defining(model.to_dict()) == {
+    assert Model.defining(model.to_dict()) == {
         "model": "openai:#m",
         "name": "",
         "remote": {"extra": {}, "json_schema": True},

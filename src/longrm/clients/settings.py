@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError
 
 _OWN_FIELDS = frozenset(
@@ -48,16 +48,16 @@ class Remote(Config):
         extra: More fields of the request body, such as `top_p` or `chat_template_kwargs`.
     """
 
-    concurrency: int = Field(8, ge=1)
-    timeout: float = Field(600.0, gt=0)
-    max_answer_bytes: int = Field(2**24, ge=1)
-    retries: int = Field(5, ge=0)
-    api_key_env: Annotated[str, AfterValidator(_check_variable)] = "OPENAI_API_KEY"
-    max_requests: int | None = Field(None, ge=1)
-    max_total_tokens: int | None = Field(None, ge=1)
-    cache: str | None = None
+    concurrency: Annotated[int, OPERATIONAL] = Field(8, ge=1)
+    timeout: Annotated[float, OPERATIONAL] = Field(600.0, gt=0)
+    max_answer_bytes: Annotated[int, OPERATIONAL] = Field(2**24, ge=1)
+    retries: Annotated[int, OPERATIONAL] = Field(5, ge=0)
+    api_key_env: Annotated[str, AfterValidator(_check_variable), OPERATIONAL] = "OPENAI_API_KEY"
+    max_requests: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
+    max_total_tokens: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
+    cache: Annotated[str | None, OPERATIONAL] = None
     tokenizer: str | None = None
-    length_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    length_field: Annotated[Literal["max_tokens", "max_completion_tokens"], OPERATIONAL] = "max_tokens"
     json_schema: bool = False
     extra: dict[str, Any] = Field(default_factory=dict)
 

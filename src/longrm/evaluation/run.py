@@ -1,6 +1,5 @@
 """An evaluation as a user asks for it: settings in, a run folder out."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from longrm.runs.progress import Progress, silent
 
 CACHE = "completions.sqlite"
 # The settings of an endpoint that may change what it answers.
-_REMOTE = ("tokenizer", "extra")
 
 
 class Evaluation(Config):
@@ -50,12 +48,6 @@ class Evaluation(Config):
     remote: Remote = Remote()
     compress: Compress = Compress()
     judging: Judging = Judging()
-
-    @classmethod
-    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All but how an endpoint is reached and what it may cost."""
-        asked = {key: value for key, value in settings.get("remote", {}).items() if key in _REMOTE}
-        return {**settings, "remote": asked}
 
 
 def run(

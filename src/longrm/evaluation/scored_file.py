@@ -4,17 +4,17 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from longrm import reward_models
 from longrm.clients.addresses import ModelName
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config
 from longrm.data import Reading, check_writable, read, write_rows
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.row_scores import RowScores, ScoreRecord, batches, score
@@ -28,8 +28,6 @@ from longrm.runs.progress import Progress, silent
 from longrm.types import Outcome
 
 _logger = logging.getLogger(__name__)
-# Who scores may change when a run continues: the scores do not.
-_WHO = ("engine", "workers")
 
 
 class Scoring(Config):
@@ -53,13 +51,8 @@ class Scoring(Config):
     on_bad_row: Literal["stop", "skip"] = "stop"
     column: str | None = None
     judge: Judge = Judge()
-    engine: Literal["ray"] | None = None
-    workers: int | None = Field(None, ge=1)
-
-    @classmethod
-    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All but who does the work."""
-        return {key: value for key, value in settings.items() if key not in _WHO}
+    engine: Annotated[Literal["ray"] | None, OPERATIONAL] = None
+    workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from longrm.clients import Completion, Request, Writer
 from longrm.clients.addresses import ModelName, ServerUrl, split_address
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.settings import Remote
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import ConfigError
 from longrm.reward_models.simulated import Rates
 from longrm.runs.logs import Log
@@ -26,7 +26,6 @@ from longrm.synthesis.simulated import Knowledge, Simulated
 
 SPENDING, CACHE = "spending.jsonl", "completions.sqlite"
 _MILLION = 1e6
-_REMOTE = ("tokenizer", "extra", "json_schema")
 
 
 class Price(Config):
@@ -39,6 +38,11 @@ class Price(Config):
 
     prompt: float = Field(0.0, ge=0)
     completion: float = Field(0.0, ge=0)
+
+
+def _served(model: str) -> str:
+    """What an endpoint serves, wherever it lies; other models as they are."""
+    return f"openai:#{model.rpartition('#')[2]}" if model.startswith("openai:") else model
 
 
 class Model(Config):
@@ -55,11 +59,11 @@ class Model(Config):
         price: What an endpoint costs, in the currency that you think in.
     """
 
-    model: ModelName
+    model: Annotated[ModelName, IdentifiedBy(_served)]
     name: str = ""
-    also: tuple[ServerUrl, ...] = ()
+    also: Annotated[tuple[ServerUrl, ...], OPERATIONAL] = ()
     remote: Remote = Remote()
-    price: Price = Price()
+    price: Annotated[Price, OPERATIONAL] = Price()
 
     @property
     def called(self) -> str:
@@ -211,15 +215,6 @@ def asked_models(
     with Log(folder / SPENDING, Paid) as log:
         spending = Spending(log, {model.called: model.price for model in models})
         yield [_opened(model, folder, spending, knowledge, seed) for model in models], spending
-
-
-def defining(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a model's settings, those that may change what it answers: not how it is reached, nor what it costs."""
-    kept = {key: value for key, value in model.items() if key not in ("also", "price", "remote")}
-    if str(kept.get("model", "")).startswith("openai:"):
-        kept["model"] = f"openai:#{kept['model'].rpartition('#')[2]}"
-    remote = {key: value for key, value in model.get("remote", {}).items() if key in _REMOTE}
-    return {**kept, "remote": remote}
 
 
 def _key(request: Request) -> bytes:

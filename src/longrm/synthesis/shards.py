@@ -4,11 +4,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config
 from longrm.data import write_rows
 from longrm.data.files import raw_rows
 from longrm.errors import RunError
@@ -27,7 +27,7 @@ class Output(Config):
 
     format: Literal["jsonl", "parquet"] = "jsonl"
     shard_rows: int = Field(1000, ge=1)
-    batch: int = Field(64, ge=1)
+    batch: Annotated[int, OPERATIONAL] = Field(64, ge=1)
 
 
 class Shards:

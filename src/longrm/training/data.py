@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config
 from longrm.data.joining import encode
 from longrm.data.token_cache import TokenizedRows, tokenized
 from longrm.data.tokenizing import Tokenizer
@@ -116,7 +116,7 @@ class Data(Config):
     max_tokens: int | None = Field(None, ge=2)
     without_contrast: Literal["keep", "skip"] = "keep"
     per_step: int = Field(32, ge=1)
-    cache: str | None = None
+    cache: Annotated[str | None, OPERATIONAL] = None
 
     @model_validator(mode="after")
     def _one_source(self) -> "Data":

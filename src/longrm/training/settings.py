@@ -1,19 +1,16 @@
 """What every training is told, whatever its objective: the start, the data, the optimizer, memory, checkpoints."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError
 from longrm.modeling.loading import ModelShape
 from longrm.training.curriculum import CurriculumSettings
 from longrm.training.data import Data
 
 # Groups that a run which is continued may change.
-_FREE = ("memory", "parallel", "checkpoint", "stall_steps", "report_to", "plan")
-
 MOST_STEPS = 1_000_000
 """Optimizer steps of one training."""
 
@@ -332,20 +329,13 @@ class Training(Config):
     data: Data
     curriculum: CurriculumSettings | None = None
     optimizer: OptimizerSettings = OptimizerSettings()
-    memory: MemorySettings = MemorySettings()
-    parallel: Parallel = Parallel()
-    checkpoint: CheckpointSettings = CheckpointSettings()
+    memory: Annotated[MemorySettings, OPERATIONAL] = MemorySettings()
+    parallel: Annotated[Parallel, OPERATIONAL] = Parallel()
+    checkpoint: Annotated[CheckpointSettings, OPERATIONAL] = CheckpointSettings()
     evaluation: EvaluationSettings | None = None
-    stall_steps: int = Field(200, ge=0)
-    report_to: tuple[str, ...] = ()
-    plan: PlanSettings | None = None
-
-    @classmethod
-    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All but what changes no result beyond rounding: memory, devices, checkpoints, trackers, cache, plan."""
-        kept = {key: value for key, value in settings.items() if key not in _FREE}
-        data = {key: value for key, value in settings.get("data", {}).items() if key != "cache"}
-        return {**kept, "data": data}
+    stall_steps: Annotated[int, OPERATIONAL] = Field(200, ge=0)
+    report_to: Annotated[tuple[str, ...], OPERATIONAL] = ()
+    plan: Annotated[PlanSettings | None, OPERATIONAL] = None
 
     def parts_ways(self, devices: int) -> bool:
         """Whether devices would wait for each other for ever.

@@ -16,7 +16,7 @@ from longrm.synthesis.card import Biases, card
 from longrm.synthesis.documents import is_leval
 from longrm.synthesis.domains import DOMAINS
 from longrm.synthesis.inputs import Inputs
-from longrm.synthesis.models import asked_models, defining
+from longrm.synthesis.models import asked_models
 from longrm.synthesis.pipeline import prompt_hash
 from longrm.synthesis.ranking import NO_MODEL
 from longrm.synthesis.records import Source as Given
@@ -42,12 +42,6 @@ class BenchmarkRecipe(Inputs):
     benchmark: Benchmark = Benchmark()
     check: JudgeCheck | None = None
     tokenizer: str | None = None
-
-    @classmethod
-    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All that may change a row: not how the judge is reached, nor what it costs."""
-        check = settings.get("check")
-        return {**settings, **({"check": {**check, "judge": defining(check["judge"])}} if check else {})}
 
 
 RECIPE = BenchmarkRecipe

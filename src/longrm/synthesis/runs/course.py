@@ -10,7 +10,7 @@ from longrm.config import Config
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
 from longrm.runs.progress import Progress
 from longrm.synthesis.fates import Made
-from longrm.synthesis.models import Model, Spending, asked_models, defining
+from longrm.synthesis.models import Model, Spending, asked_models
 from longrm.synthesis.pipeline import Asked, Pipeline, Provenance
 from longrm.synthesis.shards import Output
 from longrm.synthesis.simulated import Knowledge
@@ -27,15 +27,6 @@ class Recipe(Config):
     """
 
     output: Output = Output()
-
-    @classmethod
-    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All that may change a row: not how a model is reached, what it costs, or how many inputs go together."""
-        kept = {name: _defining(value) for name, value in settings.items()}
-        kept["output"] = {
-            name: value for name, value in settings.get("output", {}).items() if name != "batch"
-        }
-        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +107,3 @@ class Course(Generic[Item]):
             manifest = read_manifest(out) | {"spending": spending.to_dict()}
             write_json(out / MANIFEST, manifest)
         return manifest
-
-
-def _defining(value: Any) -> Any:
-    """A model's settings without those that change no answer; lists of models likewise, all else as it is."""
-    if isinstance(value, Mapping) and "model" in value:
-        return defining(value)
-    if isinstance(value, list):
-        return [_defining(item) for item in value]
-    return value

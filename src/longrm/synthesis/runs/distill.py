@@ -1,6 +1,6 @@
 """`longrm synthesize distill`: the best of a policy's answers, by a reward model, as demonstrations."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from longrm.synthesis.distill import Distillation, Distilling, Reads, ShortSight
 from longrm.synthesis.documents import Document
 from longrm.synthesis.fates import Made
 from longrm.synthesis.inputs import Documents, digest_of
-from longrm.synthesis.models import CACHE, Model, defining
+from longrm.synthesis.models import CACHE, Model
 from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
 from longrm.worlds.words import load_tokenizer
 
@@ -81,14 +81,6 @@ class DistillRecipe(Recipe, Distilling):
                 "openai:URL#NAME or the folder of a reward model"
             )
         return self
-
-    @classmethod
-    def defining(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All that may change a row: not how models are reached, nor what they cost."""
-        return {
-            **super().defining(settings),
-            "remote": defining({"remote": settings.get("remote", {})})["remote"],
-        }
 
 
 RECIPE = DistillRecipe

@@ -19,7 +19,6 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate
-from longrm.evaluation.scored_file import Scoring, score_file
 from longrm.modeling.loading import (
     ModelShape,
     load_language_model,
@@ -31,6 +30,7 @@ from longrm.modeling.loading import (
 from longrm.modeling.merging import merge
 from longrm.reward_models import pinned
 from longrm.runs.folder import read_manifest
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.training.planning.sizes import sizes_of
 from longrm.training.run import RECIPES, run
 from longrm.worlds import Plan, generate, words
@@ -167,7 +167,7 @@ def test_an_evaluation_goes_on_with_the_commit_that_it_began_with(
 
 @pytest.mark.usefixtures("judges")
 def test_scores_of_one_file_are_of_one_commit(publish: Publish, pairs: Path, tmp_path: Path):
-    settings = Scoring(model="acme/judge", data=str(pairs))
+    settings = ScoreSettings(model="acme/judge", data=str(pairs))
     with pytest.raises(Stop):
         score_file(settings, tmp_path / "scored.jsonl", progress=stopping("scoring"))
     publish("acme/judge", OLD)

@@ -10,7 +10,7 @@ from longrm.clients.settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.run import Evaluation
-from longrm.evaluation.scored_file import Scoring
+from longrm.scoring.scored_file import ScoreSettings
 from longrm.synthesis.models import Model
 
 URL = r"https?://[a-z\[\]:.@%]{0,9}(:[0-9]{0,6})?(/[a-z%.]{0,4})*(\?[a-z=&%]{0,9})?"
@@ -117,7 +117,7 @@ def test_a_password_in_the_url_is_refused_unseen(url):
 def test_it_is_refused_before_a_run_folder_could_keep_it(tmp_path, url, prefix):
     for cls, tree in [
         (Evaluation, {"bench": "probe", "model": f"{prefix}{url}#m"}),
-        (Scoring, {"data": "d", "model": f"{prefix}{url}#m"}),
+        (ScoreSettings, {"data": "d", "model": f"{prefix}{url}#m"}),
         (Judged, {"judge": {"model": f"{prefix}{url}#m"}}),
         (Judged, {"judge": {"model": "openai:http://h#m", "also": [url]}}),
     ]:

@@ -12,7 +12,7 @@ from longrm.errors import RunError
 from longrm.report import build
 from longrm.report.material import STAGES
 from longrm.runs.folder import RunFolder
-from longrm.runs.progress import silent
+from longrm.runs.progress import no_progress
 from longrm.training.run import RECIPES
 
 ALL = DemoSettings(generative=True, controls=True)
@@ -56,7 +56,7 @@ def small_demo(tmp_path_factory):
         )
         with RunFolder(out, "demo", ALL) as folder:
             for part in street.parts(ALL, out):
-                part.function(*part.arguments, progress=silent)
+                part.function(*part.arguments, progress=no_progress)
             summary = street.summed_up(ALL, out, {"train short": 1.0})
             folder.write_summary(summary)
         yield out, summary
@@ -173,7 +173,7 @@ def test_a_context_that_was_trained_on_is_found(small_demo, monkeypatch):
     trained = lines(out / "training/generative_logo/contexts.jsonl")[0]["digests"][0]
     monkeypatch.setattr(exams, "context_digest", lambda comparison: trained)
     with pytest.raises(AssertionError, match="was trained on"):
-        exams.assert_unseen(ALL, out, progress=silent)
+        exams.assert_unseen(ALL, out, progress=no_progress)
 
 
 def test_the_report_tells_the_two_roads_apart(small_demo, tmp_path):

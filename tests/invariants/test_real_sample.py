@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longrm.data import read, write_rows
-from longrm.evaluation.scored_file import Scoring, score_file
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.training.bradley_terry import BradleyTerryTraining
 from longrm.training.run import run
 
@@ -33,7 +33,9 @@ def test_the_shortest_real_rows_train_and_score(tmp_path, monkeypatch):
         }
     )
     assert run(settings, tmp_path / "run")["steps"] == 1
-    scoring = Scoring(model=str(tmp_path / "run/model"), data=str(tmp_path / "rows.jsonl"), column="reward")
+    scoring = ScoreSettings(
+        model=str(tmp_path / "run/model"), data=str(tmp_path / "rows.jsonl"), column="reward"
+    )
     score_file(scoring, tmp_path / "scored.jsonl")
     (scored,) = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
     assert len(scored["reward"]) == len(rows[0].comparison.responses)

@@ -25,12 +25,12 @@ from transformers import (
 import longrm
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate
-from longrm.evaluation.scored_file import Scoring, score_file
 from longrm.modeling.merging import merge
 from longrm.modeling.shared_prefix import TokenTree, pack
 from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord, StepRecord
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.training.run import RECIPES, run
 
 # PEFT 0.21 asks a model for a name that transformers 5.23 has replaced; goes with the next PEFT.
@@ -181,7 +181,7 @@ def said(text: str) -> dict[str, str]:
 def test_scored_files_and_evaluations_read_the_same_token(folder: Path, pairs: Path, tmp_path: Path):
     truth = plain_scores(folder)
     wanted = [[truth[0], truth[1]], [truth[0], truth[3]]]
-    score_file(Scoring(model=str(folder), data=str(pairs)), tmp_path / "scored.jsonl")
+    score_file(ScoreSettings(model=str(folder), data=str(pairs)), tmp_path / "scored.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
     for row, scores in zip(rows, wanted, strict=True):
         assert distance(row["scores"], scores) < TOLERANCE

@@ -17,11 +17,8 @@ from longrm.cli.score import command
 from longrm.data import Row, write
 from longrm.errors import DataError, ModelError, RunError
 from longrm.evaluation.asking import Judging
-from longrm.evaluation.ray_engine import _Worker
-from longrm.evaluation.row_scores import batches
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.runner import evaluate
-from longrm.evaluation.scored_file import Scoring, score_file
 from longrm.modeling import loading
 from longrm.modeling.attention import forced_path
 from longrm.modeling.encoding import plant
@@ -32,6 +29,9 @@ from longrm.reward_models.compress import CompressRewardModel
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import read_judgments
+from longrm.scoring.ray_engine import _Worker
+from longrm.scoring.row_scores import batches
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query, ask
 from longrm.worlds import Plan, generate, words
 
@@ -336,7 +336,7 @@ def test_the_file_of_scores_is_continued_where_only_errors_are_left(model, limit
     """By the function, as from Python: the outcome says what is left."""
     monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
     write(tmp_path / "data.jsonl", comparisons(3))
-    settings = Scoring(model="x", data=str(tmp_path / "data.jsonl"))
+    settings = ScoreSettings(model="x", data=str(tmp_path / "data.jsonl"))
     limited(0)
     result = score_file(settings, tmp_path / "out.jsonl")
     assert result.outcomes == {"error": 3}

@@ -13,7 +13,7 @@ from longrm.evaluation.run import run as evaluate
 from longrm.modeling.attention import NAME
 from longrm.modeling.loading import LanguageModel
 from longrm.reward_models import discriminative
-from longrm.runs.progress import silent
+from longrm.runs.progress import no_progress
 from longrm.training.checkpoints import saved_steps
 from longrm.training.run import run
 from longrm.training.settings import EvaluationSettings
@@ -192,7 +192,7 @@ def test_memory_that_runs_out_over_some_comparisons_leaves_the_others(
     monkeypatch.setattr(discriminative, "scores", scores)
     probe = {"cells": [{"lengths": [64, 256], "groups": 4, "per_group": 1}]}
     evaluation = {"every": 4, "settings": SETTINGS | {"probe": probe}}
-    evaluator = evaluator_of(EvaluationSettings.model_validate(evaluation), silent)
+    evaluator = evaluator_of(EvaluationSettings.model_validate(evaluation), no_progress)
     settings = recipe("bradley_terry", evaluation=evaluation, optimizer__steps=4)
     if not room:
         with pytest.raises(
@@ -231,7 +231,7 @@ def about(value, rounding=ROUNDING):
 def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, objective, results_of):
     evaluation = {"every": 4, "settings": SETTINGS}
     seen = []
-    inner = evaluator_of(EvaluationSettings.model_validate(evaluation), silent)
+    inner = evaluator_of(EvaluationSettings.model_validate(evaluation), no_progress)
 
     def evaluator(trainee, folder):
         summary = inner(trainee, folder)
@@ -275,7 +275,7 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
 )
 def test_settings_of_evaluations_are_checked_before_training(settings, message):
     with pytest.raises(ConfigError) as caught:
-        evaluator_of(EvaluationSettings(settings=settings), silent)
+        evaluator_of(EvaluationSettings(settings=settings), no_progress)
     assert message in str(caught.value)
 
 
@@ -283,4 +283,4 @@ def test_a_metric_that_the_benchmark_lacks_is_refused_before_training():
     probe = {"cells": [{"lengths": [64], "groups": 2}]}
     told = {"metric": "top1", "settings": {"bench": "probe", "probe": probe}}
     with pytest.raises(ConfigError, match="'top1' is of three responses or more, and probe has pairs"):
-        evaluator_of(EvaluationSettings.model_validate(told), silent)
+        evaluator_of(EvaluationSettings.model_validate(told), no_progress)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from longrm.data.joining import Encoded
 from longrm.errors import DataError, TrainingError
 from longrm.runs.logs import Log
-from longrm.runs.progress import silent
+from longrm.runs.progress import no_progress
 from longrm.runs.records import ReferenceRecord
 from longrm.training import reference
 from longrm.training.batches import Example, Share
@@ -40,7 +40,7 @@ def model(recipe, base):
     return start_of(recipe("preference", model={"path": str(base)}), "language_model").model
 
 
-def computed(model, examples, folder, budget=60, progress=silent):
+def computed(model, examples, folder, budget=60, progress=no_progress):
     return reference_logprobs(model, examples, folder, budget=budget, progress=progress)
 
 
@@ -153,7 +153,7 @@ def test_processes_that_share_it_end_in_the_bytes_of_one(tmp_path, model, exampl
         folder.mkdir()
         (folder / "reference.jsonl").write_bytes(b"".join(log.splitlines(keepends=True)[:lines]))
         place = Thread(index, parts, told, barrier)
-        return reference_logprobs(model, examples, folder, budget=60, progress=silent, place=place)
+        return reference_logprobs(model, examples, folder, budget=60, progress=no_progress, place=place)
 
     with patch.object(reference, "_sums", side_effect=reference._sums) as sums, ThreadPoolExecutor() as pool:
         assert list(pool.map(work, range(parts))) == [whole] * parts

@@ -12,7 +12,7 @@ from longrm.auditing.measures import BiasMeasure, DepthMeasure, Findings, Length
 from longrm.auditing.result import KINDS, Audit, Auditing, Finding
 from longrm.benchmarks.lengths import bucket
 from longrm.errors import DataError
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 
 _FREELY_LISTED = "longrm"  # the other formats list the best response first
 _STATED, _RESPONSES = "stated length", "number of responses"
@@ -21,7 +21,7 @@ _OF_RUNS = ("rows_not_as_counted", "unfinished_run")
 _OF_JUDGMENTS = ("without_contrast", "contrast_of_form_only")
 
 
-def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progress = silent) -> Audit:
+def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progress = no_progress) -> Audit:
     """Audits a data set.
 
     Args:

@@ -14,7 +14,7 @@ import click
 from longrm import __version__
 from longrm.cli.terminal import MessageHandler, echo
 from longrm.errors import ConfigError, LongRMError
-from longrm.runs.processes import launched, leads, tell
+from longrm.runs.workers import is_main_process, print_error, world_size
 
 
 class Subcommand(NamedTuple):
@@ -67,9 +67,9 @@ class _Commands(click.Group):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(COMMANDS)}."
             raise click.UsageError(f"No such command '{args[0]}'. {hint}", ctx)
-        if launched() > 1 and args[0] in COMMANDS and not COMMANDS[args[0]].shared:
+        if world_size() > 1 and args[0] in COMMANDS and not COMMANDS[args[0]].shared:
             raise ConfigError(
-                f"{launched()} processes would each do what longrm {args[0]} does; leave torchrun away"
+                f"{world_size()} processes would each do what longrm {args[0]} does; leave torchrun away"
             )
         return super().resolve_command(ctx, args)
 
@@ -135,7 +135,7 @@ def _messages() -> Iterator[None]:
     logger, handler = logging.getLogger("longrm"), MessageHandler()
     before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO if leads() else logging.ERROR)
+    logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
     try:
         yield
     finally:
@@ -144,5 +144,5 @@ def _messages() -> Iterator[None]:
 
 
 def _stop(error: Exception, status: int, line: str) -> NoReturn:
-    tell(line, error)
+    print_error(line, error)
     sys.exit(status)

@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from longrm.cli.options import resolve, run_options
-from longrm.cli.progress import progress
+from longrm.cli.progress import shared_work
 from longrm.cli.tables import print_evaluation
 from longrm.cli.terminal import echo, print_json
 from longrm.errors import RunError
 from longrm.runs.judgments import JUDGMENTS, read_judgments
-from longrm.runs.progress import silent
 from longrm.types import Outcome
 
 
@@ -65,14 +64,13 @@ def command(
     that --set can change. Processes that torchrun starts share the comparisons.
     """
     from longrm.evaluation.run import Evaluation, run
-    from longrm.evaluation.sharing import joined
 
     settings = resolve(
         Evaluation, config_file, assignments, {_KEYS.get(name, name): value for name, value in given.items()}
     )
-    with joined() as place, progress() as report:
-        summary = run(settings, out, place=place, progress=report if place.leads else silent)
-    if not place.leads:
+    with shared_work() as (group, report):
+        summary = run(settings, out, place=group, progress=report)
+    if not group.is_main_process:
         return
     if as_json:
         print_json(summary)

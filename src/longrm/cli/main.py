@@ -49,9 +49,9 @@ def _terminable() -> Iterator[list[int]]:
 def _end(error: KeyboardInterrupt, signals: list[int], next_time: str) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from longrm.runs.processes import tell
+    from longrm.runs.workers import print_error
 
     word, status = ("terminated", 143) if signals else ("interrupted", 130)
-    tell(f"{word}{next_time}", error)
+    print_error(f"{word}{next_time}", error)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # should something hold up the end
     sys.exit(status)

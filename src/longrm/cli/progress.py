@@ -3,12 +3,13 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from longrm.cli.terminal import echo
 from longrm.reading import visible
-from longrm.runs.progress import Progress
+from longrm.runs.progress import Progress, no_progress
+from longrm.runs.workers import WorkerGroup, world_size
 
 _LINE_EVERY_SECONDS = 10.0
 
@@ -55,6 +56,24 @@ def progress() -> Iterator[Progress]:
             bars.update(tasks[label], completed=done, total=total or None, note=visible(note))
 
         yield report
+
+
+@contextmanager
+def shared_work() -> Iterator[tuple[WorkerGroup, Progress]]:
+    """Joins the processes that the launcher has started; the progress is shown by the main process alone.
+
+    Raises:
+        ConfigError: The launcher does not say who is who, or there are more processes than devices.
+        RunError: Another process is gone.
+    """
+    if world_size() == 1:
+        workers: AbstractContextManager[WorkerGroup] = nullcontext(WorkerGroup())
+    else:
+        from longrm.modeling.processes import join  # torch is loaded only where there are several processes
+
+        workers = join()
+    with workers as group, progress() as report:
+        yield group, report if group.is_main_process else no_progress
 
 
 class _Seen(NamedTuple):

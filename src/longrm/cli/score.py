@@ -5,10 +5,9 @@ from pathlib import Path
 import click
 
 from longrm.cli.options import resolve, set_option
-from longrm.cli.progress import progress
+from longrm.cli.progress import shared_work
 from longrm.cli.terminal import echo
 from longrm.errors import DataError, RunError
-from longrm.runs.progress import silent
 
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
@@ -54,8 +53,7 @@ def command(
     longrm score --model runs/demo/training/long/model --data pairs.jsonl --out scored.jsonl
     longrm score --engine ray --model MODEL --data pairs.jsonl --out scored.jsonl
     """
-    from longrm.evaluation.scored_file import Scoring, score_file
-    from longrm.evaluation.sharing import joined
+    from longrm.scoring.scored_file import ScoreSettings, score_file
 
     given = {
         "model": model,
@@ -66,9 +64,9 @@ def command(
         "engine": engine,
         "workers": workers,
     }
-    settings = resolve(Scoring, None, assignments, given)
-    with joined() as place, progress() as report:
-        result = score_file(settings, out, place=place, progress=report if place.leads else silent)
+    settings = resolve(ScoreSettings, None, assignments, given)
+    with shared_work() as (group, report):
+        result = score_file(settings, out, workers=group, progress=report)
     if result is None:
         return
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))

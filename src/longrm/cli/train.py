@@ -11,8 +11,8 @@ from longrm.cli.progress import progress
 from longrm.cli.terminal import echo, print_json
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError
-from longrm.runs.processes import leads
-from longrm.runs.progress import silent
+from longrm.runs.progress import no_progress
+from longrm.runs.workers import is_main_process
 
 if TYPE_CHECKING:
     from longrm.training.run import Recipe
@@ -104,9 +104,9 @@ def _train(
         if recipe.evaluation is not None:
             from longrm.cli.evaluating import evaluator_of
 
-            evaluator = evaluator_of(recipe.evaluation, report if leads() else silent)
+            evaluator = evaluator_of(recipe.evaluation, report if is_main_process() else no_progress)
         summary = run(recipe, out, progress=report, evaluator=evaluator)
-    if not leads():
+    if not is_main_process():
         return
     if evaluator is not None:
         _illustrate(recipe, summary, out)

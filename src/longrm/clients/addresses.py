@@ -53,6 +53,19 @@ def endpoint(url: str) -> str:
     return str(parsed.copy_with(path=f"{path}/chat/completions"))
 
 
+def refuse_server(model: str | None, launcher: str) -> None:
+    """Refuses several processes that would send queries to one server: concurrency and budget are kept by one process.
+
+    Raises:
+        ConfigError: The model is behind HTTP.
+    """
+    if model is not None and model.removeprefix("compress:").startswith("openai:"):
+        raise ConfigError(
+            f"{model} is a server, which one process asks many questions at a time (remote.concurrency); "
+            f"leave {launcher} away"
+        )
+
+
 def _check_url(url: str) -> str:
     endpoint(url)
     return url

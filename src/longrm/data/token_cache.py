@@ -33,7 +33,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import Kind, Tokenized, TrainingRow, tokenize
 from longrm.errors import DataError
 from longrm.reading import read_object, typed
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 
 LAYOUT = 4
 """Counted up when an entry would be read, or a row understood, in another way than before."""
@@ -92,7 +92,7 @@ def tokenized(
     format: str | None = None,
     on_bad_row: OnBadRow = "stop",
     cache: str | Path | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> TokenizedRows:
     """Opens the rows of a file or folder as tokens, which are made now where the cache does not hold them.
 

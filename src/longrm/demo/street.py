@@ -29,7 +29,7 @@ from longrm.demo.processes import Part, Processes
 from longrm.evaluation.metrics import paired_difference
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, read_summary, write_json
 from longrm.runs.judgments import read_judgments
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import JudgmentRecord
 
 SECONDS = "seconds.json"
@@ -51,7 +51,7 @@ CONTRASTS = (
 )
 
 
-def run(settings: DemoSettings, out: Path, *, progress: Progress = silent) -> dict[str, Any]:
+def run(settings: DemoSettings, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Trains, evaluates and reports; a killed demo continues.
 
     Args:

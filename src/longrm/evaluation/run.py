@@ -5,17 +5,16 @@ from typing import Any
 
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import Benchmark, Leval, Probe, Source
-from longrm.clients.addresses import ModelName
+from longrm.clients.addresses import ModelName, refuse_server
 from longrm.clients.settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.asking import Judging
 from longrm.evaluation.runner import evaluate
-from longrm.evaluation.sharing import claimed, refuse_endpoint
 from longrm.reward_models import Compress, Judge, RewardModel
-from longrm.runs.folder import RunFolder
-from longrm.runs.processes import Processes
-from longrm.runs.progress import Progress, silent
+from longrm.runs.folder import RunFolder, claimed_once
+from longrm.runs.progress import Progress, no_progress
+from longrm.runs.workers import WorkerGroup
 
 CACHE = "completions.sqlite"
 # The settings of an endpoint that may change what it answers.
@@ -56,8 +55,8 @@ def run(
     *,
     bench: Benchmark | None = None,
     model: RewardModel | None = None,
-    place: Processes | None = None,
-    progress: Progress = silent,
+    place: WorkerGroup | None = None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Evaluates a reward model on a benchmark into the folder `out`, continuing what is there.
 
@@ -76,20 +75,20 @@ def run(
         ConfigError: Neither a model nor recorded judgments are given, or both are, or several processes would ask one
             server.
     """
-    place = place or Processes()
+    place = place or WorkerGroup()
     if (settings.model is None) == (settings.recorded is None):
         raise ConfigError(
             "an evaluation needs a model or recorded judgments: give either --model or --recorded"
         )
     if place.count > 1:
-        refuse_endpoint(settings.model, "torchrun")
+        refuse_server(settings.model, "torchrun")
     if bench is None:
         bench = benchmarks.load(
             settings.bench, source=settings.source, probe=settings.probe, leval=settings.leval
         )
-    with claimed(RunFolder(out, "evaluation", settings), place) as folder:
+    with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or _model(settings, bench, out)
-        if place.leads:
+        if place.is_main_process:
             folder.record(model=judge.provenance, bench=bench.provenance)
         return evaluate(bench, judge, folder, judging=settings.judging, place=place, progress=progress)
 

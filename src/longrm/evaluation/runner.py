@@ -16,9 +16,9 @@ from longrm.runs.folder import RunFolder, read_summary, write_file
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log, to_line
 from longrm.runs.parts import join_parts, part_of
-from longrm.runs.processes import Processes, check_seen
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
+from longrm.runs.workers import WorkerGroup, check_seen
 from longrm.types import Comparison, Outcome, message_text
 
 # A batch is what is judged between two writes to the log: enough for the model to share prefixes,
@@ -34,8 +34,8 @@ def evaluate(
     folder: RunFolder,
     *,
     judging: Judging,
-    place: Processes | None = None,
-    progress: Progress = silent,
+    place: WorkerGroup | None = None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Judges the comparisons that the folder's log does not hold yet, and writes the summary.
 
@@ -58,9 +58,9 @@ def evaluate(
     Raises:
         DataError: No comparison at all, an id twice, or judgments given as responses.
     """
-    place = place or Processes()
+    place = place or WorkerGroup()
     records = _judge_all(bench, model, folder, judging, place, progress)
-    if not place.leads:
+    if not place.is_main_process:
         place.wait()  # for the summary
         return read_summary(folder.path)
     if bench.reading is not None:
@@ -91,17 +91,17 @@ def _judge_all(
     model: RewardModel,
     folder: RunFolder,
     judging: Judging,
-    place: Processes,
+    place: WorkerGroup,
     progress: Progress,
 ) -> list[JudgmentRecord]:
     """All records in the order of the benchmark, their gold filled in; none for a process that does not lead."""
-    if place.leads:
+    if place.is_main_process:
         _join(folder)
     place.wait()  # for the claim, and what lay in parts
     check_seen(folder.path)
     ranks = _judge_share(bench, model, folder, judging, place, progress)
     place.wait()
-    if not place.leads:
+    if not place.is_main_process:
         return []
     _join(folder)
     records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
@@ -117,7 +117,7 @@ def _judge_share(
     model: RewardModel,
     folder: RunFolder,
     judging: Judging,
-    place: Processes,
+    place: WorkerGroup,
     progress: Progress,
 ) -> dict[str, tuple[int, ...] | None]:
     """Judges what this process takes of the comparisons; returns the gold ranks of all."""

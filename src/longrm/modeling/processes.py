@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from longrm.errors import ConfigError, RunError
 from longrm.modeling.folders import first_line
-from longrm.runs.processes import Processes, launched, leads
+from longrm.runs.workers import WorkerGroup, is_main_process, world_size
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class Launched(Processes):
+class Launched(WorkerGroup):
     """One of several processes, which talk over gloo and count in the store of their launcher."""
 
     def __init__(self, store: Any, rank: int, count: int) -> None:
@@ -82,10 +82,10 @@ def join(backend: str = "gloo") -> Iterator[Launched]:
     if missing:
         raise ConfigError(
             f"several processes, and parallel.zero, need a launcher that says who is who ({', '.join(missing)} not "
-            f"set): torchrun --nproc-per-node {launched()} -m longrm ..."
+            f"set): torchrun --nproc-per-node {world_size()} -m longrm ..."
         )
     joined = dist.is_initialized()
-    rank, count = int(os.environ["RANK"]), launched()
+    rank, count = int(os.environ["RANK"]), world_size()
     store = _get_default_store() if joined else _meeting_point(count)
     own = PrefixStore("longrm", store)
     with one_voice(own):
@@ -202,7 +202,7 @@ def one_voice(store: Any) -> Iterator[None]:
                 "another process of this run has ended; if it did not say why, it was killed, and the same command "
                 "continues"
             )
-        if not leads():  # the command line lets it speak for that
+        if not is_main_process():  # the command line lets it speak for that
             (lost or error).add_note(f"(process {os.environ['RANK']})")
         if lost:
             raise lost from None

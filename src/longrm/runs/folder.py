@@ -9,7 +9,8 @@ import os
 import platform
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -22,6 +23,7 @@ from longrm.errors import RunError
 from longrm.runs.parts import PART
 from longrm.runs.schema import fault_in
 from longrm.runs.scratch import replacing, sweep
+from longrm.runs.workers import WorkerGroup
 
 SCHEMA_VERSION = 1
 _LARGEST = 100 * 1024 * 1024  # bytes of a file of JSON, which is held in memory many times as large
@@ -192,6 +194,13 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json` in one step; its schema is `runs/summary.schema.json`."""
         write_json(self.path / SUMMARY, summary)
+
+
+@contextmanager
+def claimed_once(folder: RunFolder, workers: WorkerGroup) -> Iterator[RunFolder]:
+    """A run folder that the main process claims for all; the others touch it after they have waited for it."""
+    with folder if workers.is_main_process else nullcontext():
+        yield folder
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

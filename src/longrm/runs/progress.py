@@ -17,5 +17,5 @@ class Progress(Protocol):
         """
 
 
-def silent(label: str, done: int, total: int, note: str = "") -> None:
+def no_progress(label: str, done: int, total: int, note: str = "") -> None:
     """The progress that says nothing."""

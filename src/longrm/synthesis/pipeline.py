@@ -16,7 +16,7 @@ from longrm.clients import Completion, Request
 from longrm.errors import DataError, RunError
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
 from longrm.runs.logs import Log
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.fates import Entry, Made, Tally
 from longrm.synthesis.shards import Output, Shards
 
@@ -84,7 +84,7 @@ class Pipeline(Generic[Item]):
         output: Output,
         *,
         total: int = 0,
-        progress: Progress = silent,
+        progress: Progress = no_progress,
         note: Callable[[], str] = str,
     ) -> Tally:
         """Works on what the run folder, which must be open, does not hold yet.

@@ -17,7 +17,7 @@ from longrm.data.token_cache import TokenizedRows, tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import Kind, context_digest
 from longrm.errors import ConfigError, DataError
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Example
 from longrm.training.sampling import Mixture, Stock
 from longrm.training.written import Form, Writing
@@ -301,7 +301,7 @@ def open_source(
     kind: Kind,
     limit: int,
     ties: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> GeneratedSource | FileSource:
     """Opens the data that the settings name; says what is left out, and why.
 

@@ -20,8 +20,8 @@ from longrm.errors import ConfigError, RunError
 from longrm.modeling.folders import first_line
 from longrm.modeling.processes import be_patient, join
 from longrm.runs.folder import RunFolder
-from longrm.runs.processes import check_seen, launched
 from longrm.runs.scratch import temporary_folder
+from longrm.runs.workers import check_seen, world_size
 from longrm.training.batches import WHOLE, Share
 from longrm.training.settings import Parallel
 
@@ -102,7 +102,7 @@ def processes(settings: Parallel) -> Iterator[Processes]:
         ConfigError: The processes cannot be laid out so, or one alone is asked for what takes several.
         RunError: Another process is gone.
     """
-    count, size = launched(), settings.sequence
+    count, size = world_size(), settings.sequence
     if count % size:
         raise ConfigError(
             f"parallel.sequence = {size} does not divide the number of processes, {count}: "

@@ -20,9 +20,9 @@ from longrm.modeling.loading import LanguageModel, Scorer, save
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json, read_summary, write_json
 from longrm.runs.logs import Log
-from longrm.runs.processes import launched
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import StepRecord
+from longrm.runs.workers import world_size
 from longrm.training.batches import Batches, Objective
 from longrm.training.bradley_terry import BradleyTerry, BradleyTerryTraining
 from longrm.training.card import write_card
@@ -62,7 +62,7 @@ def run(
     recipe: Recipe,
     out: Path,
     *,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     evaluator: Evaluator | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def run(
     """
     _check_trackers(recipe.report_to)
     check_optimizer(recipe.optimizer)
-    recipe.check_devices(launched())
+    recipe.check_devices(world_size())
     if recipe.evaluation is not None and evaluator is None:
         raise ConfigError("the recipe asks for evaluations while training goes on: give run() an evaluator")
     with processes(recipe.parallel) as place, own_folder(place, out, recipe) as folder:
@@ -105,7 +105,7 @@ def run(
             share_sequences(trainee.model, place.sequence)
         own = folder.path
         counts, evaluations = _train(
-            recipe, trainee, own, out, place, progress if place.leads else silent, evaluator, clock
+            recipe, trainee, own, out, place, progress if place.leads else no_progress, evaluator, clock
         )
         summary = _summary(recipe.objective, list(Log(own / STEPS, StepRecord)), counts, evaluations)
         best = evaluations is not None and evaluations.kept is not None

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from longrm.cli.evaluating import evaluator_of
 from longrm.modeling.folders import ADAPTER_HEAD
 from longrm.runs.logs import Log
-from longrm.runs.progress import silent
+from longrm.runs.progress import no_progress
 from longrm.runs.records import EvaluationRecord, JudgmentRecord, StepRecord
 from longrm.training.checkpoints import saved_steps
 from longrm.training.run import run
@@ -122,7 +122,7 @@ def layout_of(name):
 
 
 def train_alone(settings, out):
-    evaluator = evaluator_of(settings.evaluation, silent) if settings.evaluation else None
+    evaluator = evaluator_of(settings.evaluation, no_progress) if settings.evaluation else None
     return run(settings, out, evaluator=evaluator)
 
 

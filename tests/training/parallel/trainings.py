@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from longrm.cli.evaluating import evaluator_of
 from longrm.modeling import attention
-from longrm.runs.progress import silent
+from longrm.runs.progress import no_progress
 from longrm.training import batches, zero
 from longrm.training.processes import Processes
 from longrm.training.run import RECIPES, run
@@ -69,7 +69,7 @@ def killed_after(step: int | None) -> Any:
 
 def train(entry: dict[str, Any]) -> None:
     recipe = RECIPES[entry["recipe"]["objective"]].model_validate(entry["recipe"])
-    evaluator = evaluator_of(recipe.evaluation, silent) if recipe.evaluation else None
+    evaluator = evaluator_of(recipe.evaluation, no_progress) if recipe.evaluation else None
     with broken(entry.get("fault", "")):
         run(recipe, Path(entry["out"]), progress=killed_after(entry.get("killed")), evaluator=evaluator)
 

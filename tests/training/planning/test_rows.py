@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from longrm.data import write
-from longrm.runs.progress import silent
+from longrm.runs.progress import no_progress
 from longrm.training.planning.rows import reading_of
 from longrm.training.run import RECIPES, run
 from longrm.worlds import Plan, generate, words
@@ -27,7 +27,7 @@ def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
             "optimizer": {"epochs": 1},
         }
     )
-    planned = reading_of(recipe, 4096, silent)
+    planned = reading_of(recipe, 4096, no_progress)
     done = run(recipe, tmp_path / "run")
     assert planned.steps == done["steps"]
     assert planned.rows == pytest.approx(8 * sum(weights))
@@ -45,4 +45,4 @@ def test_ties_that_the_loss_reads_are_planned(tmp_path):
         "optimizer": {"epochs": 1},
         "loss": {"ties": True},
     }
-    assert reading_of(RECIPES["bradley_terry"].model_validate(tree), 4096, silent).rows == 4
+    assert reading_of(RECIPES["bradley_terry"].model_validate(tree), 4096, no_progress).rows == 4

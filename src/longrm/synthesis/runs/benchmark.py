@@ -10,7 +10,7 @@ from longrm.benchmarks.lengths import measure_with
 from longrm.errors import DataError, RunError
 from longrm.reading import located
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, write_json
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.build import LEVAL_TASKS, Benchmark, Counts, Place, choose, write
 from longrm.synthesis.card import Biases, card
 from longrm.synthesis.documents import is_leval
@@ -47,7 +47,7 @@ class BenchmarkRecipe(Inputs):
 RECIPE = BenchmarkRecipe
 
 
-def run(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = silent) -> dict[str, Any]:
+def run(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Builds a benchmark in the folder `out`, which `longrm evaluate --bench long-rewardbench:OUT` reads.
 
     Each file appears once it is whole. A killed run begins anew, asks its judge nothing twice, and ends with the same

@@ -14,7 +14,7 @@ from longrm.clients.settings import Remote
 from longrm.config import Config
 from longrm.data.files import find_files
 from longrm.reward_models import Compress, Judge, RewardModel
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.distill import Distillation, Distilling, Reads, ShortSighted, Task, read_tasks, task_of
 from longrm.synthesis.documents import Document
 from longrm.synthesis.fates import Made
@@ -86,7 +86,7 @@ class DistillRecipe(Recipe, Distilling):
 RECIPE = DistillRecipe
 
 
-def run(recipe: DistillRecipe, out: Path, *, progress: Progress = silent) -> dict[str, Any]:
+def run(recipe: DistillRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes demonstrations into the run folder `out`, continuing what is there.
 
     Returns:

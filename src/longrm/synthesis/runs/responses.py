@@ -7,7 +7,7 @@ from pydantic import Field
 
 from longrm.data.chunking import size_of
 from longrm.data.tokenizing import Tokenizer
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.answering import Answering, Responses, pool_of
 from longrm.synthesis.documents import Document
 from longrm.synthesis.inputs import Documents
@@ -32,7 +32,7 @@ class ResponsesRecipe(Recipe, Responses):
     tokenizer: str | None = None
 
 
-def run(recipe: ResponsesRecipe, out: Path, *, progress: Progress = silent) -> dict[str, Any]:
+def run(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes candidates into the run folder `out`, continuing what is there.
 
     Returns:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.casework import gather_pool, prompt_hashes
 from longrm.synthesis.models import Model
 from longrm.synthesis.records import Source
@@ -26,7 +26,7 @@ class ShortToLongRecipe(StageRecipe):
 RECIPE = ShortToLongRecipe
 
 
-def run(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = silent) -> dict[str, Any]:
+def run(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-1 rows into the run folder `out`, continuing what is there.
 
     Returns:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from longrm.errors import ConfigError
 from longrm.runs.folder import MANIFEST, write_json
 from longrm.runs.logs import Log
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.agreement import Agreement
 from longrm.synthesis.ballots import Cast, measured
 from longrm.synthesis.casework import gather_pool, prompt_hashes
@@ -58,7 +58,7 @@ class VoteRecipe(StageRecipe):
 RECIPE = VoteRecipe
 
 
-def run(recipe: VoteRecipe, out: Path, *, progress: Progress = silent) -> dict[str, Any]:
+def run(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-2 rows and the votes into the run folder `out`, continuing what is there.
 
     Returns:

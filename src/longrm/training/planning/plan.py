@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.training.planning.advice import Advice, advise
 from longrm.training.planning.devices import DEVICES, GIB, UTILIZATION, Device
 from longrm.training.planning.flops import Flops, forward_flops, training_flops
@@ -84,7 +84,7 @@ class Plan:
         }
 
 
-def plan(recipe: Recipe, device: str, *, devices: int = 1, progress: Progress = silent) -> Plan:
+def plan(recipe: Recipe, device: str, *, devices: int = 1, progress: Progress = no_progress) -> Plan:
     """Plans a training.
 
     Args:

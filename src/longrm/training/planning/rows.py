@@ -9,7 +9,7 @@ from typing import assert_never
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError
 from longrm.modeling.shared_prefix import Layout, TreeShape
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Batches, Objective
 from longrm.training.bradley_terry import BradleyTerry, BradleyTerryTraining
 from longrm.training.curriculum import Curriculum
@@ -219,7 +219,7 @@ def _generated(recipe: Recipe, limit: int) -> Reading:
     curriculum = Curriculum(recipe.curriculum, steps=steps, seed=seed)
     tokenizer = _tokenizer(recipe, optional=False)
     assert tokenizer is not None
-    source = source_of(recipe, tokenizer, limit=limit, progress=silent)
+    source = source_of(recipe, tokenizer, limit=limit, progress=no_progress)
     budget = recipe.memory.tokens_per_forward
     batches = Batches(source, objective_of(recipe), budget=budget, limit=limit, curriculum=curriculum)
     lengths = [curriculum.length(step) for step in range(steps)]

@@ -10,28 +10,28 @@ _LONGEST_LINE = 1500
 """Characters of an error; of a longer one the middle is left out."""
 
 
-def launched() -> int:
+def world_size() -> int:
     """How many processes the launcher has started; 1 where there is none."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def leads() -> bool:
+def is_main_process() -> bool:
     """Whether this process speaks for all: the first that the launcher started, or the only one."""
-    return launched() == 1 or int(os.environ.get("RANK", "0")) == 0
+    return world_size() == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
-def speaks() -> bool:
+def is_local_main_process() -> bool:
     """Whether this process tells what all processes of a machine find alike."""
-    return launched() == 1 or int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))) == 0
+    return world_size() == 1 or int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))) == 0
 
 
-def tell(line: str, error: BaseException) -> None:
+def print_error(line: str, error: BaseException) -> None:
     """Says on standard error why this process ends; of several on a machine the first does.
 
     An error that passed by the others, and is told by this process, has a note that says so.
     """
     notes = getattr(error, "__notes__", [])
-    if notes or speaks():
+    if notes or is_local_main_process():
         # Not needed to end early, when every import would take its time.
         from longrm.reading import visible
 
@@ -53,7 +53,7 @@ def check_seen(folder: Path) -> None:
         )
 
 
-class Processes:
+class WorkerGroup:
     """This process alone, and what those that share a run with others do in its place.
 
     The pieces of a run are numbered from 0, the same everywhere, and each is taken by one process.
@@ -69,7 +69,7 @@ class Processes:
         self._done = 0
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this is the process that claims the run and writes its results."""
         return self.rank == 0
 

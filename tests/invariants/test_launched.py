@@ -13,8 +13,8 @@ import pytest
 
 from longrm.data import write
 from longrm.evaluation.run import Evaluation, run
-from longrm.evaluation.scored_file import Scoring, score_file
 from longrm.modeling.loading import ModelShape, new_scorer, save
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import Plan, generate, words
 
 SHAPE = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
@@ -72,7 +72,7 @@ def logged(folder, name):
 
 def test_a_file_scored_by_two_processes_is_that_of_one(tmp_path, given):
     model, data = given(100)
-    score_file(Scoring(model=model, data=data), tmp_path / "one.jsonl")
+    score_file(ScoreSettings(model=model, data=data), tmp_path / "one.jsonl")
     out = tmp_path / "two.jsonl"
     told, errors = end(launch("score", "--model", model, "--data", data, "--out", out))
     assert told == f"Wrote 100 rows (format longrm; 100 answered) to {out}\n"
@@ -113,7 +113,7 @@ def test_what_the_first_process_alone_finds_wrong_is_said(tmp_path, given):
 def test_a_killed_group_is_continued_by_one_process_and_the_reverse(tmp_path, given, kind):
     model, data = given(800)
     if kind == "score":
-        score_file(Scoring(model=model, data=data), tmp_path / "one.jsonl")
+        score_file(ScoreSettings(model=model, data=data), tmp_path / "one.jsonl")
         out, folder, log = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial", "scores"
         command = ("score", "--model", model, "--data", data, "--out", out)
     else:
@@ -153,7 +153,7 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path, given):
     end(process, status=1)
     assert logged(folder, "scores")
     end(launch("score", "--model", model, "--data", data, "--out", out))
-    score_file(Scoring(model=model, data=data), tmp_path / "one.jsonl")
+    score_file(ScoreSettings(model=model, data=data), tmp_path / "one.jsonl")
     assert out.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
 
 
@@ -192,7 +192,7 @@ with join() as place:
     done = place.add_done(len(mine))
     Path(sys.argv[1], attempt + "." + str(place.rank)).write_text(" ".join(map(str, mine)))
     place.wait()
-    if attempt == "0" and not place.leads:
+    if attempt == "0" and not place.is_main_process:
         os.kill(os.getpid(), signal.SIGKILL)
     place.wait()
     assert place.add_done(0) == 6

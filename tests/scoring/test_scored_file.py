@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from longrm.evaluation.scored_file import Scoring, score_file
+from longrm.scoring.scored_file import ScoreSettings, score_file
 
 
 def scores(model, folder):
@@ -12,7 +12,7 @@ def scores(model, folder):
         for index in range(3)
     ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    score_file(Scoring(model=model, data=str(data)), out)
+    score_file(ScoreSettings(model=model, data=str(data)), out)
     return [json.loads(line)["scores"] for line in out.read_text().splitlines()]
 
 

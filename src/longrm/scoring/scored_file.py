@@ -13,24 +13,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from longrm import reward_models
-from longrm.clients.addresses import ModelName
+from longrm.clients.addresses import ModelName, refuse_server
 from longrm.config import OPERATIONAL, Config
 from longrm.data import Reading, check_writable, read, write_rows
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.row_scores import RowScores, ScoreRecord, batches, score
-from longrm.evaluation.sharing import claimed, refuse_endpoint
 from longrm.reward_models import Judge
-from longrm.runs.folder import RunFolder
+from longrm.runs.folder import RunFolder, claimed_once
 from longrm.runs.logs import Log
 from longrm.runs.parts import join_parts, part_of
-from longrm.runs.processes import Processes, check_seen
-from longrm.runs.progress import Progress, silent
+from longrm.runs.progress import Progress, no_progress
+from longrm.runs.workers import WorkerGroup, check_seen
+from longrm.scoring.row_scores import RowScores, ScoreRecord, batches, score
 from longrm.types import Outcome
 
 _logger = logging.getLogger(__name__)
 
 
-class Scoring(Config):
+class ScoreSettings(Config):
     """Settings of `longrm score`.
 
     Attributes:
@@ -56,7 +55,7 @@ class Scoring(Config):
 
 
 @dataclass(slots=True)
-class Scored:
+class ScoreCounts:
     """What came of scoring a file.
 
     Attributes:
@@ -82,8 +81,12 @@ class Scored:
 
 
 def score_file(
-    settings: Scoring, out: Path, *, place: Processes | None = None, progress: Progress = silent
-) -> Scored | None:
+    settings: ScoreSettings,
+    out: Path,
+    *,
+    workers: WorkerGroup | None = None,
+    progress: Progress = no_progress,
+) -> ScoreCounts | None:
     """Writes the rows of a file with their scores, in one step at the end.
 
     What is scored so far lies in `OUT.partial`, so that a killed run continues: with this engine or another, as one
@@ -92,7 +95,7 @@ def score_file(
     Args:
         settings: Which model, which data.
         out: The JSONL or Parquet file to write.
-        place: This process among those that share the rows; alone by default.
+        workers: This process among those that share the rows; alone by default.
         progress: Called after every batch; the total is not known.
 
     Returns:
@@ -102,21 +105,21 @@ def score_file(
         ConfigError: An engine or a model that cannot be shared out so.
         DataError: A row that cannot be read, or that has a column of the scores' name already.
     """
-    place = place or Processes()
-    _check_who(settings, place)
+    workers = workers or WorkerGroup()
+    _check_who(settings, workers)
     if os.path.realpath(out) == os.path.realpath(settings.data):
         raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
     check_writable(out)
     reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
-    with claimed(RunFolder(partial, "scoring", settings), place) as folder:
+    with claimed_once(RunFolder(partial, "scoring", settings), workers) as folder:
         path = folder.path / "scores.jsonl"
-        _score_rows(settings, reading, path, folder, place, progress)
-        if not place.leads:
+        _score_rows(settings, reading, path, folder, workers, progress)
+        if not workers.is_main_process:
             return None
         join_parts(path, ScoreRecord)
-        result = Scored(reading.format)
+        result = ScoreCounts(reading.format)
         write_rows(out, _rows(reading, RowScores(path), column, result))
         result.skipped = reading.skipped.count
         reading.tell_skipped()
@@ -125,60 +128,65 @@ def score_file(
     return result
 
 
-def _check_who(settings: Scoring, place: Processes) -> None:
+def _check_who(settings: ScoreSettings, workers: WorkerGroup) -> None:
     if settings.workers is not None and settings.engine != "ray":
         raise ConfigError(
             "--workers is of --engine ray; without it: torchrun --nproc-per-node N -m longrm score"
         )
-    if settings.engine and place.count > 1:
+    if settings.engine and workers.count > 1:
         raise ConfigError("--engine ray starts workers of its own; leave torchrun away")
-    if settings.engine or place.count > 1:
-        refuse_endpoint(settings.model, "--engine ray" if settings.engine else "torchrun")
+    if settings.engine or workers.count > 1:
+        refuse_server(settings.model, "--engine ray" if settings.engine else "torchrun")
 
 
 def _score_rows(
-    settings: Scoring, reading: Reading, path: Path, folder: RunFolder, place: Processes, progress: Progress
+    settings: ScoreSettings,
+    reading: Reading,
+    path: Path,
+    folder: RunFolder,
+    workers: WorkerGroup,
+    progress: Progress,
 ) -> None:
     """Has every row scored that the log does not hold."""
-    if place.leads:
+    if workers.is_main_process:
         join_parts(path, ScoreRecord)
-    place.wait()  # for the claim, and what lay in parts
+    workers.wait()  # for the claim, and what lay in parts
     check_seen(path.parent)
     done = RowScores(path)
     before = len(done)
     if settings.engine == "ray":
-        from longrm.evaluation.ray_engine import scored_by_ray
+        from longrm.scoring.ray_engine import scored_by_ray
 
         model = reward_models.pinned(settings.model)
         if model != settings.model:
             folder.record(model={"commit": model.rpartition("@")[2]})
         fresh = scored_by_ray(model, settings.judge, settings.workers, reading, done)
     else:
-        fresh = _scored_here(settings, reading, done, folder, place)
-    with closing(fresh), Log(part_of(path, place.rank), ScoreRecord) as log:
+        fresh = _scored_here(settings, reading, done, folder, workers)
+    with closing(fresh), Log(part_of(path, workers.rank), ScoreRecord) as log:
         for records in fresh:
             log.append(*records)
-            progress("scoring", before + place.add_done(len(records)), 0)
-    place.wait()
-    if place.leads:
-        done_by_all = before + place.add_done(0)
+            progress("scoring", before + workers.add_done(len(records)), 0)
+    workers.wait()
+    if workers.is_main_process:
+        done_by_all = before + workers.add_done(0)
         progress("scoring", done_by_all, done_by_all)
 
 
 def _scored_here(
-    settings: Scoring, reading: Reading, done: RowScores, folder: RunFolder, place: Processes
+    settings: ScoreSettings, reading: Reading, done: RowScores, folder: RunFolder, workers: WorkerGroup
 ) -> Generator[list[ScoreRecord]]:
     model = reward_models.load(settings.model, judge=settings.judge)
-    if place.leads:
+    if workers.is_main_process:
         folder.record(model=model.provenance)
     for piece, batch in enumerate(batches(reading)):
-        if not place.takes(piece):
+        if not workers.takes(piece):
             continue
         fresh = {number for number in batch.numbers if number not in done}
         yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
 
 
-def _rows(reading: Reading, scores: RowScores, column: str, result: Scored) -> Iterator[dict[str, Any]]:
+def _rows(reading: Reading, scores: RowScores, column: str, result: ScoreCounts) -> Iterator[dict[str, Any]]:
     for row, record in scores.of(reading):
         result.count(record)
         values = list(record.scores) if record.outcome is Outcome.ANSWERED else None

@@ -9,12 +9,12 @@ import pytest
 from longrm import reward_models
 from longrm.data import write
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation import scored_file
 from longrm.evaluation.run import Evaluation, run
-from longrm.evaluation.scored_file import Scoring, score_file
 from longrm.reward_models.baselines import Baseline
 from longrm.runs.judgments import read_judgments
-from longrm.runs.processes import Processes
+from longrm.runs.workers import WorkerGroup
+from longrm.scoring import scored_file
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import Plan, generate, words
 
 COUNT = 3
@@ -25,7 +25,7 @@ LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "summa
 KILLED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-class Thread(Processes):
+class Thread(WorkerGroup):
     """A process of several, played by a thread; all of a group share one dictionary."""
 
     def __init__(self, rank, group):
@@ -112,12 +112,12 @@ def data(tmp_path):
 
 
 def test_a_file_scored_by_several_is_that_of_one(tmp_path, data):
-    settings = Scoring(model="baseline:overlap", data=str(data))
+    settings = ScoreSettings(model="baseline:overlap", data=str(data))
     one = score_file(settings, tmp_path / "one.jsonl")
     told = []
     results = together(
         lambda place: score_file(
-            settings, tmp_path / "all.jsonl", place=place, progress=lambda *said: told.append(said)
+            settings, tmp_path / "all.jsonl", workers=place, progress=lambda *said: told.append(said)
         )
     )
     assert results == [one, None, None]
@@ -130,12 +130,12 @@ def test_a_file_scored_by_several_is_that_of_one(tmp_path, data):
 @pytest.mark.parametrize("then", ["alone", "together"])
 @pytest.mark.parametrize("last", [20, 100, 200])
 def test_a_killed_scoring_is_continued_by_any_number_of_processes(tmp_path, data, mortal, last, then):
-    settings, out = Scoring(model="baseline:overlap", data=str(data)), tmp_path / "scored.jsonl"
+    settings, out = ScoreSettings(model="baseline:overlap", data=str(data)), tmp_path / "scored.jsonl"
     score_file(settings, tmp_path / "one.jsonl")
     first = mortal(last)
     ways = {
         "alone": lambda: score_file(settings, out),
-        "together": lambda: together(lambda place: score_file(settings, out, place=place)),
+        "together": lambda: together(lambda place: score_file(settings, out, workers=place)),
     }
     then, before = ways.pop(then), *ways.values()
     with pytest.raises(Killed):
@@ -151,9 +151,9 @@ def test_a_killed_scoring_is_continued_by_any_number_of_processes(tmp_path, data
 def test_a_part_that_is_lost_is_not_passed_over(tmp_path, data, monkeypatch):
     """Negative control: the rows of others are missing where nobody joins what they wrote."""
     monkeypatch.setattr(scored_file, "join_parts", lambda *_: None)
-    settings = Scoring(model="baseline:overlap", data=str(data))
+    settings = ScoreSettings(model="baseline:overlap", data=str(data))
     with pytest.raises(DataError, match="has not been scored"):
-        together(lambda place: score_file(settings, tmp_path / "all.jsonl", place=place))
+        together(lambda place: score_file(settings, tmp_path / "all.jsonl", workers=place))
 
 
 @pytest.fixture
@@ -201,16 +201,18 @@ def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, e
 def test_a_server_is_asked_by_one_process(tmp_path, data):
     model = "compress:openai:http://127.0.0.1:9/v1#x"
     with pytest.raises(ConfigError, match="is a server, which one process asks .* leave torchrun away"):
-        score_file(Scoring(model=model, data=str(data)), tmp_path / "x.jsonl", place=Processes(1, 2))
+        score_file(
+            ScoreSettings(model=model, data=str(data)), tmp_path / "x.jsonl", workers=WorkerGroup(1, 2)
+        )
     with pytest.raises(ConfigError, match="leave torchrun away"):
-        run(Evaluation(model=model, bench=f"file:{data}"), tmp_path / "x", place=Processes(1, 2))
+        run(Evaluation(model=model, bench=f"file:{data}"), tmp_path / "x", place=WorkerGroup(1, 2))
     with pytest.raises(ConfigError, match="leave --engine ray away"):
-        score_file(Scoring(model=model, data=str(data), engine="ray"), tmp_path / "x.jsonl")
+        score_file(ScoreSettings(model=model, data=str(data), engine="ray"), tmp_path / "x.jsonl")
 
 
 def test_engines_that_cannot_be_combined_are_refused(tmp_path, data):
-    ray = Scoring(model="baseline:overlap", data=str(data), engine="ray")
+    ray = ScoreSettings(model="baseline:overlap", data=str(data), engine="ray")
     with pytest.raises(ConfigError, match="leave torchrun away"):
-        score_file(ray, tmp_path / "x.jsonl", place=Processes(0, 2))
+        score_file(ray, tmp_path / "x.jsonl", workers=WorkerGroup(0, 2))
     with pytest.raises(ConfigError, match="--workers is of --engine ray"):
-        score_file(Scoring(model="baseline:overlap", data=str(data), workers=2), tmp_path / "x.jsonl")
+        score_file(ScoreSettings(model="baseline:overlap", data=str(data), workers=2), tmp_path / "x.jsonl")

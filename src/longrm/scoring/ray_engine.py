@@ -22,8 +22,8 @@ from typing import Any
 from longrm import reward_models
 from longrm.data import Reading
 from longrm.errors import ConfigError, LongRMError, RunError
-from longrm.evaluation.row_scores import Batch, RowScores, ScoreRecord, batches, score
 from longrm.reward_models import Judge
+from longrm.scoring.row_scores import Batch, RowScores, ScoreRecord, batches, score
 
 # Batches travel to a worker together until they have so many bytes, some 16,000 tokens of text: Ray takes some 30 ms
 # for a block, and a killed run loses one for each worker.

@@ -17,12 +17,12 @@ import pytest
 
 from longrm.data import Row, write
 from longrm.errors import ConfigError, RunError
-from longrm.evaluation import ray_engine
-from longrm.evaluation.ray_engine import _Starts, _Worker
-from longrm.evaluation.row_scores import batches
-from longrm.evaluation.scored_file import Scoring, score_file
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.reward_models import Judge
+from longrm.scoring import ray_engine
+from longrm.scoring.ray_engine import _Starts, _Worker
+from longrm.scoring.row_scores import batches
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import Plan, generate, words
 
 ROWS = 2000  # some blocks for each worker
@@ -37,7 +37,7 @@ def scoring(tmp_path, request):
     rows = getattr(request, "param", ROWS)
     write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), rows, words()))
     save(new_scorer(SHAPE, words(), seed=0), tmp_path / "model")
-    return Scoring(model=str(tmp_path / "model"), data=str(tmp_path / "data.jsonl"))
+    return ScoreSettings(model=str(tmp_path / "model"), data=str(tmp_path / "data.jsonl"))
 
 
 def start(scoring, out, *more):
@@ -199,7 +199,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "")
     monkeypatch.setitem(sys.modules, "ray", None)
     write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), 4, words()))
-    scoring = Scoring(model="baseline:longest", data=str(tmp_path / "data.jsonl"), engine="ray")
+    scoring = ScoreSettings(model="baseline:longest", data=str(tmp_path / "data.jsonl"), engine="ray")
     with pytest.raises(
         ConfigError, match=r"needs the package 'ray'; install it with: pip install 'longrm\[ray\]'"
     ):

@@ -1,0 +1,1 @@
+"""Scores for the rows of a file: what `longrm score` is made of."""

@@ -33,6 +33,7 @@ from longrm.evaluation.asking import Judging
 from longrm.evaluation.metrics import paired_difference
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate
+from longrm.rng import Draws
 from longrm.runs.judgments import read_judgments
 from longrm.synthesis.documents import Document
 from longrm.synthesis.padding import Pool
@@ -43,7 +44,6 @@ from longrm.training.run import MODEL, RECIPES
 from longrm.training.run import run as train
 from longrm.types import Comparison, Outcome, message_text, text_of
 from longrm.worlds import Plan, generate, words
-from longrm.worlds.draws import Draws
 
 # Fixed before any training of the sweep, and never changed after one.
 ERROR_SHORT = 0.05

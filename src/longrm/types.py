@@ -3,11 +3,12 @@
 Nothing here imports torch, reads a file or knows a format.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, assert_never
+
+from longrm.rng import key_hash
 
 Message = Mapping[str, Any]
 """One `{role, content}` turn. Unknown fields (`tool_calls`, `name`) and list content are kept untouched."""
@@ -183,11 +184,9 @@ def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:
     Returns:
         Entry k is the index, in the comparison, of the response that is shown at position k.
     """
-    keys = [
-        hashlib.sha256(f"{seed}\x00{comparison.id}\x00{index}".encode()).digest()
-        for index in range(len(comparison.responses))
-    ]
-    return tuple(sorted(range(len(keys)), key=lambda index: keys[index]))
+    return tuple(
+        sorted(range(len(comparison.responses)), key=lambda index: key_hash(seed, comparison.id, index))
+    )
 
 
 def ask(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Query:

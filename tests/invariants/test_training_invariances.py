@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from longrm.data.joining import Encoded
 from longrm.modeling.attention import NAME
+from longrm.rng import Draws
 from longrm.training.batches import Batches, Example, MicroBatch, Objective
 from longrm.training.bradley_terry import BradleyTerry, RankingLoss
 from longrm.training.preference import Preference, PreferenceLoss
 from longrm.training.sft import SFT
-from longrm.worlds.draws import Draws
 
 VOCABULARY = 97
 TOLERANCE = 2e-5  # fp32, relative to the largest value of a tensor

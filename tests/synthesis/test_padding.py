@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from longrm.rng import Draws
 from longrm.synthesis.chunks import Answering, cut, gold_of, runs, touching
 from longrm.synthesis.padding import BETWEEN, Piece, Pool, fill, lay
 from longrm.synthesis.tags import draw_tag, free_name
 from longrm.worlds import Plan, generate, words
-from longrm.worlds.draws import Draws
 
 TEXTS = [str(c.prompt[0]["content"]) for c in generate(Plan("records", 600, seed=3), 12, words())]
 

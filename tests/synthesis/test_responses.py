@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from longrm.data.chunking import size_of
 from longrm.errors import ConfigError
+from longrm.rng import Draws
 from longrm.synthesis.documents import Document
 from longrm.synthesis.responses import (
     PERTURBATIONS,
@@ -16,7 +17,6 @@ from longrm.synthesis.responses import (
     perturb,
     prompt_of,
 )
-from longrm.worlds.draws import Draws
 
 TEXTS = [f"Fact {number} is told here." for number in range(1, 21)]  # six words and marks each
 SHOWN = Shown(

@@ -1,6 +1,5 @@
 """Requests to a language model and its completions, wherever the model runs."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +25,6 @@ class Request:
     temperature: float = 0.0
     seed: int = 0
     verdict: str = ""
-
-
-def seed_of(*parts: object) -> int:
-    """A seed for a request, drawn from what tells it apart; servers take whole numbers below 2**31 at least."""
-    digest = hashlib.sha256("\0".join(str(part) for part in parts).encode()).digest()
-    return int.from_bytes(digest[:4], "big") >> 1
 
 
 _MOST_TOKENS = 10**9  # of one prompt or one answer; no model reads or writes as many

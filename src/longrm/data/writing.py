@@ -1,6 +1,5 @@
 """Writing rows as JSONL or Parquet: the whole file appears at once, or nothing does."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from longrm.data.native import to_row
 from longrm.errors import DataError
+from longrm.jsonl import json_line, json_text
 from longrm.runs.scratch import replacing
 from longrm.types import Comparison
 
@@ -85,18 +85,13 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 def _write_jsonl(file: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     count = 0
     for row in rows:
-        file.write(_json(row).encode() + b"\n")
+        file.write(json_line(row, allow_nan=True, default=str))
         count += 1
     return count
 
 
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair has no bytes, but an escape
-        return json.dumps(value, default=str)
-    return text
+    return json_text(value, allow_nan=True, default=str)
 
 
 def _write_parquet(file: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Path) -> int:

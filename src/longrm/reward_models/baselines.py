@@ -1,10 +1,10 @@
 """Judges without a model. A reward model that does not beat them has learned nothing of use."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 
 from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
+from longrm.rng import hash_fraction
 from longrm.types import Judgment, Outcome, Query, message_text, text_of
 
 # Words and punctuation marks of a chunk of the context.
@@ -13,11 +13,7 @@ _CHUNK = 128
 
 def _random(query: Query) -> list[float]:
     """The score is a hash of the id and the response, so it depends on neither position nor batch."""
-    return [
-        int.from_bytes(hashlib.sha256(f"{query.id}\x00{text_of(response)}".encode()).digest()[:6], "big")
-        / 2**48
-        for response in query.responses
-    ]
+    return [hash_fraction(query.id, text_of(response)) for response in query.responses]
 
 
 def _first(query: Query) -> list[float]:

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from longrm.clients import Completion, Request, Writer, seed_of
+from longrm.clients import Completion, Request, Writer
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.judging import Format, Reading, fit, load_format, why_uncut
 from longrm.judging.answers import answer_of, opened_thought, thinking_tags
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import Judge
+from longrm.rng import seed_of
 from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text
 
 # What a query's several prompts came to, worst first: an error must be seen before all else.

@@ -11,8 +11,8 @@ from longrm.data.places import place_in
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging import load_format
 from longrm.reward_models.protocol import RewardModel
+from longrm.rng import Draws
 from longrm.types import Comparison, Judgment, Outcome, Query, Response, text_of
-from longrm.worlds.draws import Draws
 
 # Tokens from which on the error grows with length.
 _SHORT = 1024

@@ -1,8 +1,6 @@
 """Append-only typed logs: one JSON line a record, flushed; a half-written last line is never read back."""
 
 import dataclasses
-import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from longrm import reading
 from longrm.errors import RunError
+from longrm.jsonl import append_lines, compact_line, cut_unfinished_line, whole_lines, writable
 from longrm.runs.records import JudgmentRecord
 
 Record = TypeVar("Record")
@@ -43,17 +42,8 @@ class Log(Generic[Record]):
         Raises:
             RunError: As iteration does.
         """
-        if not os.path.lexists(self.path):
-            return
-        place = 0
-        with reading.open_file(self.path, RunError) as file:
-            for number, line in enumerate(iter(lambda: file.readline(reading.LONGEST_ROW), b""), start=1):
-                if len(line) == reading.LONGEST_ROW:
-                    raise RunError(f"{self.path}, line {number}: longer than {reading.LONGEST_ROW:,} bytes")
-                if not line.endswith(b"\n"):
-                    return
-                yield place, self._read(line, number)
-                place += len(line)
+        for number, (place, line) in enumerate(whole_lines(self.path), start=1):
+            yield place, self._read(line, number)
 
     def _read(self, line: bytes, number: int) -> Record:
         try:
@@ -76,7 +66,7 @@ class Log(Generic[Record]):
 
     def __enter__(self) -> Self:
         try:
-            self._cut_half_line()
+            cut_unfinished_line(self.path)
             self._file = self.path.open("ab")
         except OSError as error:
             raise RunError(f"cannot write {self.path}: {error.strerror}") from None
@@ -99,32 +89,9 @@ class Log(Generic[Record]):
             RunError: The file cannot take the lines; what was written before stays readable.
         """
         assert self._file is not None, "open the log before appending"
-        lines = b"".join(to_line(record) for record in records)
-        try:
-            self._file.write(lines)
-            self._file.flush()
-        except OSError as error:
-            raise RunError(
-                f"cannot write {self.path}: {error.strerror}; make room and run the same command again"
-            ) from None
-
-    def _cut_half_line(self) -> None:
-        if not os.path.lexists(self.path):
-            return
-        reading.open_file(
-            self.path, RunError
-        ).close()  # it is a file, and no pipe that waits for its other end
-        with self.path.open("rb+") as file:
-            end = file.seek(0, os.SEEK_END)
-            while end > 0:
-                start = max(0, end - 65536)
-                file.seek(start)
-                newline = file.read(end - start).rfind(b"\n")
-                if newline >= 0:
-                    file.truncate(start + newline + 1)
-                    return
-                end = start
-            file.truncate(0)
+        lines = [to_line(record) for record in records]
+        with writable(self.path):
+            append_lines(self._file, lines)
 
 
 def _fault(error: ValueError) -> str:
@@ -147,7 +114,7 @@ def to_line(record: Any) -> bytes:
         for field in dataclasses.fields(record)
         if (value := getattr(record, field.name)) != _default(field)
     }
-    return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return compact_line(plain)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

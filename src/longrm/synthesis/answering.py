@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from longrm.clients import Completion, Request
 from longrm.config import Config
 from longrm.data.chunking import size_of
+from longrm.rng import Draws
 from longrm.synthesis.asking import check_asked
 from longrm.synthesis.documents import Document
 from longrm.synthesis.fates import Fates, Made
@@ -27,7 +28,6 @@ from longrm.synthesis.responses import (
     prompt_of,
 )
 from longrm.types import Message, Outcome
-from longrm.worlds.draws import Draws
 
 # The largest seed that every server takes: signed 32 bits.
 _SEEDS = 2**31 - 1

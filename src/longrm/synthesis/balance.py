@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 
 Cell = TypeVar("Cell", bound=Hashable)
 Entry = TypeVar("Entry")

@@ -5,8 +5,9 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from longrm.clients import Completion, Request, seed_of
+from longrm.clients import Completion, Request
 from longrm.errors import ConfigError
+from longrm.rng import seed_of
 from longrm.runs.logs import Log
 from longrm.synthesis.agreement import Agreement
 from longrm.synthesis.asking import check_asked

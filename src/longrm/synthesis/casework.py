@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from longrm.clients import Request
 from longrm.data.tokenizing import Tokenizer
+from longrm.rng import Draws
 from longrm.synthesis import critical
 from longrm.synthesis.asking import ask_all
 from longrm.synthesis.cases import Answer, Case, Context
@@ -23,7 +24,6 @@ from longrm.synthesis.records import Candidate, Source
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.synthesis.tags import draw_tag
 from longrm.types import Comparison, Message, Span
-from longrm.worlds.draws import Draws
 
 _CHECKS = 3  # rounds in which a judge may find an answer in the padding before the row is given up
 _SEEDS = 2**31  # servers take 31 bits

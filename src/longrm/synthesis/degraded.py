@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from longrm.rng import Draws
 from longrm.synthesis.documents import Document
 from longrm.synthesis.ranking import NO_MODEL
 from longrm.synthesis.records import Candidate
-from longrm.worlds.draws import Draws
 
 REPLACED, ELSEWHERE = "replace_sentences", "answer_another_question"
 _SENTENCE = re.compile(r"\S.*?(?:[.!?。！？][\"'”’)\]]*(?=\s|$)|(?<=[。！？])|$)", re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from longrm.clients import Completion, Request, seed_of
+from longrm.clients import Completion, Request
 from longrm.config import Config
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import FieldError, group_of, messages_of, name_of, plain, required
@@ -24,6 +24,7 @@ from longrm.judging import fit
 from longrm.reading import located
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
+from longrm.rng import seed_of
 from longrm.runs.records import Trial
 from longrm.synthesis.asking import ask_all, check_asked
 from longrm.synthesis.comparing import OPENING, plain_prompt

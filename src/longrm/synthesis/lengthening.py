@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longrm.data.tokenizing import Tokenizer
+from longrm.rng import Draws
 from longrm.synthesis.chunks import Answering, Chunk
 from longrm.synthesis.domains import Domain
 from longrm.synthesis.padding import BETWEEN, Laid, Piece, Pool, fill, lay, piece_of, supply
 from longrm.synthesis.tags import wrapped
 from longrm.types import Message
-from longrm.worlds.draws import Draws
 
 Unfit = Literal["too_long", "padding_ran_out"]
 """The evidence alone is longer than the target; the chunks there are do not fill it up."""

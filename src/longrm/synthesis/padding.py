@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longrm.data.tokenizing import Tokenizer
+from longrm.rng import Draws
 from longrm.synthesis.chunks import Answering, Sought, cut, searched
 from longrm.synthesis.domains import Layout
 from longrm.synthesis.tags import wrapped
-from longrm.worlds.draws import Draws
 
 BETWEEN = "\n\n"
 """Stands between chunks."""

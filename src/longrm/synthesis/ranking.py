@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from longrm.config import Config
+from longrm.rng import Draws
 from longrm.synthesis.answers import metric_named
 from longrm.synthesis.documents import Document
 from longrm.synthesis.records import Candidate
-from longrm.worlds.draws import Draws
 
 Kind = Literal["cross", "same", "best-of-2", "best-of-3", "best-of-4"]
 KINDS: tuple[Kind, ...] = ("cross", "same", "best-of-2", "best-of-3", "best-of-4")

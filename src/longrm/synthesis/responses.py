@@ -12,9 +12,9 @@ from typing import Any
 
 from longrm.data.chunking import chunks, size_of
 from longrm.errors import ConfigError, nearest
+from longrm.rng import Draws
 from longrm.synthesis.documents import Document
 from longrm.types import Message
-from longrm.worlds.draws import Draws
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _CITATION = re.compile(r"\[(\d+)\]")

@@ -1,10 +1,9 @@
 """The shards that hold a run's rows: JSONL while they grow, cut back to what the ledger knows when a run continues."""
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,6 +11,7 @@ from longrm.config import OPERATIONAL, Config
 from longrm.data import write_rows
 from longrm.data.files import raw_rows
 from longrm.errors import RunError
+from longrm.jsonl import append_lines, json_line, writable
 from longrm.synthesis.fates import Entry, Made
 
 
@@ -59,7 +59,7 @@ class Shards:
         for one in made:
             if self._full or self._rows >= self._output.shard_rows:
                 self._next()
-            lines = [to_json_line(row) for row in one.rows]
+            lines = [json_line(row) for row in one.rows]
             self._waiting += lines
             self._rows += len(lines)
             self._end += sum(map(len, lines))
@@ -81,15 +81,8 @@ class Shards:
         if not self._waiting:
             return
         path = self._path(self._shard)
-        try:
-            with path.open("ab") as file:
-                file.write(b"".join(self._waiting))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RunError(
-                f"cannot write {path}: {error.strerror}; make room and run the same command again"
-            ) from None
+        with writable(path), path.open("ab") as file:
+            append_lines(file, self._waiting, to_disk=True)
         self._waiting.clear()
 
     def _next(self) -> None:
@@ -128,11 +121,3 @@ class Shards:
         if path.exists():
             os.truncate(path, self._end)
             sealed.unlink(missing_ok=True)
-
-
-def to_json_line(row: Mapping[str, Any]) -> bytes:
-    """One row as a JSON line."""
-    try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair has no bytes, but an escape
-        return json.dumps(row, allow_nan=False).encode() + b"\n"

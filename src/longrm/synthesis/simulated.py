@@ -17,6 +17,7 @@ from longrm.clients import Completion, Request
 from longrm.data.chunking import size_of, words
 from longrm.errors import DataError
 from longrm.reward_models.simulated import Rates
+from longrm.rng import Draws
 from longrm.synthesis.answers import metric_named
 from longrm.synthesis.chunks import gold_of
 from longrm.synthesis.comparing import ASKING, CLOSING
@@ -26,7 +27,6 @@ from longrm.synthesis.domains import DOMAINS, Language
 from longrm.synthesis.records import Candidate, Source
 from longrm.synthesis.responses import Shown, prompt_of
 from longrm.types import Outcome, text_of
-from longrm.worlds.draws import Draws
 
 Item = TypeVar("Item")
 

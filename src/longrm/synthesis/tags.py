@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 
 # Without vowels no draw spells a word.
 _LETTERS = "BCDFGHJKLMNPQRSTVWXZ"

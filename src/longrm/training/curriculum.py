@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from longrm.config import Config
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 from longrm.worlds.generation import MOST_TOKENS
 
 

@@ -17,13 +17,13 @@ from longrm.data.token_cache import TokenizedRows, tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import Kind, context_digest
 from longrm.errors import ConfigError, DataError
+from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Example
 from longrm.training.sampling import Mixture, Stock
 from longrm.training.written import Form, Writing
 from longrm.types import Comparison
 from longrm.worlds import Plan, group
-from longrm.worlds.draws import Draws
 from longrm.worlds.generation import MOST_PER_GROUP, MOST_TOKENS
 
 _IDS_SAID = 5

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", int, tuple[int, int])

@@ -14,8 +14,8 @@ from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.judging import Format, load_format
+from longrm.rng import Draws
 from longrm.types import Comparison, Message, ask, message_text, text_of
-from longrm.worlds.draws import Draws
 
 Form = Literal["fact", "pairwise", "pointwise"]
 

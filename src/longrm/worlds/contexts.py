@@ -8,7 +8,7 @@ from typing import Literal
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 from longrm.worlds.facts import Unit, World, units
 from longrm.worlds.vocabulary import ENTITIES, FILLERS, SLOTS, VALUES
 

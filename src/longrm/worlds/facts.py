@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Protocol
 
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 from longrm.worlds.vocabulary import ENTITIES, RECORDS, VALUES
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
+from longrm.rng import Draws
 from longrm.types import Comparison, Span
 from longrm.worlds.chain import Chain
 from longrm.worlds.contexts import Block, Context, Depth, Draft, fit, text_tokens
-from longrm.worlds.draws import Draws
 from longrm.worlds.facts import World
 from longrm.worlds.questions import Asked, ask, claims_needed, question_about
 from longrm.worlds.records import Records

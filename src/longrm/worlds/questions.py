@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 from longrm.worlds.facts import Claim, Unit, World
 from longrm.worlds.vocabulary import ANSWER, CLAIM, NUMBERS, QUESTION, QUESTION_MANY
 

@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from longrm.worlds.draws import Draws
+from longrm.rng import Draws
 from longrm.worlds.facts import Claim, Holder, Unit, record
 
 

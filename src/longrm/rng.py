@@ -1,4 +1,4 @@
-"""Random draws that are the same on every machine and in every Python version.
+"""Random numbers that are the same on every machine and in every Python version: all are drawn from a hash of a key.
 
 The standard library promises to keep `Random.random()` for a seed, and not `shuffle`, `choice` or `sample`;
 these are therefore spelled out here on top of it.
@@ -9,18 +9,31 @@ import random
 from collections.abc import Iterator, MutableSequence, Sequence
 from typing import TypeVar
 
-Item = TypeVar("Item")
+DrawnItem = TypeVar("DrawnItem")
+
+
+def key_hash(*key: object) -> bytes:
+    """32 bytes that depend on the parts of a key, and on their order, alone."""
+    return hashlib.sha256("\x00".join(map(str, key)).encode()).digest()
+
+
+def seed_of(*key: object) -> int:
+    """A seed for a language model; servers take whole numbers below 2**31 at least."""
+    return int.from_bytes(key_hash(*key)[:4], "big") >> 1
+
+
+def hash_fraction(*key: object) -> float:
+    """A number from 0 up to, but not including, 1."""
+    return int.from_bytes(key_hash(*key)[:6], "big") / 2**48
 
 
 class Draws:
-    """A stream of draws that depends on the parts of its key alone."""
+    """A stream of random numbers that depends on the parts of its key alone."""
 
     __slots__ = ("_random",)
 
     def __init__(self, *key: object) -> None:
-        text = "\x00".join(map(str, key))
-        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "big")
-        self._random = random.Random(seed).random
+        self._random = random.Random(int.from_bytes(key_hash(*key)[:16], "big")).random
 
     def fraction(self) -> float:
         """A number from 0 up to, but not including, 1."""
@@ -30,18 +43,18 @@ class Draws:
         """A whole number from 0 to `bound` - 1."""
         return int(self._random() * bound)
 
-    def one(self, items: Sequence[Item]) -> Item:
+    def one(self, items: Sequence[DrawnItem]) -> DrawnItem:
         """One of the items."""
         return items[int(self._random() * len(items))]
 
-    def shuffle(self, items: MutableSequence[Item]) -> None:
+    def shuffle(self, items: MutableSequence[DrawnItem]) -> None:
         """Puts the items in a random order, in place (Fisher-Yates)."""
         draw = self._random
         for last in range(len(items) - 1, 0, -1):
             other = int(draw() * (last + 1))
             items[last], items[other] = items[other], items[last]
 
-    def order(self, items: Sequence[Item]) -> Iterator[Item]:
+    def order(self, items: Sequence[DrawnItem]) -> Iterator[DrawnItem]:
         """Yields the items in a random order, drawing no more than is asked for."""
         pool = list(items)
         for taken in range(len(pool)):

@@ -3,10 +3,11 @@
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_origin
+from typing import Literal, get_args, get_origin
 
 import click
 from click.testing import CliRunner
@@ -15,8 +16,9 @@ from pydantic_core import PydanticUndefined
 from longrm.auditing import Auditing
 from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize
-from longrm.config import Config, to_toml
+from longrm.config import Config, groups_of, to_toml
 from longrm.evaluation.run import Evaluation
+from longrm.scoring.scored_file import ScoreSettings
 from longrm.training.run import RECIPES
 
 PAGE = Path(__file__).with_name("cli.md")
@@ -29,7 +31,13 @@ DATA = {
     f"synthesize {name}": import_module(f"longrm.synthesis.runs.{name.replace('-', '_')}").RECIPE
     for name in synthesize.commands
 }
-SETTINGS: dict[str, type[Config]] = {"evaluate": Evaluation, **TRAININGS, **DATA, "audit": Auditing}
+SETTINGS: dict[str, type[Config]] = {
+    "evaluate": Evaluation,
+    "score": ScoreSettings,
+    **TRAININGS,
+    **DATA,
+    "audit": Auditing,
+}
 
 
 def sections(command: click.Command, words: list[str]) -> Iterator[str]:
@@ -43,31 +51,84 @@ def sections(command: click.Command, words: list[str]) -> Iterator[str]:
             yield from sections(below, [*words, name])
 
 
-def groups(
-    settings: type[Config], key: str = "", seen: dict[type[Config], str] | None = None
-) -> Iterator[str]:
-    """Describes a group of settings and those inside it, as they are keyed in TOML and in `--set`; each kind once."""
-    seen = {} if seen is None else seen
-    if settings in seen:
-        yield f"`[{key}]`: as `[{seen[settings]}]`\n"
-        return
-    seen[settings] = key
-    yield f"`[{key or 'top level'}]`\n\n```text\n{attributes(settings)}\n```\n"
-    for name, field in settings.model_fields.items():
-        for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
-            if isinstance(kind, type) and issubclass(kind, Config):
-                yield from groups(kind, f"{key}.{name}".strip("."), seen)
+class Settings:
+    """Describes the settings of one command after another, each group and each setting that they share once."""
+
+    def __init__(self) -> None:
+        self._described: dict[type[Config], tuple[str, str]] = {}
+
+    def section(self, command: str, settings: type[Config]) -> Iterator[str]:
+        """The groups of a command's settings, as they are keyed in TOML and in `--set`."""
+        yield f"## Settings of `longrm {command}`\n"
+        known: dict[str, list[str]] = {}
+        for key, group in self._groups("", settings):
+            place = f"`{key or '[top level]'}`"
+            if group in self._described:
+                known.setdefault(self._reference(group, command, key), []).append(place)
+                continue
+            text = "\n".join(self._entries(group, command))
+            self._described.update({group: (command, key)})
+            yield f"{place}\n\n```text\n{text}\n```\n"
+        yield from (f"{', '.join(places)}: {reference}\n" for reference, places in known.items())
+
+    def _groups(self, key: str, settings: type[Config]) -> Iterator[tuple[str, type[Config]]]:
+        """A group and those inside it, each with its key; what is inside one that is described already is left out."""
+        described = settings in self._described
+        yield key, settings
+        for name, field in {} if described else settings.model_fields.items():
+            for group in groups_of(field.annotation):
+                below = f"{key.strip('[]')}.{name}".strip(".")
+                yield from self._groups(f"[[{below}]]" if is_list(field.annotation) else f"[{below}]", group)
+
+    def _reference(self, group: type[Config], command: str, key: str) -> str:
+        other, place = self._described[group]
+        where = "" if place == key else f" `{place or '[top level]'}`"
+        return f"as{where}" + ("" if other == command else f" for `longrm {other}`")
+
+    def _entries(self, settings: type[Config], command: str) -> Iterator[str]:
+        """What the docstring of a group says of its settings, and those of the groups that it extends."""
+        found: set[str] = set()
+        for kind in (kind for kind in settings.__mro__ if issubclass(kind, Config)):
+            entries = {name: entry for name, entry in documented(kind).items() if name not in found}
+            found |= entries.keys()
+            alike = [name for name in entries if kind in self._described and same(settings, kind, name)]
+            yield from (
+                f"{entry}{given(settings, name)}" for name, entry in entries.items() if name not in alike
+            )
+            if alike:
+                line = f"{', '.join(alike)}: {self._reference(kind, command, '')}".replace("`", "")
+                yield textwrap.fill(line, 110, subsequent_indent="    ")
+            elif entries and kind is not settings:
+                self._described[kind] = (command, "")
 
 
-def attributes(settings: type[Config]) -> str:
-    """What the docstrings of a group say of its settings; its own first, then those of the groups that it extends."""
-    found: dict[str, str] = {}
-    for kind in (kind for kind in settings.__mro__ if issubclass(kind, Config)):
-        text = inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("Attributes:")[2]
-        for entry in re.split(r"\n(?=\w)", inspect.cleandoc(text)):
-            name = entry.partition(":")[0]
-            found.setdefault(name, entry + given(settings, name))
-    return "\n".join(filter(None, found.values()))
+def documented(settings: type[Config]) -> dict[str, str]:
+    """What a group's own docstring says of each setting."""
+    text = inspect.cleandoc(settings.__dict__.get("__doc__") or "").partition("Attributes:")[2]
+    entries = filter(None, re.split(r"\n(?=\w)", inspect.cleandoc(text)))
+    return {entry.partition(":")[0]: entry for entry in entries}
+
+
+def same(settings: type[Config], other: type[Config], name: str) -> bool:
+    return given(settings, name) == given(other, name)
+
+
+def is_list(annotation: object) -> bool:
+    """Whether a setting takes a list, perhaps one that may be left out."""
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    return any(get_origin(kind) in (tuple, list) for kind in kinds)
+
+
+def choices(annotation: object) -> Iterator[object]:
+    """The values that a setting, or the items of one that is a list, may have."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif (
+        not (isinstance(annotation, type) and issubclass(annotation, dict))
+        and get_origin(annotation) is not dict
+    ):
+        for kind in get_args(annotation):
+            yield from choices(kind)
 
 
 def given(settings: type[Config], name: str) -> str:
@@ -76,12 +137,8 @@ def given(settings: type[Config], name: str) -> str:
     if field is None:
         return ""
     told = []
-    kinds = (field.annotation, *getattr(field.annotation, "__args__", ()))
-    choices = next((kind.__args__ for kind in kinds if get_origin(kind) is Literal), ())
-    if choices:
-        told.append(
-            "one of " + ", ".join(to_toml({"x": choice}).partition("= ")[2].strip() for choice in choices)
-        )
+    if values := ", ".join(shown(choice) for choice in choices(field.annotation)):
+        told.append(f"a list of some of {values}" if is_list(field.annotation) else f"one of {values}")
     if field.is_required():
         told.append("required")
     elif field.default not in (None, "", (), PydanticUndefined) and not isinstance(field.default, Config):
@@ -105,9 +162,9 @@ def shown(value: object) -> str:
 
 
 def main() -> None:
-    parts = [INTRODUCTION, *sections(cli, [])]
+    parts, describing = [INTRODUCTION, *sections(cli, [])], Settings()
     for command, settings in SETTINGS.items():
-        parts += [f"## Settings of `longrm {command}`\n", *groups(settings)]
+        parts += describing.section(command, settings)
     page = "\n".join(parts)
     if "--check" not in sys.argv:
         PAGE.write_text(page, encoding="utf-8")

@@ -83,7 +83,7 @@ class Config(BaseModel):
                 continue
             for mark in marks:
                 value = mark.part(value) if isinstance(mark, IdentifiedBy) else value
-            groups = list(_groups(field.annotation)) if field else []
+            groups = list(groups_of(field.annotation)) if field else []
             kept[name] = _defining(groups, value)
         return kept
 
@@ -92,12 +92,12 @@ class Config(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def _groups(annotation: Any) -> Iterator[type[Config]]:
+def groups_of(annotation: Any) -> Iterator[type[Config]]:
     """The groups of settings that a field may hold, alone, as one of several or in a list."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         yield annotation
     for argument in get_args(annotation):
-        yield from _groups(argument)
+        yield from groups_of(argument)
 
 
 def _defining(groups: list[type[Config]], value: Any) -> Any:
@@ -256,5 +256,5 @@ def _group_at(cls: type[Config], location: tuple[int | str, ...]) -> type[Config
     group = cls
     for part in location:
         field = group.model_fields.get(part) if isinstance(part, str) else None
-        group = next(_groups(field.annotation), group) if field else group
+        group = next(groups_of(field.annotation), group) if field else group
     return group

@@ -59,10 +59,10 @@ def test_every_line_is_the_summarys_and_fits(capsys, monkeypatch, columns):
     out = printed(capsys, monkeypatch, summary, columns)
     for said in (
         "judge on probe",
-        "│ all │ 83.3 [",
-        "│ 1024 │ 83.3 [",
-        "│ Cite │ 83.3 [",
-        "│ mean │ 83.3 [",
+        "all 83.3 [",
+        "1024 83.3 [",
+        "Cite 83.3 [",
+        "mean 83.3 [",
         "Outcomes: 24 answered, in 48 askings",
         "24 contexts cut to fit, by 240 tokens in all.",
         "The same verdict in every order 66.7% [",
@@ -72,8 +72,7 @@ def test_every_line_is_the_summarys_and_fits(capsys, monkeypatch, columns):
         "probe: comparisons that came before (2).",
         "Context boundary:",
     ):
-        if columns == 80 or "│" not in said:  # narrow cells are folded
-            assert said in out, said
+        assert said in out, said
 
 
 def test_nothing_that_is_empty_is_printed(capsys, monkeypatch):

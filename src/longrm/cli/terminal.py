@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
@@ -9,6 +10,7 @@ from typing import Any, TextIO
 import click
 
 from longrm.reading import STEERING, visible
+from longrm.text_tables import fact_lines, table_lines, wrapped
 
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in STEERING}
 
@@ -25,11 +27,9 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Prints lines, each broken where words end if the terminal is narrower."""
-    from rich.console import Console  # slow to import, and not needed by help and JSON
-
-    console = Console(highlight=False)
     for line in lines:
-        console.print(visible(line), markup=False)
+        indent = line[: len(line) - len(line.lstrip())]
+        echo("\n".join(wrapped(visible(line.strip()), _width(), indent)))
 
 
 def print_table(
@@ -40,30 +40,19 @@ def print_table(
     caption: str | None = None,
 ) -> None:
     """Prints a table: names to the left, numbers to the right."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(Text(visible(column)), justify="right" if index else "left")
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    Console().print(table)
+    shown = [[visible(cell) for cell in row] for row in rows]
+    print_lines(filter(None, [title]))
+    echo("\n".join(table_lines([visible(column) for column in columns], shown, _width(), indent="  ")))
+    print_lines(filter(None, [caption]))
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Prints names, and what is to be said of each beside it."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    echo("\n".join(fact_lines([(visible(name), visible(value)) for name, value in facts], _width())))
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for name, told in facts:
-        table.add_row(Text(visible(name)), Text(visible(told)))
-    Console(highlight=False).print(table)
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 class MessageHandler(logging.StreamHandler[TextIO]):

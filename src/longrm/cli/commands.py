@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -73,6 +73,20 @@ class _Commands(click.Group):
             )
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _InterruptedError(error) from None
+
+
+class _InterruptedError(Exception):
+    """Carries Ctrl-C and SIGTERM past click, which would print an empty line for them."""
+
+    def __init__(self, interrupt: KeyboardInterrupt) -> None:
+        super().__init__()
+        self.interrupt = interrupt
+
 
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -115,7 +129,9 @@ def run() -> NoReturn:
             raise
         needed = f"this needs the package '{error.name}'; install it with: pip install 'longrm[local]'"
         _stop(error, 1, f"error: {needed}")
-    except click.Abort as error:  # which is how click hands on what stops it
+    except _InterruptedError as error:
+        raise error.interrupt from None
+    except click.Abort as error:  # it came before the command began, and click hands it on so
         raise error.__cause__ or KeyboardInterrupt from None
     except BrokenPipeError:
         # The reader of our output went away: nothing is left to say, and nobody to say it to.

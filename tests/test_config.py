@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from pydantic import Field
 
-from longrm.config import OPERATIONAL, Config, IdentifiedBy, differences, parse_assignments, to_toml
+from longrm.config import OPERATIONAL, Config, IdentifiedBy, changed_settings, parse_assignments, to_toml
 from longrm.errors import ConfigError
 
 
@@ -75,8 +75,8 @@ def test_an_assignment_without_key_or_value_is_refused(bad):
 def test_differences_name_every_differing_key():
     old = {"a": 1, "b": {"c": 2, "d": 3}}
     new = {"a": 1, "b": {"c": 5}, "e": "x"}
-    assert differences(old, new) == ["b.c: 2 -> 5", "b.d: 3 -> 'unset'", "e: 'unset' -> 'x'"]
-    assert differences(old, old) == []
+    assert changed_settings(old, new) == ["b.c: 2 -> 5", "b.d: 3 -> 'unset'", "e: 'unset' -> 'x'"]
+    assert changed_settings(old, old) == []
 
 
 class Free(Config):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from longrm.errors import DataError
 from longrm.reading import (
-    MOST_VALUES,
+    MAX_VALUES,
     ParseError,
     located,
     open_file,
@@ -32,7 +32,7 @@ from longrm.reading import (
         ('{"a":' * 500 + "1" + "}" * 500, "nested more than 100 levels"),
         ("1" * 400, "a whole number of 400 digits"),
         ("1" * 5000, "a whole number of 5,000 digits"),
-        ("[" + "0," * MOST_VALUES + "0]", "holds more than 4,000,000 values"),
+        ("[" + "0," * MAX_VALUES + "0]", "holds more than 4,000,000 values"),
         ("[1, 2", "not valid JSON, perhaps cut off"),
         ("", "not valid JSON"),
         ("{} {}", "not valid JSON"),
@@ -50,7 +50,7 @@ def test_json_that_is_refused(text, problem):
     [
         {"a": "\U0001f600", "b": "\\ud83d", "c": [1, 2.5, None, True, -(10**299)]},
         json.loads("[" * 100 + "]" * 100),
-        ",[{" * MOST_VALUES,  # marks within a text hold nothing
+        ",[{" * MAX_VALUES,  # marks within a text hold nothing
         [],
         "",
     ],

@@ -137,7 +137,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"--set needs KEY=VALUE, such as optimizer.steps=100; got {_cut.repr(assignment)}"
             )
-        if len(parts) > reading.DEEPEST:
+        if len(parts) > reading.MAX_DEPTH:
             raise ConfigError(
                 f"--set: the key {_cut.repr(key)} has {len(parts):,} parts; no setting lies so deep"
             )
@@ -155,7 +155,7 @@ def _toml_value(text: str) -> Any:
     )  # a text of several lines may hold further keys
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Dotted keys whose values differ, each as `key: old -> new`."""
     before, after = _flatten(old), _flatten(new)
     unset = "unset"

@@ -76,9 +76,9 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         return
     start = 0
     with reading.open_file(path, RunError) as file:
-        for number, line in enumerate(iter(lambda: file.readline(reading.LONGEST_ROW), b""), start=1):
-            if len(line) == reading.LONGEST_ROW:
-                raise RunError(f"{path}, line {number}: longer than {reading.LONGEST_ROW:,} bytes")
+        for number, line in enumerate(iter(lambda: file.readline(reading.MAX_ROW_BYTES), b""), start=1):
+            if len(line) == reading.MAX_ROW_BYTES:
+                raise RunError(f"{path}, line {number}: longer than {reading.MAX_ROW_BYTES:,} bytes")
             if not line.endswith(b"\n"):
                 return
             yield start, line

@@ -22,25 +22,27 @@ from longrm.errors import LongRMError
 
 Value = TypeVar("Value")
 
-LONGEST = 256 * 1024 * 1024
+MAX_FILE_BYTES = 256 * 1024 * 1024
 """Bytes of the largest file that is read whole."""
 
-LONGEST_ROW = 64 * 1024 * 1024
+MAX_ROW_BYTES = 64 * 1024 * 1024
 """Bytes of the longest line or row of a file that is streamed; a context of a million tokens has five."""
 
-MOST_VALUES = 4_000_000
+MAX_VALUES = 4_000_000
 """Values of the largest row: each takes up to two hundred bytes of memory, and two of a file."""
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """Levels of lists and objects within each other; no format that is read here has more than ten."""
 
-LONGEST_SETTINGS = 1024 * 1024
+MAX_SETTINGS_BYTES = 1024 * 1024
 """Bytes of the largest TOML file, which is settings that somebody wrote."""
 
-# More parts in a row, with dots between them, than `DEEPEST`, where a key can begin: the parser's time grows with
+# More parts in a row, with dots between them, than `MAX_DEPTH`, where a key can begin: the parser's time grows with
 # their square.
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}", re.MULTILINE)
+_LONG_KEY = re.compile(
+    rf"(?:^|[\[{{,])[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_DEPTH}}}", re.MULTILINE
+)
 # Control characters but tab and line break; what turns the direction of a line; halves of surrogate pairs; what XML
 # has no way to write.
 STEERING = (
@@ -148,7 +150,7 @@ def check_file(path: Path, error_type: type[LongRMError]) -> None:
         raise error_type(f"{shown(path)}: its name is not UTF-8 text; rename it")
 
 
-def read_bytes(path: Path, error_type: type[LongRMError], longest: int = LONGEST) -> bytes:
+def read_bytes(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> bytes:
     """Reads a whole file of at most `longest` bytes (after decompression).
 
     Raises:
@@ -161,7 +163,7 @@ def read_bytes(path: Path, error_type: type[LongRMError], longest: int = LONGEST
     return content
 
 
-def read_text(path: Path, error_type: type[LongRMError], longest: int = LONGEST) -> str:
+def read_text(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> str:
     """Reads a whole file of UTF-8 text, with or without a byte order mark.
 
     Raises:
@@ -172,7 +174,7 @@ def read_text(path: Path, error_type: type[LongRMError], longest: int = LONGEST)
         return content.decode("utf-8-sig")
 
 
-def read_json(path: Path, error_type: type[LongRMError], longest: int = LONGEST) -> Any:
+def read_json(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> Any:
     """Reads a file that holds one JSON value.
 
     Raises:
@@ -185,7 +187,7 @@ def read_json(path: Path, error_type: type[LongRMError], longest: int = LONGEST)
         raise error_type(located(path, error)) from None
 
 
-def read_object(path: Path, error_type: type[LongRMError], longest: int = LONGEST) -> dict[str, Any]:
+def read_object(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> dict[str, Any]:
     """Reads a file that holds one JSON object.
 
     Raises:
@@ -203,7 +205,7 @@ def read_toml(path: Path, error_type: type[LongRMError]) -> dict[str, Any]:
     Raises:
         LongRMError: Of `error_type`: it cannot be read, or is no valid TOML.
     """
-    text = read_text(path, error_type, LONGEST_SETTINGS)
+    text = read_text(path, error_type, MAX_SETTINGS_BYTES)
     try:
         return parse_toml(text)
     except ParseError as error:
@@ -214,14 +216,14 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Parses a TOML document.
 
     Raises:
-        ParseError: It is not valid, or nests deeper than `DEEPEST`.
+        ParseError: It is not valid, or nests deeper than `MAX_DEPTH`.
     """
     if _LONG_KEY.search(text):
-        raise ParseError(f"nested more than {DEEPEST} levels deep, by a key of so many parts")
+        raise ParseError(f"nested more than {MAX_DEPTH} levels deep, by a key of so many parts")
     try:
         value = tomllib.loads(text)
     except RecursionError:
-        raise ParseError(f"nested more than {DEEPEST} levels deep") from None
+        raise ParseError(f"nested more than {MAX_DEPTH} levels deep") from None
     except tomllib.TOMLDecodeError as error:
         raise ParseError(first_line(error)) from None
     except ValueError:  # of `int` alone
@@ -239,7 +241,7 @@ def parse_json(text: str | bytes, *, repair: bool = False) -> Any:
 
     Raises:
         ParseError: It is not valid JSON; it has a key twice in one object, half of a surrogate pair, a number of
-            hundreds of digits, or more levels or values than `DEEPEST` and `MOST_VALUES`.
+            hundreds of digits, or more levels or values than `MAX_DEPTH` and `MAX_VALUES`.
     """
     try:
         whole = text if isinstance(text, str) else text.removeprefix(b"\xef\xbb\xbf").decode()
@@ -268,11 +270,11 @@ def parse_json_at(text: str, start: int, *, repair: bool = False) -> tuple[Any, 
     except ParseError:
         raise
     except RecursionError:
-        raise ParseError(f"nested more than {DEEPEST} levels deep") from None
+        raise ParseError(f"nested more than {MAX_DEPTH} levels deep") from None
     except ValueError as error:
         raise ParseError(f"not valid JSON, perhaps cut off ({first_line(error)})") from None
     # A text has at most as many levels as it opens, and it is quick to count what it opens.
-    if text.count("[", start, end) + text.count("{", start, end) > DEEPEST:
+    if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH:
         check_depth(value)
     if any(text.find(escape, start, end) >= 0 for escape in ("\\ud", "\\uD")):
         value = repaired(value) if repair else _whole(value)
@@ -297,28 +299,28 @@ def repaired(value: Any) -> Any:
 
 
 def check_size(text: str) -> None:
-    """Checks that JSON text holds at most `MOST_VALUES` values.
+    """Checks that JSON text holds at most `MAX_VALUES` values.
 
     Raises:
         ParseError: It holds more.
     """
     # Whatever a value holds stands behind a comma or in a bracket of its own, unless these are within a text.
-    if sum(text.count(mark) for mark in ",[{") > MOST_VALUES:
+    if sum(text.count(mark) for mark in ",[{") > MAX_VALUES:
         bare = _TEXT.sub("", text)
-        if sum(bare.count(mark) for mark in ",[{") > MOST_VALUES:
-            raise ParseError(f"holds more than {MOST_VALUES:,} values, which is the most that is read")
+        if sum(bare.count(mark) for mark in ",[{") > MAX_VALUES:
+            raise ParseError(f"holds more than {MAX_VALUES:,} values, which is the most that is read")
 
 
 def check_depth(value: Any) -> None:
-    """Checks that lists and objects lie at most `DEEPEST` levels deep.
+    """Checks that lists and objects lie at most `MAX_DEPTH` levels deep.
 
     Raises:
         ParseError: They lie deeper.
     """
     level, depth = [value], 1
     while level:
-        if depth > DEEPEST:
-            raise ParseError(f"nested more than {DEEPEST} levels deep")
+        if depth > MAX_DEPTH:
+            raise ParseError(f"nested more than {MAX_DEPTH} levels deep")
         level = [part for item in level for part in _parts(item) if isinstance(part, dict | list)]
         depth += 1
 

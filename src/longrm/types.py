@@ -17,7 +17,7 @@ Response = tuple[Message, ...]
 """What a policy answered to a prompt: usually one assistant message."""
 
 
-LONGEST = 1 << 40
+MAX_LENGTH = 1 << 40
 """Tokens of the longest length bucket: more than any context has, and few enough for every table and figure."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from longrm.cli.tables import FAILURES
+from longrm.cli.summary_text import FAILURES
 from longrm.evaluation import metrics
 from longrm.evaluation.asking import Asker, Judging
 from longrm.evaluation.calibration import calibration

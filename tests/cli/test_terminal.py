@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from longrm.cli import commands, main, tables, terminal
-from longrm.cli.progress import progress
+from longrm.cli import commands, main, summary_text, terminal
+from longrm.cli.progress_bar import progress
 from longrm.errors import DataError
 from longrm.reading import visible
 from longrm.types import Outcome
@@ -76,7 +76,7 @@ def test_tasks_models_and_benchmarks_of_a_summary_are_shown_with_escapes(capsys,
         "baselines": {},
         "boundary": None,
     }
-    tables.print_evaluation(summary)
+    summary_text.print_evaluation(summary)
     shown = capsys.readouterr().out
     assert plain(shown)
     assert "[b]ok" in shown

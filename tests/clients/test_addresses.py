@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from longrm.cli.main import main
 from longrm.clients.addresses import endpoint, split_address
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.run import Evaluation

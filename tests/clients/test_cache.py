@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from longrm.clients.cache import Cache
 from longrm.clients.completions import Completion
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.errors import RunError
 from longrm.types import Outcome
 
@@ -294,7 +294,7 @@ def test_a_full_disk_is_told_and_what_was_kept_stays(server, file):
 import resource, signal, sys
 from pathlib import Path
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.errors import RunError
 from tests.clients.conftest import requests
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

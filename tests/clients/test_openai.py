@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError, ModelError, RunError
 from longrm.types import Outcome
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from longrm.clients.masking import telling
-from longrm.clients.replies import explanation, read_completion, read_rejection, wait_asked_for
+from longrm.clients.redaction import redactor
+from longrm.clients.replies import error_text, read_completion, read_rejection, retry_after_seconds
 from longrm.types import Outcome
 
 from .conftest import said
 
-tell = telling("")
+tell = redactor("")
 
 
 def completion(*args, **message):
@@ -144,7 +144,7 @@ def test_other_rejections_are_errors(message):
     ],
 )
 def test_explanations_are_one_line(body, said):
-    assert tell(explanation(body)) == said
+    assert tell(error_text(body)) == said
 
 
 @pytest.mark.parametrize("shape", ['{"error": {"message": %s}}', '{"detail": %s}', '{"error": %s}', "%s"])
@@ -152,7 +152,7 @@ def test_no_depth_of_an_explanation_is_too_deep(shape):
     """What can just be parsed may be too deep to be written out."""
     for depth in range(800, 1010, 2):
         body = (shape % ("[" * depth + "]" * depth)).encode()
-        assert tell(explanation(body)).isprintable()
+        assert tell(error_text(body)).isprintable()
         assert read_rejection(400, body, tell).outcome is Outcome.ERROR
         with pytest.raises(ValueError, match="the server's answer"):
             read_completion(body, tell)
@@ -177,13 +177,13 @@ def test_one_name_with_one_value_twice_is_no_contradiction():
 @example("1e9")
 @example("0\x1f")
 def test_whatever_stands_in_retry_after_is_a_wait(header):
-    assert wait_asked_for(header, 1e9) >= 0.0
+    assert retry_after_seconds(header, 1e9) >= 0.0
 
 
 def test_waits():
-    assert wait_asked_for(None, 0.0) == 0.0
-    assert wait_asked_for("7", 0.0) == 7.0
-    assert wait_asked_for("Thu, 01 Jan 1970 00:01:40 GMT", 90.0) == 10.0
-    assert wait_asked_for("Thu, 01 Jan 1970 00:01:40 -0000", 90.0) == 10.0
-    assert wait_asked_for("Thu, 01 Jan 1970 00:01:40 GMT", 200.0) == 0.0
-    assert wait_asked_for("-3", 0.0) == 0.0
+    assert retry_after_seconds(None, 0.0) == 0.0
+    assert retry_after_seconds("7", 0.0) == 7.0
+    assert retry_after_seconds("Thu, 01 Jan 1970 00:01:40 GMT", 90.0) == 10.0
+    assert retry_after_seconds("Thu, 01 Jan 1970 00:01:40 -0000", 90.0) == 10.0
+    assert retry_after_seconds("Thu, 01 Jan 1970 00:01:40 GMT", 200.0) == 0.0
+    assert retry_after_seconds("-3", 0.0) == 0.0

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
-from longrm.clients.transport import Endpoint, PassingError
+from longrm.clients.remote_settings import Remote
+from longrm.clients.transport import Endpoint, RetryableError
 from longrm.errors import ConfigError, LongRMError, ModelError
 from longrm.types import Outcome
 
@@ -183,7 +183,7 @@ def test_an_environment_that_cannot_be_is_told_in_one_line(server, monkeypatch, 
 
 def test_so_many_retries_that_two_to_their_number_is_no_float(monkeypatch):
     async def refused(endpoint, http, body):
-        raise PassingError("no")
+        raise RetryableError("no")
 
     monkeypatch.setattr(Endpoint, "post", refused)
     writer = client("http://127.0.0.1:1", retries=1030)

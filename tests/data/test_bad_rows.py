@@ -168,14 +168,14 @@ def test_parts_of_text_are_read(tmp_path):
 
 
 def test_a_line_that_is_too_long_is_named_and_may_be_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LONGEST_ROW", 1000)
+    monkeypatch.setattr(files, "MAX_ROW_BYTES", 1000)
     long = json.dumps(PAIR | {"chosen": "x" * 5000})
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join([json.dumps(PAIR), long, json.dumps(PAIR), long]))
     with pytest.raises(DataError, match="line 2: longer than"):
         list(read(path))
     assert [row.number for row in read(path, on_bad_row="skip")] == [1, 3]
-    monkeypatch.setattr(files, "LONGEST", 1000)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 1000)
     monkeypatch.setattr(files, "_PIECE", 100)
     with pytest.raises(DataError, match="line 2 does not end within 1,000 bytes"):
         list(read(path, on_bad_row="skip"))

@@ -129,7 +129,7 @@ def test_columns_are_nested_so_deep_and_no_deeper(stored):
 
 @BOTH
 def test_a_row_that_is_too_large_is_named_and_may_be_left_out(suffix, stored, monkeypatch):
-    monkeypatch.setattr(columnar, "LONGEST_ROW", 1000)
+    monkeypatch.setattr(columnar, "MAX_ROW_BYTES", 1000)
     path = stored(suffix, chosen=["Ann", "x" * 1000])
     with pytest.raises(DataError, match="row 2, field 'chosen': .* more than 1,000 bytes"):
         list(read(path))
@@ -189,7 +189,7 @@ def test_the_size_of_packed_messages_is_told_before_they_are_unpacked(compressio
 
 
 def test_pages_and_batches_that_unfold_to_too_much_are_refused_with_a_limit(stored, monkeypatch):
-    monkeypatch.setattr(columnar, "LONGEST_ROW", 1000)
+    monkeypatch.setattr(columnar, "MAX_ROW_BYTES", 1000)
     monkeypatch.setattr(columnar, "LARGEST_PAGES", 10_000)
     monkeypatch.setattr(columnar, "DENSEST", 1)
     path = stored(".parquet", chosen=["x" * 20_000, "y"])
@@ -238,7 +238,7 @@ def test_files_that_are_damaged_are_named(content, tmp_path):
 
 
 def test_large_pages_are_read_from_files_that_are_large_themselves(stored, monkeypatch):
-    monkeypatch.setattr(columnar, "LONGEST_ROW", 30_000)
+    monkeypatch.setattr(columnar, "MAX_ROW_BYTES", 30_000)
     monkeypatch.setattr(columnar, "LARGEST_PAGES", 10_000)
     path = stored(".parquet", chosen=["x" * 20_000, "y" * 20_000])
     assert [len(raw.checked()["chosen"]) for raw in raw_rows([path])] == [20_000, 20_000]

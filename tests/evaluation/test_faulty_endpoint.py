@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.evaluation.run import CACHE, Evaluation, run
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.settings import Judge

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from longrm.benchmarks import Benchmark, Cell, Leval, Probe, Source, load
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.data import write
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.evaluation.asking import Judging

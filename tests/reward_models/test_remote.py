@@ -2,7 +2,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError
 from longrm.reward_models.remote import load_remote

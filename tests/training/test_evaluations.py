@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longrm.cli.evaluating import evaluator_of
+from longrm.cli.training_evaluator import evaluator_of
 from longrm.errors import ConfigError, DataError, TrainingError
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate

@@ -52,7 +52,7 @@ def command(
     told and is no failure: the exit status is 0.
     """
     from longrm.auditing import Auditing, as_html, as_text, audit
-    from longrm.cli.progress import progress
+    from longrm.cli.progress_bar import progress
     from longrm.runs.folder import write_file
 
     flags = {"tokenizers": list(tokenizers) or None, "against": list(against) or None, "format": row_format}

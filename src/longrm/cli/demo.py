@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.progress import progress
-from longrm.cli.tables import percent, print_stages
+from longrm.cli.progress_bar import progress
+from longrm.cli.summary_text import percent, print_stages
 from longrm.cli.terminal import echo, print_json
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from longrm.cli.options import resolve, run_options
-from longrm.cli.progress import shared_work
-from longrm.cli.tables import print_evaluation
+from longrm.cli.progress_bar import shared_work
+from longrm.cli.summary_text import print_evaluation
 from longrm.cli.terminal import echo, print_json
 from longrm.errors import RunError
 from longrm.runs.judgments import JUDGMENTS, read_judgments

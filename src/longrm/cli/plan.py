@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from longrm.cli.options import resolve, set_option
-from longrm.cli.progress import progress
+from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import print_facts, print_json, print_lines
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from longrm.cli.options import resolve, set_option
-from longrm.cli.progress import shared_work
+from longrm.cli.progress_bar import shared_work
 from longrm.cli.terminal import echo
 from longrm.errors import DataError, RunError
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from longrm.cli.options import resolve, run_options
-from longrm.cli.progress import progress
+from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import echo, print_json
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from longrm.cli.options import resolve, run_options
-from longrm.cli.progress import progress
+from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import echo, print_json
 from longrm.config import parse_assignments, read_toml
 from longrm.errors import ConfigError
@@ -102,7 +102,7 @@ def _train(
     with progress() as report:
         evaluator = None
         if recipe.evaluation is not None:
-            from longrm.cli.evaluating import evaluator_of
+            from longrm.cli.training_evaluator import evaluator_of
 
             evaluator = evaluator_of(recipe.evaluation, report if is_main_process() else no_progress)
         summary = run(recipe, out, progress=report, evaluator=evaluator)

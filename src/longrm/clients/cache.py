@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from longrm.clients.completions import Completion, credible
+from longrm.clients.completions import Completion, valid_token_count
 from longrm.errors import RunError
 from longrm.types import Outcome
 
@@ -133,5 +133,5 @@ def _read(row: bytes) -> Completion | None:
         return None
     if kept.outcome is Outcome.ERROR:
         return None
-    counts = (credible(kept.prompt_tokens), credible(kept.completion_tokens))
+    counts = (valid_token_count(kept.prompt_tokens), valid_token_count(kept.completion_tokens))
     return dataclasses.replace(kept, prompt_tokens=counts[0], completion_tokens=counts[1])

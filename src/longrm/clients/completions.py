@@ -30,7 +30,7 @@ class Request:
 _MOST_TOKENS = 10**9  # of one prompt or one answer; no model reads or writes as many
 
 
-def credible(tokens: object) -> int | None:
+def valid_token_count(tokens: object) -> int | None:
     """A count of tokens as somebody else gives it; None where it is none, or cannot be one."""
     if not isinstance(tokens, int) or isinstance(tokens, bool):
         return None

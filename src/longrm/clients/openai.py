@@ -10,21 +10,22 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 from anyio.from_thread import start_blocking_portal
 
-from longrm.clients import replies, schemas
+from longrm.clients import replies
 from longrm.clients.addresses import endpoint
 from longrm.clients.cache import Cache
 from longrm.clients.completions import Completion, Request, Writer
-from longrm.clients.settings import Remote
-from longrm.clients.transport import Endpoint, PassingError, Reply
+from longrm.clients.remote_settings import Remote
+from longrm.clients.transport import Endpoint, Reply, RetryableError
 from longrm.errors import ModelError, RunError
 from longrm.types import Message, Outcome
 
 _logger = logging.getLogger(__name__)
-_TELL_EVERY = 10.0  # seconds
+_LOG_EVERY = 10.0  # seconds
 _LONGEST_BACKOFF = 60.0  # seconds
 
 
@@ -49,7 +50,7 @@ class OpenAIClient(Writer):
         *,
         limit: int | None = None,
         count: Callable[[Sequence[Message]], int] | None = None,
-        paid: Callable[[Completion], None] | None = None,
+        on_usage: Callable[[Completion], None] | None = None,
         cached_as: str | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
@@ -63,7 +64,7 @@ class OpenAIClient(Writer):
             settings: How requests are sent.
             limit: The most tokens that the model reads and writes together, if known.
             count: Counts the tokens of a prompt as the model reads it.
-            paid: Is told of every answer that the server counts tokens of, in whatever thread waits for it.
+            on_usage: Called with every answer whose tokens the server counts, in whatever thread waits for it.
             cached_as: The URL under which answers are kept, where several serve the same model.
             sleep: Waits between attempts.
             jitter: Draws from 0 to 1, to spread attempts.
@@ -80,11 +81,11 @@ class OpenAIClient(Writer):
         self._endpoint = Endpoint(url, settings)
         self._model = model
         self._settings = settings
-        self._count, self._paid = count, paid
+        self._count, self._on_usage = count, on_usage
         self._cached_as = endpoint(cached_as) if cached_as else self._endpoint.url
         self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._reached = False
-        self._told = -_TELL_EVERY
+        self._last_logged = -_LOG_EVERY
 
     @property
     def total_tokens(self) -> int:
@@ -137,20 +138,20 @@ class OpenAIClient(Writer):
                 completion = await self._ask(http, body.encode())
                 if completion is None:
                     return
-                if self._is_held(request) and completion.outcome is Outcome.ANSWERED:
-                    completion = replace(completion, text=schemas.joined(completion.text))
+                if self._has_schema(request) and completion.outcome is Outcome.ANSWERED:
+                    completion = replace(completion, text=_free_form(completion.text))
                 if cache and completion.outcome is not Outcome.ERROR:
                     cache.put(key, completion)
                 self._charge(completion)
             done[index] = completion
 
-    def _is_held(self, request: Request) -> bool:
+    def _has_schema(self, request: Request) -> bool:
         """Whether the server is to hold the answer to a schema."""
         return self._settings.json_schema and bool(request.verdict)
 
     def _body(self, request: Request) -> str:
         seed = {"seed": request.seed} if request.temperature > 0 else {}
-        held = {"response_format": schemas.response_format(request.verdict)} if self._is_held(request) else {}
+        held = {"response_format": _response_format(request.verdict)} if self._has_schema(request) else {}
         fields = {
             "model": self._model,
             "messages": [dict(message) for message in request.messages],
@@ -165,10 +166,10 @@ class OpenAIClient(Writer):
 
     async def _ask(self, http: httpx.AsyncClient, body: bytes) -> Completion | None:
         """Sends a request until it is answered or given up; None where the budget does not allow it."""
-        fault = PassingError("")
+        fault = RetryableError("")
         for attempt in range(1 + self._settings.retries):
             if attempt:
-                self._tell(fault)
+                self._log_retry(fault)
                 backoff = min(_LONGEST_BACKOFF, 2.0 ** min(attempt - 1, 10)) * (0.5 + self._jitter() / 2)
                 await self._sleep(max(backoff, fault.wait))
             if self._is_spent():
@@ -176,7 +177,7 @@ class OpenAIClient(Writer):
             self.requests += 1
             try:
                 return await self._send(http, body)
-            except PassingError as latest:
+            except RetryableError as latest:
                 fault = latest
             if fault.wait > self._settings.timeout:
                 return Completion(Outcome.ERROR, detail=f"{fault} (and asks to wait {fault.wait:.0f} s)")
@@ -186,11 +187,11 @@ class OpenAIClient(Writer):
             )
         return Completion(Outcome.ERROR, detail=str(fault))
 
-    def _tell(self, fault: PassingError) -> None:
+    def _log_retry(self, fault: RetryableError) -> None:
         """Says that something is sent again, at most every ten seconds: else a failing server looks like a slow one."""
         now = time.monotonic()
-        if now - self._told >= _TELL_EVERY:
-            self._told = now
+        if now - self._last_logged >= _LOG_EVERY:
+            self._last_logged = now
             _logger.info("%s: %s; sending it again", self._endpoint.url, fault)
 
     async def _send(self, http: httpx.AsyncClient, body: bytes) -> Completion:
@@ -202,7 +203,7 @@ class OpenAIClient(Writer):
         """
         try:
             reply = await self._endpoint.post(http, body)
-        except PassingError as fault:
+        except RetryableError as fault:
             if fault.lost and not self._reached:
                 raise ModelError(
                     f"cannot reach {self._endpoint.url}: {fault}; is the server running?"
@@ -212,26 +213,26 @@ class OpenAIClient(Writer):
         return self._read(reply)
 
     def _read(self, reply: Reply) -> Completion:
-        status, tell = reply.status, self._endpoint.tell
+        status, redact = reply.status, self._endpoint.redact
         if status == 200:
             try:
-                return replies.read_completion(reply.body, tell)
+                return replies.read_completion(reply.body, redact)
             except ValueError as error:
-                raise PassingError(str(error)) from None
-        if status in replies.OF_THE_REQUEST:
-            return replies.read_rejection(status, reply.body, tell)
-        said = replies.explanation(reply.body)
+                raise RetryableError(str(error)) from None
+        if status in replies.REQUEST_STATUSES:
+            return replies.read_rejection(status, reply.body, redact)
+        said = replies.error_text(reply.body)
         lasting = "insufficient_quota" in said  # a 429 that no waiting mends
-        if (status in replies.PASSING or status >= 500) and not lasting:
-            wait = replies.wait_asked_for(reply.retry_after, self._clock())
-            raise PassingError(f"the server answered {status}: {tell(said)}", wait=wait)
+        if (status in replies.RETRYABLE_STATUSES or status >= 500) and not lasting:
+            wait = replies.retry_after_seconds(reply.retry_after, self._clock())
+            raise RetryableError(f"the server answered {status}: {redact(said)}", wait=wait)
         advice = {
             401: f"set {self._settings.api_key_env} to a key that the server knows",
             403: f"set {self._settings.api_key_env} to a key that may use it",
             402: "see to the account",
             429: "see to the account",
         }.get(status, f"check the URL (it often ends in /v1) and the model's name '{self._model}'")
-        raise ModelError(f"{self._endpoint.url} answered {status}: {tell(said)}; {advice}")
+        raise ModelError(f"{self._endpoint.url} answered {status}: {redact(said)}; {advice}")
 
     def _is_spent(self) -> bool:
         requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
@@ -244,8 +245,8 @@ class OpenAIClient(Writer):
         written = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
         self.prompt_tokens += counts[0] or 0
         self.completion_tokens += counts[1] or 0
-        if self._paid is not None and (written or counts != (None, None)):
-            self._paid(completion)
+        if self._on_usage is not None and (written or counts != (None, None)):
+            self._on_usage(completion)
         if self._settings.max_total_tokens is not None and written and None in counts:
             raise RunError(
                 f"{self._endpoint.url} does not say how many tokens it used, so max_total_tokens cannot be kept; "
@@ -259,3 +260,32 @@ class OpenAIClient(Writer):
             f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; "
             f"run the same command again to go on with a new one ({again})"
         )
+
+
+def _response_format(verdict: str) -> dict[str, Any]:
+    """What `response_format` of a request holds: the analysis comes first, so that it can decide the verdict.
+
+    Args:
+        verdict: A regular expression of the whole verdict.
+    """
+    properties = {"analysis": {"type": "string"}, "verdict": {"type": "string", "pattern": f"^{verdict}$"}}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+    return {"type": "json_schema", "json_schema": {"name": "judgment", "strict": True, "schema": schema}}
+
+
+def _free_form(text: str) -> str:
+    """An answer under that schema as a free one reads: the verdict alone on the last line.
+
+    What is no such answer stays as it is: some servers take the schema and do not keep to it.
+    """
+    try:
+        answer = json.loads(text)
+        analysis, verdict = answer["analysis"], answer["verdict"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text
+    return f"{str(analysis).strip()}\n\n{str(verdict).strip()}"

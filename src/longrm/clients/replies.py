@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from longrm.clients.completions import Completion, credible
+from longrm.clients.completions import Completion, valid_token_count
 from longrm.types import Outcome, message_text
 
-PASSING = frozenset([408, 409, 429])
+RETRYABLE_STATUSES = frozenset([408, 409, 429])
 """Statuses below 500 after which the same request may succeed."""
-OF_THE_REQUEST = frozenset([400, 413, 422])
+REQUEST_STATUSES = frozenset([400, 413, 422])
 """Statuses that speak of one request; any other that is neither 200 nor passing speaks of all."""
 
 # How servers say it: OpenAI and vLLM "maximum context length", llama.cpp "exceeds the available context size",
@@ -24,11 +24,11 @@ _TOO_LONG = re.compile(
 )
 _HEAD = 300  # characters in which a server says what is wrong; after them it may repeat the prompt
 
-Tell = Callable[[str], str]
-"""Makes a server's words fit to be told: see `masking.telling`. What decides an outcome is read before that."""
+Redact = Callable[[str], str]
+"""Makes a server's words fit for messages and logs: see `redactor`. What decides an outcome is read before that."""
 
 
-def read_completion(body: bytes, tell: Tell) -> Completion:
+def read_completion(body: bytes, redact: Redact) -> Completion:
     """The completion in the body of a reply with status 200; its text is what the server sent.
 
     Raises:
@@ -37,7 +37,7 @@ def read_completion(body: bytes, tell: Tell) -> Completion:
     try:
         reply = _parsed(body)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the server's answer is not JSON: {tell(f'{error}: {_decoded(body)}')}") from None
+        raise ValueError(f"the server's answer is not JSON: {redact(f'{error}: {_decoded(body)}')}") from None
     choices = reply.get("choices") if isinstance(reply, Mapping) else None
     choices = choices if isinstance(choices, list) else []
     if len(choices) > 1:
@@ -47,14 +47,14 @@ def read_completion(body: bytes, tell: Tell) -> Completion:
         message, reason = choice["message"], choice.get("finish_reason")
         text, refusal = _text(message, reason), message.get("refusal")
     except (KeyError, ValueError, TypeError, AttributeError):
-        raise ValueError(f"the server's answer holds no message: {tell(explanation(body))}") from None
+        raise ValueError(f"the server's answer holds no message: {redact(error_text(body))}") from None
     if reason in ("error", "abort"):
         raise ValueError(f"the server broke the answer off ({reason})")
     usage = reply.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     outcome, detail = Outcome.ANSWERED, ""
     if isinstance(refusal, str) and refusal:
-        outcome, detail = Outcome.REFUSED, f"the model refused: {tell(refusal)}"
+        outcome, detail = Outcome.REFUSED, f"the model refused: {redact(refusal)}"
     elif reason == "content_filter":
         outcome, detail = Outcome.REFUSED, "the server's content filter stopped the answer"
     elif reason == "length":
@@ -64,24 +64,24 @@ def read_completion(body: bytes, tell: Tell) -> Completion:
         _storable(text),
         _storable(_thinking(message)),
         detail,
-        credible(usage.get("prompt_tokens")),
-        credible(usage.get("completion_tokens")),
+        valid_token_count(usage.get("prompt_tokens")),
+        valid_token_count(usage.get("completion_tokens")),
     )
 
 
-def read_rejection(status: int, body: bytes, tell: Tell) -> Completion:
-    """What became of a request that the server rejected with a status of `OF_THE_REQUEST`."""
-    said = explanation(body)
+def read_rejection(status: int, body: bytes, redact: Redact) -> Completion:
+    """What became of a request that the server rejected with one of `REQUEST_STATUSES`."""
+    said = error_text(body)
     if status == 413 or _TOO_LONG.search(" ".join(said.split())[:_HEAD]):
         return Completion(
-            Outcome.TOO_LONG, detail=tell(said) or "the server says that the request is too large"
+            Outcome.TOO_LONG, detail=redact(said) or "the server says that the request is too large"
         )
     if "content_filter" in said or "content management policy" in said:
-        return Completion(Outcome.REFUSED, detail=tell(said))
-    return Completion(Outcome.ERROR, detail=f"the server answered {status}: {tell(said)}")
+        return Completion(Outcome.REFUSED, detail=redact(said))
+    return Completion(Outcome.ERROR, detail=f"the server answered {status}: {redact(said)}")
 
 
-def explanation(body: bytes) -> str:
+def error_text(body: bytes) -> str:
     """What a server says about a failure, whole and as it stands; with its code, where it gives one."""
     try:
         reply = _parsed(body)
@@ -98,7 +98,7 @@ def explanation(body: bytes) -> str:
     return f"{said} ({code})" if isinstance(code, str) else said
 
 
-def wait_asked_for(header: str | None, now: float) -> float:
+def retry_after_seconds(header: str | None, now: float) -> float:
     """Seconds that a `Retry-After` header asks for: a number or a date; 0 where it says neither."""
     if header is None:
         return 0.0
@@ -131,10 +131,10 @@ def _text(message: Mapping[str, Any], reason: Any) -> str:
 
 
 def _parsed(body: bytes) -> Any:
-    return json.loads(body, object_pairs_hook=_told_once)
+    return json.loads(body, object_pairs_hook=_unambiguous)
 
 
-def _told_once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unambiguous(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON, unless it says two things under one name: nobody knows which of them is meant."""
     held = dict(fields)
     for name, value in fields if len(held) < len(fields) else ():

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import httpx
 
 from longrm.clients.addresses import endpoint
-from longrm.clients.masking import SHORT, telling
-from longrm.clients.settings import Remote
+from longrm.clients.redaction import SHORT, redactor
+from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError
 
 _CONNECT_TIMEOUT = 20.0  # seconds
@@ -19,7 +19,7 @@ _VARIABLES = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, SSL_CERT_DIR"
 _COMPRESSED = ("gzip", "x-gzip", "deflate")
 
 
-class PassingError(Exception):
+class RetryableError(Exception):
     """Why a request may be sent again.
 
     Attributes:
@@ -53,7 +53,7 @@ class Endpoint:
 
     Attributes:
         url: Where requests go.
-        tell: Makes what the server says fit to be told: the key is hidden in it.
+        redact: Makes what the server says fit for messages and logs: the key is hidden in it.
     """
 
     def __init__(self, url: str, settings: Remote) -> None:
@@ -72,7 +72,7 @@ class Endpoint:
             raise ConfigError(
                 f"the URL holds the key of {settings.api_key_env}, which would be logged; leave it out of the URL"
             )
-        self.tell = telling(key)
+        self.redact = redactor(key)
         self._seconds, self._most = settings.timeout, settings.max_answer_bytes
         self._headers = {
             "Content-Type": "application/json",
@@ -99,7 +99,7 @@ class Endpoint:
             )
         except (ValueError, ImportError, OSError) as error:
             raise ConfigError(
-                f"no connection can be made as the environment asks ({_VARIABLES}): {self.tell(str(error))}"
+                f"no connection can be made as the environment asks ({_VARIABLES}): {self.redact(str(error))}"
             ) from None
 
     async def post(self, http: httpx.AsyncClient, body: bytes) -> Reply:
@@ -117,15 +117,15 @@ class Endpoint:
                     response.status_code, response.headers.get("Retry-After"), await self._body(response)
                 )
         except TimeoutError:
-            raise PassingError(f"no answer within {self._seconds:g} seconds") from None
+            raise RetryableError(f"no answer within {self._seconds:g} seconds") from None
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise PassingError(self.tell(str(error)) or "no connection in time", lost=True) from None
+            raise RetryableError(self.redact(str(error)) or "no connection in time", lost=True) from None
         except httpx.RequestError as error:
-            raise PassingError(
-                f"the connection broke: {self.tell(str(error)) or type(error).__name__}"
+            raise RetryableError(
+                f"the connection broke: {self.redact(str(error)) or type(error).__name__}"
             ) from None
         except (OverflowError, UnicodeError, ExceptionGroup):  # what connects checks no port of a proxy
-            raise PassingError(
+            raise RetryableError(
                 f"no proxy is there as the environment asks ({_VARIABLES})", lost=True
             ) from None
 
@@ -136,12 +136,12 @@ class Endpoint:
             PassingError: It is too large, or cannot be decoded.
         """
         encoding = response.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
-        decoder = _Decoder(encoding, self.tell)
+        decoder = _Decoder(encoding, self.redact)
         body = bytearray()
         async for chunk in response.aiter_raw():
             body += decoder.decode(chunk, self._most + 1 - len(body))
             if len(body) > self._most:
-                raise PassingError(
+                raise RetryableError(
                     f"the server's answer is longer than {self._most:,} bytes (remote.max_answer_bytes)"
                 )
         decoder.finish()
@@ -151,10 +151,10 @@ class Endpoint:
 class _Decoder:
     """Undoes the encoding of a body, however few bytes stand for however many."""
 
-    def __init__(self, encoding: str, tell: Callable[[str], str]) -> None:
+    def __init__(self, encoding: str, redact: Callable[[str], str]) -> None:
         if encoding != "identity" and encoding not in _COMPRESSED:
-            raise PassingError(
-                f"the server's answer is encoded as '{tell(encoding)}', which was not asked for"
+            raise RetryableError(
+                f"the server's answer is encoded as '{redact(encoding)}', which was not asked for"
             )
         self._encoding = encoding
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if encoding in _COMPRESSED else None
@@ -166,12 +166,12 @@ class _Decoder:
         try:
             return self._inflate.decompress(chunk, most)
         except zlib.error as error:
-            raise PassingError(f"the server's answer is no {self._encoding}: {error}") from None
+            raise RetryableError(f"the server's answer is no {self._encoding}: {error}") from None
 
     def finish(self) -> None:
         """Makes sure that nothing is missing at the end."""
         if self._inflate is not None and not self._inflate.eof:
-            raise PassingError(f"the server's answer breaks off within its {self._encoding}")
+            raise RetryableError(f"the server's answer breaks off within its {self._encoding}")
 
 
 def _read_key(variable: str) -> str:

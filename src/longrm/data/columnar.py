@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from longrm.data.unpacking import largest_page, unpacked
 from longrm.errors import DataError
 from longrm.reading import (
-    LONGEST_ROW,
-    MOST_VALUES,
+    MAX_ROW_BYTES,
+    MAX_VALUES,
     ParseError,
     check_file,
     first_line,
@@ -45,7 +45,7 @@ MOST_ITEMS = 50_000_000
 # Rows of long contexts are large: so many are turned into Python objects at a time.
 _ROWS = 8
 _NAMELESS = "(of no name)"
-_EACH = LONGEST_ROW // MOST_VALUES
+_EACH = MAX_ROW_BYTES // MAX_VALUES
 _UNREADABLE = (
     ValueError,
     OverflowError,
@@ -72,7 +72,7 @@ def parquet_rows(file: Path, repair: bool) -> Numbered:
         _check_schema(parquet.schema_arrow)
         for group in range(parquet.num_row_groups):
             size = _check_group(file, parquet.metadata, group)
-            batches = parquet.iter_batches(_ROWS if size <= LONGEST_ROW else 1, row_groups=[group])
+            batches = parquet.iter_batches(_ROWS if size <= MAX_ROW_BYTES else 1, row_groups=[group])
             yield from _table_rows(batches, before, repair)
             before += parquet.metadata.row_group(group).num_rows
 
@@ -159,7 +159,7 @@ def _table_rows(batches: Iterable[Any], before: int, repair: bool) -> Numbered:
 def _values(rows: Any, repair: bool) -> Iterable[tuple[dict[str, Any] | None, str]]:
     """Some rows as Python objects: together, or one by one where one of them is at fault."""
     try:
-        if sum(map(_weight, rows.columns)) <= LONGEST_ROW:
+        if sum(map(_weight, rows.columns)) <= MAX_ROW_BYTES:
             return [(value, "") for value in _with_json(rows.schema, rows.to_pylist(), repair)]
     except _UNREADABLE:
         pass
@@ -173,9 +173,9 @@ def _value(row: Any, repair: bool) -> tuple[dict[str, Any] | None, str]:
         part, field = row.select([name]), name or _NAMELESS
         try:
             weight += _weight(column)
-            if weight > LONGEST_ROW:
+            if weight > MAX_ROW_BYTES:
                 raise ParseError(
-                    f"with this the row takes more than {LONGEST_ROW:,} bytes, the most that is read", field
+                    f"with this the row takes more than {MAX_ROW_BYTES:,} bytes, the most that is read", field
                 )
             value |= _with_json(part.schema, part.to_pylist(), repair)[0]
         except ParseError as error:
@@ -255,7 +255,7 @@ def _check_group(file: Path, metadata: Any, group: int) -> int:
             f"a group of rows with {items:,} items in its lists, {MOST_ITEMS:,} are read; {_SMALLER}"
         )
     size: int = sum(column.total_uncompressed_size for column in columns)
-    if size <= LONGEST_ROW:
+    if size <= MAX_ROW_BYTES:
         return size
     sizes = {column.path_in_schema: largest_page(file, column) for column in columns}
     most = _most(sum(column.total_compressed_size for column in columns))

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, TypeAdapter
 from longrm.data.columnar import Numbered, arrow_rows, parquet_rows
 from longrm.errors import DataError
 from longrm.reading import (
-    LONGEST,
-    LONGEST_ROW,
+    MAX_FILE_BYTES,
+    MAX_ROW_BYTES,
     ParseError,
     check_file,
     check_size,
@@ -32,7 +32,7 @@ _SHARDS = (".jsonl", ".jsonl.gz", ".parquet")
 _SUFFIXES = (*_SHARDS, ".json", ".arrow")
 _PIECE = 1 << 20
 _SPACES = re.compile(r"[ \t\r\n]*")
-_TOO_LONG = f"longer than {LONGEST_ROW:,} bytes, which is the most that is read of a row"
+_TOO_LONG = f"longer than {MAX_ROW_BYTES:,} bytes, which is the most that is read of a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,9 @@ def _is_array(file: Path, content: IO[bytes]) -> bool:
 
 def _line_rows(content: IO[bytes], repair: bool) -> Numbered:
     number = 0
-    while line := content.readline(LONGEST_ROW + 1):
+    while line := content.readline(MAX_ROW_BYTES + 1):
         number += 1
-        if len(line) > LONGEST_ROW:
+        if len(line) > MAX_ROW_BYTES:
             yield number, None, _TOO_LONG
             _pass_over(content, number)
         else:
@@ -196,11 +196,11 @@ def _line_rows(content: IO[bytes], repair: bool) -> Numbered:
 
 def _pass_over(content: IO[bytes], number: int) -> None:
     """Goes to the end of a line, unless it is so far away that there may be none."""
-    for _ in range(LONGEST // _PIECE):
+    for _ in range(MAX_FILE_BYTES // _PIECE):
         piece = content.readline(_PIECE)
         if not piece or piece.endswith(b"\n"):
             return
-    raise ParseError(f"line {number} does not end within {LONGEST:,} bytes")
+    raise ParseError(f"line {number} does not end within {MAX_FILE_BYTES:,} bytes")
 
 
 def _parsed(text: bytes, repair: bool) -> tuple[dict[str, Any] | None, str]:
@@ -242,7 +242,7 @@ class _Array:
                 if end is not None:
                     self._at = end
                     return None, str(error)
-                if len(self._text) - self._at > LONGEST_ROW:
+                if len(self._text) - self._at > MAX_ROW_BYTES:
                     raise ParseError(_TOO_LONG) from None
                 if not self._more():
                     raise

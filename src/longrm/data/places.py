@@ -7,7 +7,7 @@ from typing import Any
 from longrm.data.fields import FieldError, is_number
 from longrm.errors import DataError
 from longrm.reading import short
-from longrm.types import LONGEST, Comparison
+from longrm.types import MAX_LENGTH, Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ def whole_length(value: Any, field: str) -> int:
     Raises:
         FieldError: It is no number, none that is whole, or one that no bucket has.
     """
-    if is_number(value) and 1 <= value <= LONGEST and value == int(value):
+    if is_number(value) and 1 <= value <= MAX_LENGTH and value == int(value):
         return int(value)
     raise FieldError(
         field,
-        f"needs a whole number of tokens from 1 to {LONGEST}, got {short(value)}; "
+        f"needs a whole number of tokens from 1 to {MAX_LENGTH}, got {short(value)}; "
         "leave it out to have the prompt measured",
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import Benchmark, Leval, Probe, Source
 from longrm.clients.addresses import ModelName, refuse_server
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.asking import Judging

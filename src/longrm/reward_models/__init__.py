@@ -5,7 +5,7 @@ from typing import assert_never
 
 from longrm import hub
 from longrm.clients import Completion
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError
 from longrm.reward_models.baselines import BASELINES, Baseline
 from longrm.reward_models.protocol import RewardModel

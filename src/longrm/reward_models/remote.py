@@ -5,7 +5,7 @@ from collections.abc import Callable
 from longrm.clients import Completion
 from longrm.clients.addresses import split_address
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.settings import Judge
@@ -29,5 +29,5 @@ def load_remote(
     url, name = split_address(address)
     tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
     count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
-    client = OpenAIClient(url, name, remote, limit=judge.max_length, count=count, paid=paid)
+    client = OpenAIClient(url, name, remote, limit=judge.max_length, count=count, on_usage=paid)
     return GenerativeRewardModel(client, judge, tokenizer=tokenizer)

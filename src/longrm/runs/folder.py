@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from longrm import reading
-from longrm.config import Config, differences, to_toml
+from longrm.config import Config, changed_settings, to_toml
 from longrm.errors import RunError
 from longrm.runs.parts import PART
 from longrm.runs.schema import fault_in
@@ -160,8 +160,10 @@ class RunFolder:
             name for name in held if isinstance(settings.get(name), dict) and not isinstance(held[name], dict)
         }
         if torn:
-            return differences({name: held[name] for name in torn}, {name: settings[name] for name in torn})
-        return differences(self._config.defining(held), self._config.defining(settings))
+            return changed_settings(
+                {name: held[name] for name in torn}, {name: settings[name] for name in torn}
+            )
+        return changed_settings(self._config.defining(held), self._config.defining(settings))
 
     def _work(self) -> list[str]:
         """What the folder holds beside the claim; a run that recorded nothing may be begun anew."""
@@ -181,7 +183,7 @@ class RunFolder:
             {name: {key: one[name][key] for key in keys} for name, keys in both.items()}
             for one in (known, told)
         )
-        changed = differences(before, now)
+        changed = changed_settings(before, now)
         if changed:
             raise RunError(
                 f"{self.path} was begun with something else than there is now ({'; '.join(changed)}); take another "

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from longrm.types import LONGEST, Cut, Message, Outcome, Span
+from longrm.types import MAX_LENGTH, Cut, Message, Outcome, Span
 
 
 def _permutation(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class JudgmentRecord:
     order: Order = ()
     scores: Scores = ()
     ranking: Order = ()
-    length: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    length: Annotated[int, Field(ge=1, le=MAX_LENGTH)] | None = None
     tokens: Count | None = None
     depth: Annotated[float, Field(ge=0, le=1)] | None = None
     task: str = ""

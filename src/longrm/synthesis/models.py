@@ -16,7 +16,7 @@ from pydantic import Field
 from longrm.clients import Completion, Request, Writer
 from longrm.clients.addresses import ModelName, ServerUrl, split_address
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import ConfigError
 from longrm.reward_models.simulated import Rates
@@ -242,4 +242,4 @@ def _clients(
     remote = model.remote
     if remote.cache is None:
         remote = remote.model_copy(update={"cache": str(folder / CACHE)})
-    return [OpenAIClient(each, name, remote, paid=paid, cached_as=url) for each in (url, *model.also)]
+    return [OpenAIClient(each, name, remote, on_usage=paid, cached_as=url) for each in (url, *model.also)]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from longrm.clients.masking import SHORT, telling
 from longrm.clients.openai import OpenAIClient
+from longrm.clients.redaction import SHORT, redactor
+from longrm.clients.remote_settings import Remote
 from longrm.clients.replies import read_completion
-from longrm.clients.settings import Remote
 from longrm.errors import LongRMError
 from longrm.types import Outcome
 
@@ -76,7 +76,7 @@ def undone(text):
 @example(("a/b/c/d/e", "a\\/b\\/c\\/d\\/e", "{a\\/b\\/c\\/d\\/e}"))
 def test_no_form_of_a_key_is_told(case):
     key, form, text = case
-    told = telling(key)(text)
+    told = redactor(key)(text)
     assert key not in told
     assert form not in told
     assert not any(key in read for read in undone(told))
@@ -87,7 +87,7 @@ def test_no_form_of_a_key_is_told(case):
 @given(long_keys, st.binary(max_size=5), st.binary(max_size=5), st.booleans())
 def test_no_base64_of_a_key_is_told(key, before, after, url):
     encode = base64.urlsafe_b64encode if url else base64.b64encode
-    told = telling(key)(f"Basic {encode(before + key.encode() + after).decode()}")
+    told = redactor(key)(f"Basic {encode(before + key.encode() + after).decode()}")
     assert "***" in told
     rest = told.removeprefix("Basic ").split("***")
     # What is left around it stands for the bytes before and after, and for a bit of the key at most.
@@ -96,7 +96,7 @@ def test_no_base64_of_a_key_is_told(key, before, after, url):
 
 @pytest.mark.parametrize("key", ["A", "token", "content", "sk-1234"])
 def test_a_short_key_is_hidden_as_a_word_alone(key):
-    tell = telling(key)
+    tell = redactor(key)
     assert tell(f"no use for {key}, sorry") == "no use for ***, sorry"
     assert tell(f"x{key}x") == f"x{key}x"
 
@@ -104,23 +104,23 @@ def test_a_short_key_is_hidden_as_a_word_alone(key):
 def test_keys_that_follow_each_other_are_hidden_before_the_text_is_cut():
     key = "sk-" + "x" * 37
     for gap in range(12):
-        told = telling(key)((" " * gap + "." + key) * 2000)
+        told = redactor(key)((" " * gap + "." + key) * 2000)
         assert "sk-" not in told
         assert len(told) <= 304
 
 
 def test_a_key_as_long_as_a_signed_token_is_hidden():
     key = (string.ascii_letters + string.digits + "-_./+=") * 30
-    assert telling(key)(f"{'x' * 290} {quote(key, safe='')} y") == f"{'x' * 290} *** y"
+    assert redactor(key)(f"{'x' * 290} {quote(key, safe='')} y") == f"{'x' * 290} *** y"
 
 
 def test_a_key_in_a_page_of_two_bytes_a_character_is_hidden():
     page = "<p>no use for sk-very-secret</p>".encode("utf-16-le").decode(errors="replace")
-    assert telling("sk-very-secret")(page) == "<p>no use for ***</p>"
+    assert redactor("sk-very-secret")(page) == "<p>no use for ***</p>"
 
 
 def test_what_steers_a_terminal_is_left_out():
-    assert telling("")("one\x1b[2J\x07\r\ntwo \u202ethree\u2028four") == "one[2J two three four"
+    assert redactor("")("one\x1b[2J\x07\r\ntwo \u202ethree\u2028four") == "one[2J two three four"
 
 
 @settings(max_examples=200, deadline=None)
@@ -129,7 +129,7 @@ def test_what_steers_a_terminal_is_left_out():
 @example("content", '{"content": "choices"}', [])
 def test_no_answer_is_changed(key, text, others):
     text = text + key + "".join(others)
-    answer = read_completion(json.dumps(said(text, reasoning=key).body).encode(), telling(key))
+    answer = read_completion(json.dumps(said(text, reasoning=key).body).encode(), redactor(key))
     assert (answer.text, answer.thinking) == (text, key)
 
 

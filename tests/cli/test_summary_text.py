@@ -2,7 +2,7 @@
 
 import pytest
 
-from longrm.cli.tables import print_evaluation
+from longrm.cli.summary_text import print_evaluation
 from longrm.evaluation.summary import summarize
 from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Cut, Outcome

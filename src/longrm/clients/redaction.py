@@ -1,6 +1,6 @@
-"""What may be told of what a server says: one printable line of bounded length, without the key.
+"""What messages and logs may hold of what a server says: one printable line of bounded length, without the key.
 
-Only what is told passes here, never an answer: what a model wrote is kept as it was written, whatever it holds.
+Answers never pass here: what a model wrote is kept as it was written, whatever it holds.
 """
 
 import base64
@@ -9,15 +9,15 @@ import re
 from collections.abc import Callable, Iterator
 
 _HIDDEN = "***"
-_LONGEST = 300  # characters of what is told
-_READ = 4000  # characters that are looked at to tell as many
+_LONGEST = 300  # characters of a message
+_READ = 4000  # characters that are read to make as many
 
 SHORT = 8
 """A key of fewer characters is hidden where it is a word of its own, and nowhere else: `A` stands in every text."""
 
 
-def telling(key: str) -> Callable[[str], str]:
-    """What makes a server's words fit to be told, written or raised.
+def redactor(key: str) -> Callable[[str], str]:
+    """Makes the function through which a server's words pass before they are logged or raised.
 
     The key is hidden in every form in which servers are known to repeat it: as it is, escaped for JSON (also
     twice), URLs or HTML, or in base64. Characters that steer a terminal are left out.
@@ -28,20 +28,20 @@ def telling(key: str) -> Callable[[str], str]:
     secret = re.compile("|".join(_forms(" ".join(key.split())))) if key else None
     margin = max(64, 16 * len(key))  # no form is longer
 
-    def tell(text: str) -> str:
+    def redact(text: str) -> str:
         line = _printable(text[: _READ + margin])
         known = len(line) if len(text) <= _READ + margin else max(0, len(line) - margin)
-        told, place = [], 0
+        kept, place = [], 0
         for found in secret.finditer(line) if secret else ():
             if found.start() >= known:
                 break
-            told += [line[place : found.start()], _HIDDEN]
+            kept += [line[place : found.start()], _HIDDEN]
             place = found.end()
-        told.append(line[place : max(place, known)])
-        whole = "".join(told)
+        kept.append(line[place : max(place, known)])
+        whole = "".join(kept)
         return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]} ..."
 
-    return tell
+    return redact
 
 
 def _forms(key: str) -> Iterator[str]:

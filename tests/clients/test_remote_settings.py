@@ -2,7 +2,7 @@ import datetime
 
 import pytest
 
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError
 
 UNSENDABLE = {

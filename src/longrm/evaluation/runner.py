@@ -14,8 +14,7 @@ from longrm.evaluation.summary import summarize
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder, read_summary, write_file
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
-from longrm.runs.logs import Log, to_line
-from longrm.runs.parts import join_parts, part_of
+from longrm.runs.logs import Log, join_parts, part_of, to_line
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.workers import WorkerGroup, check_seen

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from longrm import reading
 from longrm.config import Config, changed_settings, to_toml
 from longrm.errors import RunError
-from longrm.runs.parts import PART
+from longrm.runs.logs import PART
 from longrm.runs.schema import fault_in
 from longrm.runs.scratch import replacing, sweep
 from longrm.runs.workers import WorkerGroup
@@ -170,18 +170,18 @@ class RunFolder:
         own = (".lock", CONFIG, MANIFEST)
         return sorted(entry.name for entry in self.path.iterdir() if entry.name not in own and _size(entry))
 
-    def record(self, **told: Mapping[str, Any]) -> None:
+    def record(self, **facts: Mapping[str, Any]) -> None:
         """Adds to the manifest what shows only when the work begins, such as the commit of a model of the Hub.
 
         Raises:
             RunError: The run was begun with another one.
         """
         held = read_manifest(self.path)
-        known = {name: held.get(name) or {} for name in told}
-        both = {name: known[name].keys() & new.keys() for name, new in told.items()}
+        known = {name: held.get(name) or {} for name in facts}
+        both = {name: known[name].keys() & new.keys() for name, new in facts.items()}
         before, now = (
             {name: {key: one[name][key] for key in keys} for name, keys in both.items()}
-            for one in (known, told)
+            for one in (known, facts)
         )
         changed = changed_settings(before, now)
         if changed:
@@ -189,7 +189,7 @@ class RunFolder:
                 f"{self.path} was begun with something else than there is now ({'; '.join(changed)}); take another "
                 "--out; what comes from the Hub stays the same as OWNER/NAME@COMMIT"
             )
-        merged = held | {name: {**known[name], **new} for name, new in told.items() if new}
+        merged = held | {name: {**known[name], **new} for name, new in facts.items() if new}
         if merged != held:
             write_json(self.path / MANIFEST, merged)
 

@@ -5,17 +5,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from longrm.errors import RunError
 from longrm.reading import short
-from longrm.runs.logs import Log
-from longrm.runs.parts import parts_of
+from longrm.runs.logs import Log, LoggedRecord, parts_of
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Message, Response
 
 JUDGMENTS, GOLD, EXAMPLES = "judgments.jsonl", "gold.jsonl", "examples.jsonl"
-_Record = TypeVar("_Record")
 
 
 def read_judgments(folder: Path) -> list[JudgmentRecord]:
@@ -41,7 +38,7 @@ def _with_gold(record: JudgmentRecord, ranks: tuple[int, ...] | None, folder: Pa
     return whole
 
 
-def _all(path: Path, record_type: type[_Record]) -> Iterator[_Record]:
+def _all(path: Path, record_type: type[LoggedRecord]) -> Iterator[LoggedRecord]:
     """The records of a log, and of the parts that processes at work, or killed, have beside it."""
     for part in (path, *parts_of(path)):
         yield from Log(part, record_type)

@@ -1,4 +1,7 @@
-"""Append-only typed logs: one JSON line a record, flushed; a half-written last line is never read back."""
+"""Append-only typed logs: one JSON line a record, flushed; a half-written last line is never read back.
+
+Where several processes write a log at once, each writes into a part of its own beside it, until the parts are joined.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -13,39 +16,40 @@ from longrm.errors import RunError
 from longrm.jsonl import append_lines, compact_line, cut_unfinished_line, whole_lines, writable
 from longrm.runs.records import JudgmentRecord
 
-Record = TypeVar("Record")
+LoggedRecord = TypeVar("LoggedRecord")
+PART = ".part-"
 
 
-class Log(Generic[Record]):
+class Log(Generic[LoggedRecord]):
     """A JSON-lines file of records of one dataclass.
 
     Opening a log for writing cuts a line that a killed process left without its end, so that what is read
     is exactly what was completely written.
     """
 
-    def __init__(self, path: Path, record_type: type[Record]) -> None:
+    def __init__(self, path: Path, record_type: type[LoggedRecord]) -> None:
         self.path = path
-        self._adapter: TypeAdapter[Record] = TypeAdapter(record_type)
+        self._adapter: TypeAdapter[LoggedRecord] = TypeAdapter(record_type)
         self._file: Any = None
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[LoggedRecord]:
         """Reads the complete records.
 
         Raises:
             RunError: A complete line is not a record of this log's type.
         """
-        return (record for _, record in self.placed())
+        return (record for _, record in self.with_offsets())
 
-    def placed(self) -> Iterator[tuple[int, Record]]:
-        """Reads the complete records, each with the place in the file at which `at` finds it again.
+    def with_offsets(self) -> Iterator[tuple[int, LoggedRecord]]:
+        """Reads the complete records, each with the byte of the file at which `at` finds it again.
 
         Raises:
             RunError: As iteration does.
         """
-        for number, (place, line) in enumerate(whole_lines(self.path), start=1):
-            yield place, self._read(line, number)
+        for number, (offset, line) in enumerate(whole_lines(self.path), start=1):
+            yield offset, self._read(line, number)
 
-    def _read(self, line: bytes, number: int) -> Record:
+    def _read(self, line: bytes, number: int) -> LoggedRecord:
         try:
             record = self._adapter.validate_json(line, strict=True)
             if isinstance(record, JudgmentRecord):
@@ -57,11 +61,11 @@ class Log(Generic[Record]):
             ) from None
         return record
 
-    def at(self, places: Iterable[int]) -> Iterator[Record]:
-        """Reads the records at some places."""
+    def at(self, offsets: Iterable[int]) -> Iterator[LoggedRecord]:
+        """Reads the records at some offsets."""
         with self.path.open("rb") as file:
-            for place in places:
-                file.seek(place)
+            for offset in offsets:
+                file.seek(offset)
                 yield self._adapter.validate_json(file.readline())
 
     def __enter__(self) -> Self:
@@ -82,7 +86,7 @@ class Log(Generic[Record]):
             if error is None:
                 raise
 
-    def append(self, *records: Record) -> None:
+    def append(self, *records: LoggedRecord) -> None:
         """Writes records, one line each, and flushes them to the operating system.
 
         Raises:
@@ -92,6 +96,31 @@ class Log(Generic[Record]):
         lines = [to_line(record) for record in records]
         with writable(self.path):
             append_lines(self._file, lines)
+
+
+def part_of(path: Path, rank: int) -> Path:
+    """Where a process writes: the first into the log itself, the others into a part beside it."""
+    return path if rank == 0 else path.with_name(f"{path.stem}{PART}{rank}{path.suffix}")
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The parts that lie beside a log, written by processes that were killed or are still at work."""
+    return sorted(path.parent.glob(f"{path.stem}{PART}*{path.suffix}"))
+
+
+def join_parts(path: Path, record_type: type[LoggedRecord]) -> None:
+    """Appends to a log what lies in parts beside it, and removes them.
+
+    Whoever is killed meanwhile leaves a part that is joined again: records may then stand in the log twice.
+
+    Raises:
+        RunError: A line of a part is damaged.
+    """
+    for part in parts_of(path):
+        with Log(path, record_type) as log:
+            for record in Log(part, record_type):
+                log.append(record)
+        part.unlink()
 
 
 def _fault(error: ValueError) -> str:

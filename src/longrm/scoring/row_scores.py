@@ -67,13 +67,13 @@ class RowScores:
 
     def __init__(self, path: Path) -> None:
         self._log = Log(path, ScoreRecord)
-        self._places = array("q")
+        self._offsets = array("q")
         self._done = bytearray()
-        for place, record in self._log.placed():
-            new = record.number + 1 - len(self._places)
-            self._places.extend([-1] * new)
+        for offset, record in self._log.with_offsets():
+            new = record.number + 1 - len(self._offsets)
+            self._offsets.extend([-1] * new)
             self._done.extend(bytes(max(0, new)))
-            self._places[record.number] = place  # the last record of a row counts
+            self._offsets[record.number] = offset  # the last record of a row counts
             self._done[record.number] = record.outcome is not Outcome.ERROR
 
     def __len__(self) -> int:
@@ -93,11 +93,11 @@ class RowScores:
             DataError: A row has none.
         """
         mine, theirs = tee(rows)
-        return zip(mine, self._log.at(map(self._place, theirs)), strict=True)
+        return zip(mine, self._log.at(map(self._offset, theirs)), strict=True)
 
-    def _place(self, row: Row) -> int:
-        if row.number >= len(self._places) or self._places[row.number] < 0:
+    def _offset(self, row: Row) -> int:
+        if row.number >= len(self._offsets) or self._offsets[row.number] < 0:
             raise DataError(
                 f"{row.place}: has not been scored, for the data has changed meanwhile; run the same command again"
             )
-        return self._places[row.number]
+        return self._offsets[row.number]

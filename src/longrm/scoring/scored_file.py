@@ -19,8 +19,7 @@ from longrm.data import Reading, check_writable, read, write_rows
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models import Judge
 from longrm.runs.folder import RunFolder, claimed_once
-from longrm.runs.logs import Log
-from longrm.runs.parts import join_parts, part_of
+from longrm.runs.logs import Log, join_parts, part_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup, check_seen
 from longrm.scoring.row_scores import RowScores, ScoreRecord, batches, score

@@ -3,8 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from longrm.errors import RunError
-from longrm.runs.logs import Log
-from longrm.runs.parts import join_parts, part_of, parts_of
+from longrm.runs.logs import Log, join_parts, part_of, parts_of
 
 
 @dataclass(frozen=True)

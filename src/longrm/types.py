@@ -1,4 +1,4 @@
-"""The nouns of the project; every other module speaks in them.
+"""The types that all modules share: messages, comparisons, queries and judgments.
 
 Nothing here imports torch, reads a file or knows a format.
 """
@@ -22,7 +22,7 @@ MAX_LENGTH = 1 << 40
 
 
 class Outcome(StrEnum):
-    """What became of one query. `ERROR` is never scored and leaves a run incomplete; all are counted."""
+    """How one query ended. `ERROR` is never scored and leaves a run incomplete; all are counted."""
 
     ANSWERED = "answered"
     UNPARSED = "unparsed"
@@ -56,9 +56,9 @@ class Comparison:
         responses: N >= 2 responses, each a tuple of messages.
         ranks: One whole number a response, 1 = best, equal numbers tie; None when the order is unknown.
         metadata: Task, target `length` in tokens, evidence `depth` (0 = start, 1 = end), source.
-        context: Where the long context stands in the prompt, if known.
-        question: Where the question stands in the prompt, if known.
-        evidence: The parts of the context that decide the order, if known.
+        context: Spans of the long context in the prompt, if known.
+        question: Span of the question in the prompt, if known.
+        evidence: Spans of the parts of the context that decide the order, if known.
         role: "judgment" marks training rows whose responses are judgments; evaluation refuses them.
     """
 
@@ -109,9 +109,9 @@ class Query:
         id: The comparison's id.
         prompt: The messages that every response answers.
         responses: In presented order.
-        context: Where the long context stands in the prompt, if known: what may be cut or compressed.
-        question: Where the question stands in the prompt, if known.
-        trial: Counts the askings of one comparison from 0: its orders, and its votes within an order.
+        context: Spans of the long context in the prompt, if known: what may be cut or compressed.
+        question: Span of the question in the prompt, if known.
+        trial: The number of this trial of the comparison, from 0: its orders, and the votes within an order.
     """
 
     id: str
@@ -128,7 +128,7 @@ class Cut:
 
     Attributes:
         policy: What was cut: "middle", "left" (the beginning), "right" (the end), or "compress" (what mattered least).
-        tokens: How many tokens were cut, as the model counts them; words and marks in what was compressed.
+        tokens: How many tokens were cut, as the model counts them; approximate tokens where it was compressed.
     """
 
     policy: str
@@ -140,16 +140,16 @@ class Judgment:
     """What a reward model answers to a query, in the order in which the query presented the responses.
 
     Attributes:
-        outcome: What became of the query.
+        outcome: How the query ended.
         scores: One number a response, higher is better; empty unless answered with scores.
         order: Indices of the responses from best to worst; empty unless answered with an order.
-        explanation: What the model wrote, if it writes; whole, at all attempts, thinking included.
-        detail: Why there is no answer, in one line; empty when there is one.
+        explanation: What a generative model wrote: the whole text of all attempts, thinking included.
+        detail: Why there is no verdict, in one line; empty when there is one.
         prompt_tokens: Tokens of the prompt as the model counts them; None where it counts none.
         cut: What was cut out of the context to make it fit; None where nothing was.
-        attempts: How often the model was asked until it answered, or was given up.
-        contradicted: Whether the explanation argues for another verdict than the one given; None where the
-            model explains nothing that could tell.
+        attempts: How often the model was queried until there was a verdict, or it was given up.
+        contradicted: Whether the explanation argues for another verdict than the one given; None where that cannot be
+            decided.
     """
 
     outcome: Outcome

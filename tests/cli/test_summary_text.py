@@ -63,7 +63,7 @@ def test_every_line_is_the_summarys_and_fits(capsys, monkeypatch, columns):
         "1024 83.3 [",
         "Cite 83.3 [",
         "mean 83.3 [",
-        "Outcomes: 24 answered, in 48 askings",
+        "Outcomes: 24 answered, in 48 trials",
         "24 contexts cut to fit, by 240 tokens in all.",
         "The same verdict in every order 66.7% [",
         "the first shown preferred 66.7% [",
@@ -82,11 +82,11 @@ def test_nothing_that_is_empty_is_printed(capsys, monkeypatch):
     ]
     out = printed(capsys, monkeypatch, summed(plain))
     assert out.endswith("Outcomes: 8 answered")
-    for absent in ("By task", "order", "eat", "rule", "cut", "askings", "boundary", "None"):
+    for absent in ("By task", "order", "eat", "rule", "cut", "trials", "boundary", "None"):
         assert absent not in out, absent
     out = printed(capsys, monkeypatch, summed(records(("one",))))
     assert "By task" not in out
-    assert "in 48 askings" in out
+    assert "in 48 trials" in out
 
 
 def test_errors_missing_verdicts_and_missing_gold_are_said(capsys, monkeypatch):

@@ -11,11 +11,14 @@ from longrm.cli.terminal import echo, print_json
 
 @click.command("demo", short_help="Reveal a context boundary and move it, on a laptop.")
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder; the same command continues it."
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Run folder; the same command continues what is there.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--generative", is_flag=True, help="Also train a judge that writes: SFT, then LOGO.")
-@click.option("--controls", is_flag=True, help="Also run the arms that tell what the gain is due to.")
+@click.option("--generative", is_flag=True, help="Also train a generative reward model: SFT, then LOGO.")
+@click.option("--controls", is_flag=True, help="Also run the controls that show what the gain is due to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(out: Path, seed: int, generative: bool, controls: bool, as_json: bool) -> None:
     """Trains a tiny reward model on short contexts, then continues it on short or on growing ones.
@@ -36,12 +39,12 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
         {name: stage["best_of_4"] for name, stage in stages.items() if "best_of_4" in stage},
         "Best of 4, top-1 accuracy by context length, % (chance 25)",
     )
-    alone = {name: stage["pointwise"] for name, stage in stages.items() if "pointwise" in stage}
-    if alone:
-        print_stages(alone, "Pair accuracy of scores for single responses, % (chance 50)")
+    pointwise = {name: stage["pointwise"] for name, stage in stages.items() if "pointwise" in stage}
+    if pointwise:
+        print_stages(pointwise, "Pair accuracy of scores for single responses, % (chance 50)")
     contrast = summary["contrasts"]["long_vs_control_short"]["by_length"]
     length = max(contrast, key=int)
     echo(f"long - control_short at {length} tokens: {percent(contrast[length])} points")
     for name, control in summary["controls"].items():
         echo(f"Control, {name.replace('_', ' ')}: {percent(control)}% (chance 50)")
-    echo(f"{summary['seconds']['total']:.0f} s in all. The report: {out / 'report.html'}")
+    echo(f"Took {summary['seconds']['total']:.0f} s. The report is saved to {out / 'report.html'}")

@@ -20,36 +20,38 @@ from longrm.types import Outcome
     "--model",
     help="Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, baseline:NAME, compress:MODEL, simulated:RATE.",
 )
-@click.option("--recorded", metavar="PATH", help="Score judgments written earlier, in place of a model.")
-@click.option("--bench", help="probe, or NAME:PATH; the names stand above.")
+@click.option("--recorded", metavar="PATH", help="Evaluate recorded judgments in place of a model.")
+@click.option("--bench", help="probe, or NAME:PATH with a name from above.")
 @run_options("Run folder; the same command continues what is there.")
-@click.option("--seed", type=int, help="Draws presented orders and the bootstrap (default 0).")
-@click.option("--limit", type=int, help="Take the first comparisons only.")
-@click.option("--on-bad-row", type=click.Choice(["stop", "skip"]), help="For an unreadable row.")
+@click.option("--seed", type=int, help="Seed of presented orders and of the bootstrap (default 0).")
+@click.option("--limit", type=int, help="Judge this many comparisons only, from the first on.")
+@click.option(
+    "--on-bad-row", type=click.Choice(["stop", "skip"]), help="What an unreadable row does (default stop)."
+)
 @click.option("--strict", is_flag=True, default=None, help="Refuse data whose gold contradicts itself.")
 @click.option("--orders", type=click.Choice(["auto", "one", "both"]), help="Presented orders (default auto).")
-@click.option("--votes", type=int, help="Askings per order of a judge that samples (default 1).")
+@click.option("--votes", type=int, help="Votes per order of a generative model that samples (default 1).")
 @click.option(
     "--format",
     "judge_format",
     type=click.Choice(["pairwise", "listwise", "pointwise"]),
-    help="What a model that writes is asked for.",
+    help="Format of the judgments of a generative model.",
 )
-@click.option("--template", metavar="FILE", help="A judging prompt of your own (jinja2).")
-@click.option("--verdict", metavar="REGEX", help="Finds the verdict in what your template asks for.")
-@click.option("--retries", type=int, help="Askings again after an answer without a verdict (default 1).")
-@click.option("--temperature", type=float, help="Of a model that writes (default 0).")
+@click.option("--template", metavar="FILE", help="Your own judging prompt (jinja2).")
+@click.option("--verdict", metavar="REGEX", help="Pattern of the verdict that your template asks for.")
+@click.option("--retries", type=int, help="Retries after an answer without a verdict (default 1).")
+@click.option("--temperature", type=float, help="Sampling temperature of a generative model (default 0).")
 @click.option(
     "--cut",
     type=click.Choice(["middle", "left", "right", "refuse"]),
-    help="Part cut out of a context that does not fit (default refuse).",
+    help="Part to cut out of a context that does not fit (default refuse).",
 )
 def command(
     out: Path,
     config_file: Path | None,
     assignments: tuple[str, ...],
     as_json: bool,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Judges every comparison of a benchmark and reports accuracy by length and task, with intervals.
 
@@ -60,13 +62,13 @@ def command(
     longrm evaluate --recorded FILE --bench judgebench:FILE --out runs/judge
 
     Benchmarks: probe (generated worlds), long-rewardbench:PATH, rewardbench:PATH, rewardbench-2:PATH,
-    judgebench:PATH, leval:PATH, and file:PATH for your own preference data. docs/cli.md tells every setting
+    judgebench:PATH, leval:PATH, and file:PATH for your own preference data. docs/cli.md lists every setting
     that --set can change. Processes that torchrun starts share the comparisons.
     """
     from longrm.evaluation.run import Evaluation, run
 
     settings = resolve(
-        Evaluation, config_file, assignments, {_KEYS.get(name, name): value for name, value in given.items()}
+        Evaluation, config_file, assignments, {_KEYS.get(name, name): value for name, value in flags.items()}
     )
     with shared_work() as (group, report):
         summary = run(settings, out, place=group, progress=report)
@@ -76,8 +78,8 @@ def command(
         print_json(summary)
     else:
         print_evaluation(summary)
-        echo(f"Written to {out}; see it with: longrm report {out} --out report.html")
-    _tell_reasons(out, summary["counts"]["outcomes"])
+        echo(f"Saved to {out}; see it with: longrm report {out} --out report.html")
+    _print_reasons(out, summary["counts"]["outcomes"])
     errors = summary["counts"]["outcomes"]["error"]
     if errors:
         total = summary["counts"]["comparisons"]
@@ -87,8 +89,8 @@ def command(
         )
 
 
-def _tell_reasons(out: Path, outcomes: Mapping[str, int]) -> None:
-    """Why the first comparison of each outcome has no verdict."""
+def _print_reasons(out: Path, outcomes: Mapping[str, int]) -> None:
+    """Prints why the first comparison of each outcome has no verdict."""
     left = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
     for record in read_judgments(out) if left else ():
         if record.outcome in left:
@@ -110,4 +112,4 @@ _KEYS = {
     "temperature": "judge.temperature",
     "cut": "judge.cut",
 }
-"""Where the settings of the flags stand."""
+"""The settings that flags change."""

@@ -9,14 +9,14 @@ from longrm.errors import RunError
 from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest, read_summary
 
 
-@click.command("merge", short_help="Make one model of an adapter and its base.")
+@click.command("merge", short_help="Merge an adapter into its base model.")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write the model into.")
-@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the base.")
+@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the base model.")
 def command(run: Path, out: Path, trust_remote_code: bool) -> None:
-    """Merges the adapter of a training run, or of a model folder, into its base, the scalar head included.
+    """Merges the adapter of a training run or a model folder, and its scalar head, into the base model.
 
-    The model that it writes is loaded by transformers, vLLM and SGLang as it is.
+    transformers, vLLM and SGLang load the merged model as it is.
 
     \b
     longrm merge runs/lora --out runs/lora/merged
@@ -28,12 +28,12 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
         raise RunError(f"{run} has no model yet: let its training end first, with the same longrm train")
     merge(run / "model" if trained else run, out, trust_remote_code=trust_remote_code)
     if trained:
-        _tell_whence(run, out)
+        _write_model_card(run, out)
     echo(f"Wrote {out}")
 
 
-def _tell_whence(run: Path, out: Path) -> None:
-    """The model card of the merged model, from what its run folder holds."""
+def _write_model_card(run: Path, out: Path) -> None:
+    """Writes the model card of the merged model from what its run folder holds."""
     from longrm.training.card import write_card
     from longrm.training.evaluations import evaluation_of
     from longrm.training.run import RECIPES

@@ -18,7 +18,7 @@ from longrm.errors import DataError, RunError
 )
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Preference data.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="JSONL or Parquet file to write.")
-@click.option("--format", "row_format", help="The rows' format; recognized from the columns by default.")
+@click.option("--format", "row_format", help="Format of the rows; recognized from the columns by default.")
 @click.option("--column", help="Column for the scores (default: scores, or model_scores if that is taken).")
 @click.option(
     "--on-bad-row",
@@ -27,8 +27,8 @@ from longrm.errors import DataError, RunError
     show_default=True,
     help="What an unreadable row does.",
 )
-@click.option("--engine", type=click.Choice(["ray"]), help="Have workers of a Ray cluster score.")
-@click.option("--workers", type=int, help="How many Ray starts (default: one a GPU, else one a CPU).")
+@click.option("--engine", type=click.Choice(["ray"]), help="Score on the workers of a Ray cluster.")
+@click.option("--workers", type=int, help="Number of Ray workers (default: one per GPU, else one per CPU).")
 @set_option("judge.max_tokens=64")
 def command(
     model: str,
@@ -41,13 +41,14 @@ def command(
     workers: int | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Writes the same rows plus `scores` (one a response, higher is better) and `scores_outcome`.
+    """Writes the same rows plus `scores` (one per response, higher is better) and `scores_outcome`.
 
-    The scores follow the row's own order: chosen, then rejected; or candidates as listed. A row that
-    the model could not answer has null scores, and its outcome says what happened: too_long; unparsed, where a score
-    is no number; error, where memory did not do or nobody answered, which the same command tries again.
+    Scores follow the row's own order: chosen, then rejected; or candidates as listed. Rows without an answer have null
+    scores, and an outcome that says why: too_long; unparsed (a score is NaN); error (out of memory, or no reply).
+    The same command tries errors again.
 
-    Processes that torchrun starts share the rows. A killed run continues from what OUT.partial holds, whoever scores.
+    Processes that torchrun starts share the rows. A killed run continues from OUT.partial, with or without torchrun
+    and Ray.
 
     \b
     longrm score --model runs/demo/training/long/model --data pairs.jsonl --out scored.jsonl
@@ -71,7 +72,7 @@ def command(
         return
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
     echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
-    for outcome, first in sorted(result.without.items()):
+    for outcome, first in sorted(result.first_unscored.items()):
         echo(f"Without scores, {outcome}, first: {first}", err=True)
     if not result.outcomes["answered"]:
         raise DataError(f"the model could score no row of {data}")

@@ -71,8 +71,8 @@ def _outcomes(counts: Mapping[str, Any]) -> str:
     outcomes = ", ".join(
         f"{count} {key.replace('_', ' ')}" for key, count in counts["outcomes"].items() if count
     )
-    askings = counts["trials"]["total"]
-    return f"Outcomes: {outcomes}" + (f", in {askings} askings" if askings != counts["comparisons"] else "")
+    trials = counts["trials"]["total"]
+    return f"Outcomes: {outcomes}" + (f", in {trials} trials" if trials != counts["comparisons"] else "")
 
 
 def boundary_line(boundary: Mapping[str, Any]) -> str:
@@ -83,7 +83,7 @@ def boundary_line(boundary: Mapping[str, Any]) -> str:
     if boundary["estimate"]["value"] is not None:
         estimate = f"{wording.boundary_estimate(boundary)} {wording.boundary_interval(boundary)}"
         parts.append(f"estimate {estimate.strip()} tokens")
-    parts.append(f"tau {boundary['tau']:.2f}")
+    parts.append(f"accuracy threshold {boundary['tau']:.2f}")
     if boundary["status"] == "unresolved" and boundary["pairs_to_resolve"] is not None:
         parts.append(f"about {boundary['pairs_to_resolve']} pairs a length would resolve it")
     return "Context boundary: " + "; ".join(filter(None, parts))
@@ -100,8 +100,8 @@ def _unchecked(counts: Mapping[str, Any]) -> str:
 def _failures(failures: Mapping[str, Any]) -> str:
     """The failure patterns that occurred."""
     found = {name: metric for name, metric in failures.items() if metric and metric["value"]}
-    told = "; ".join(f"{FAILURES[name]} {percent(metric)}" for name, metric in found.items())
-    return f"Failures, %: {told}" if told else ""
+    shares = "; ".join(f"{FAILURES[name]} {percent(metric)}" for name, metric in found.items())
+    return f"Failures, %: {shares}" if shares else ""
 
 
 def print_stages(stages: Mapping[str, Any], title: str) -> None:

@@ -1,10 +1,10 @@
-"""How long work says how far it is."""
+"""How long work reports its progress."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told how far a piece of work is."""
+    """Called as a piece of work goes on."""
 
     def __call__(self, label: str, done: int, total: int, note: str = "") -> None:
         """Takes a report.
@@ -18,4 +18,4 @@ class Progress(Protocol):
 
 
 def no_progress(label: str, done: int, total: int, note: str = "") -> None:
-    """The progress that says nothing."""
+    """The progress that shows nothing."""

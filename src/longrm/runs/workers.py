@@ -16,40 +16,40 @@ def world_size() -> int:
 
 
 def is_main_process() -> bool:
-    """Whether this process speaks for all: the first that the launcher started, or the only one."""
+    """Whether this process writes files for all: the first that the launcher started, or the only one."""
     return world_size() == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
 def is_local_main_process() -> bool:
-    """Whether this process tells what all processes of a machine find alike."""
+    """Whether this process prints what all processes of a machine find alike."""
     return world_size() == 1 or int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))) == 0
 
 
 def print_error(line: str, error: BaseException) -> None:
-    """Says on standard error why this process ends; of several on a machine the first does.
+    """Prints on standard error why this process ends; of several on a machine the first does.
 
-    An error that passed by the others, and is told by this process, has a note that says so.
+    An error that passed by the others, and is reported by this one, has a note that says so.
     """
     notes = getattr(error, "__notes__", [])
     if notes or is_local_main_process():
         # Not needed to end early, when every import would take its time.
         from longrm.reading import visible
 
-        told = visible(" ".join([*line.split(), *notes]))
-        if len(told) > _LONGEST_LINE:  # what somebody gave may be as long as a command line can be
-            told = f"{told[: _LONGEST_LINE // 2]} ... {told[-_LONGEST_LINE // 2 :]}"
-        print(f"longrm: {told}", file=sys.stderr)
+        message = visible(" ".join([*line.split(), *notes]))
+        if len(message) > _LONGEST_LINE:  # what somebody gave may be as long as a command line can be
+            message = f"{message[: _LONGEST_LINE // 2]} ... {message[-_LONGEST_LINE // 2 :]}"
+        print(f"longrm: {message}", file=sys.stderr)
 
 
 def check_seen(folder: Path) -> None:
-    """Refuses to work where the folder that the first process has claimed is not to be seen.
+    """Refuses to work where the folder that the main process has claimed does not exist.
 
     Raises:
         RunError: It is not.
     """
     if not folder.is_dir():
         raise RunError(
-            f"{folder} is not to be seen here; the processes of one torchrun need a folder that all of them see"
+            f"{folder} does not exist here; the processes of one torchrun need storage that all of them share"
         )
 
 
@@ -70,7 +70,7 @@ class WorkerGroup:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the process that claims the run and writes its results."""
+        """Whether this process claims the run and writes its results."""
         return self.rank == 0
 
     def wait(self) -> None:

@@ -1,7 +1,7 @@
 """Scores rows by the workers of a Ray cluster: Ray Data streams batches to actors, each of which holds the model.
 
 The cluster is the one that RAY_ADDRESS names, or one on this machine that lives as long as the scoring. A worker that
-is lost is started anew, and what it was at is scored again.
+is lost is started anew, and its rows are scored again.
 """
 
 import logging
@@ -23,17 +23,17 @@ from longrm import reward_models
 from longrm.data import Reading
 from longrm.errors import ConfigError, LongRMError, RunError
 from longrm.reward_models import Judge
-from longrm.scoring.row_scores import Batch, RowScores, ScoreRecord, batches, score
+from longrm.scoring.row_scores import RowScores, ScoreBatch, ScoreRecord, batches, score
 
 # Batches travel to a worker together until they have so many bytes, some 16,000 tokens of text: Ray takes some 30 ms
 # for a block, and a killed run loses one for each worker.
 _BLOCK_BYTES = 1 << 16
-# What waits for a worker lies in the object store: reading runs ahead no further.
+# Bytes of the object store, which holds what waits for a worker: rows are read ahead no further.
 _STORE_BYTES = 1 << 29
 # Seconds in which the head of a cluster answers.
-_PATIENCE = 10.0
+_CONNECT_SECONDS = 10.0
 # A block that has taken so many workers with it is at fault itself.
-_TRIES = 4
+_MAX_TRIES = 4
 
 
 def scored_by_ray(
@@ -60,7 +60,7 @@ def scored_by_ray(
 
         if model.removeprefix("compress:").startswith(("baseline:", "simulated:")):
             gpus = 0  # which these do not use
-        if workers is not None and gpus and workers > gpus and not _elsewhere():
+        if workers is not None and gpus and workers > gpus and not _is_remote():
             raise ConfigError(
                 f"--workers {workers}: this machine has {gpus} GPUs, and every worker takes one"
             )
@@ -72,7 +72,7 @@ def scored_by_ray(
                     raise records
                 yield [record for record in records if record.number not in done]
         except ray.exceptions.RayError as error:
-            raise _told(error) from None
+            raise _failure(error) from None
 
 
 def _pipeline(model: str, judge: Judge, size: int, gpu: bool, reading: Reading, done: RowScores) -> Any:
@@ -102,7 +102,7 @@ def _pipeline(model: str, judge: Judge, size: int, gpu: bool, reading: Reading, 
 
 def _read(_: Mapping[str, Any], *, reading: Reading, scored: bytes, home: str) -> Iterator[dict[str, Any]]:
     """Streams the batches that hold a row without scores."""
-    _go(home)
+    _enter(home)
     try:
         for batch in batches(reading):
             if not all(number < len(scored) and scored[number] for number in batch.numbers):
@@ -130,7 +130,7 @@ class _Worker:
     """Holds the model; it is loaded with the first block, so that its error is handed on."""
 
     def __init__(self, model: str, judge: Judge, home: str, starts: Any) -> None:
-        _go(home)
+        _enter(home)
         self._model = model
         self._judge = judge
         self._starts = starts
@@ -143,8 +143,8 @@ class _Worker:
         except LongRMError as error:
             return {"records": [pickle.dumps(error)]}
 
-    def _score(self, read: list[Batch | LongRMError]) -> list[ScoreRecord]:
-        some: list[Batch] = []
+    def _score(self, read: list[ScoreBatch | LongRMError]) -> list[ScoreRecord]:
+        some: list[ScoreBatch] = []
         for one in read:
             if isinstance(one, LongRMError):
                 raise one
@@ -156,14 +156,14 @@ class _Worker:
     def _begin(self, first: int, last: int) -> None:
         import ray
 
-        if ray.get(self._starts.add.remote(first)) > _TRIES:
+        if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
             raise RunError(
-                f"{_TRIES} workers of Ray were killed while they scored rows {first} to {last}, perhaps for want of "
-                "memory; look at these rows, or give a worker more"
+                f"{_MAX_TRIES} workers of Ray were killed while they scored rows {first} to {last}, perhaps for "
+                "want of memory; look at these rows, or give a worker more"
             )
 
 
-def _go(home: str) -> None:
+def _enter(home: str) -> None:
     """Makes relative paths mean what they mean where the command was given, on machines that have the place."""
     if Path(home).is_dir():
         os.chdir(home)
@@ -172,7 +172,7 @@ def _go(home: str) -> None:
 @contextmanager
 def _cluster(workers: int | None) -> Iterator[int]:
     """Joins the cluster, or starts one on this machine with room for the workers; tells how many GPUs it has."""
-    if not _elsewhere():
+    if not _is_remote():
         _keep_to_this_machine()
     try:
         import ray.data
@@ -199,8 +199,8 @@ def _init(workers: int | None) -> None:
     """
     import ray
 
-    told: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if _elsewhere():
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if _is_remote():
         _check_reachable(os.environ["RAY_ADDRESS"])
     else:
         cpus = os.cpu_count() or 1
@@ -209,13 +209,13 @@ def _init(workers: int | None) -> None:
                 f"--workers {workers}: this machine has {cpus} CPUs, and every worker takes one"
             )
         # "local": by default Ray joins what `ray start` has left running on this machine.
-        told |= {"address": "local", "num_cpus": cpus, "object_store_memory": _STORE_BYTES}
-        told["include_dashboard"] = False
+        options |= {"address": "local", "num_cpus": cpus, "object_store_memory": _STORE_BYTES}
+        options["include_dashboard"] = False
     terminate = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(**told)
+        ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}" if _elsewhere() else "on this machine"
+        where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}" if _is_remote() else "on this machine"
         raise RunError(f"there is no Ray cluster {where}: {str(error).strip().splitlines()[0]}") from None
     if callable(terminate) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)  # in whose place Ray puts a handler that says nothing
@@ -227,7 +227,7 @@ def _check_reachable(address: str) -> None:
     if not port.isdigit():
         return  # "auto" and the like
     try:
-        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         raise RunError(
             f"there is no Ray cluster at RAY_ADDRESS = {address}: {error.strerror or error}; start one there, "
@@ -235,14 +235,15 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def _elsewhere() -> bool:
+def _is_remote() -> bool:
+    """Whether the cluster is one that the user has started."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 
 def _keep_to_this_machine() -> None:
     """Has a cluster of our own listen on the loopback only, to those who know its token, and report to nobody."""
     os.environ.update(
-        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # which is how Ray is told to take 127.0.0.1 for its address
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # which makes Ray take 127.0.0.1 for its address
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN=secrets.token_hex(32),
         RAY_USAGE_STATS_ENABLED="0",
@@ -252,7 +253,7 @@ def _keep_to_this_machine() -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
 
 
-def _told(error: Exception) -> RunError:
-    """What befell the workers, as one line."""
+def _failure(error: Exception) -> RunError:
+    """Why the workers failed, in one line."""
     last = str(error).strip().splitlines()[-1]
     return RunError(f"the workers of Ray failed: {last}; what was scored is kept, the same command continues")

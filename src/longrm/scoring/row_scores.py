@@ -1,4 +1,4 @@
-"""The scores of a file's rows: how they are asked for, and the log in which they lie by row."""
+"""The scores of a file's rows: how they are computed, and the log that holds them by row number."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -28,28 +28,28 @@ class ScoreRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows that are scored together, whoever does it: how a model's numbers are rounded may depend on them.
+class ScoreBatch:
+    """Rows that are always scored together: how a model's numbers are rounded may depend on the batch.
 
     Attributes:
-        numbers: Of the rows.
-        queries: One a row.
+        numbers: The rows' numbers.
+        queries: One query per row.
     """
 
     numbers: tuple[int, ...]
     queries: tuple[Query, ...]
 
 
-def batches(rows: Iterable[Row]) -> Iterator[Batch]:
+def batches(rows: Iterable[Row]) -> Iterator[ScoreBatch]:
     """Cuts rows into batches, the same way whatever has been scored already."""
     stream = iter(rows)
     while some := list(islice(stream, _ROWS_PER_BATCH)):
         queries = [ask(row.comparison, range(len(row.comparison.responses))) for row in some]
-        yield Batch(tuple(row.number for row in some), tuple(queries))
+        yield ScoreBatch(tuple(row.number for row in some), tuple(queries))
 
 
-def score(batch: Batch, model: RewardModel) -> list[ScoreRecord]:
-    """Asks about every row, in several orders where the model sees the order."""
+def score(batch: ScoreBatch, model: RewardModel) -> list[ScoreRecord]:
+    """Scores every row, in several orders where the model sees the order."""
     return [
         ScoreRecord(number, whole.outcome, points(whole), whole.detail)
         for number, whole in zip(batch.numbers, model.judge_in_all_orders(batch.queries), strict=True)

@@ -35,12 +35,12 @@ class ScoreSettings(Config):
         model: A folder or Hub id, or `baseline:NAME`.
         data: The file or folder of preference data.
         format: The rows' format; recognized from the columns when not given.
-        on_bad_row: What a row that cannot be read does.
-        column: Where the scores are written, and with `_outcome` behind its name the outcome. By default
+        on_bad_row: What an unreadable row does.
+        column: The column of the scores; `COLUMN_outcome` is that of the outcomes. By default
             "scores", or "model_scores" where the rows have a column of that name already.
-        judge: How a model is asked; one that writes is slow where `judge.max_tokens` is large.
-        engine: "ray" has workers of a Ray cluster score; by default this process does, or those of torchrun.
-        workers: How many Ray starts; by default one a GPU, or one a CPU where there is no GPU.
+        judge: How queries are put to the model; a generative one is slow where `judge.max_tokens` is large.
+        engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
+        workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
     """
 
     model: ModelName
@@ -55,28 +55,28 @@ class ScoreSettings(Config):
 
 @dataclass(slots=True)
 class ScoreCounts:
-    """What came of scoring a file.
+    """Counts of a file that was scored.
 
     Attributes:
         format: The rows' format.
         rows: Rows written.
         outcomes: How many rows had each outcome; only answered ones have scores.
         skipped: Rows that could not be read and were left out.
-        without: For every outcome but "answered" that some row had, number and reason of the first such row.
+        first_unscored: For every outcome but "answered" that some row had, number and reason of the first such row.
     """
 
     format: str
     rows: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
-    without: dict[str, str] = field(default_factory=dict)
+    first_unscored: dict[str, str] = field(default_factory=dict)
 
     def count(self, record: ScoreRecord) -> None:
         """Counts one more row."""
         self.rows += 1
         self.outcomes[str(record.outcome)] += 1
         if record.outcome is not Outcome.ANSWERED:
-            self.without.setdefault(str(record.outcome), f"row {record.number}: {record.detail}")
+            self.first_unscored.setdefault(str(record.outcome), f"row {record.number}: {record.detail}")
 
 
 def score_file(
@@ -88,8 +88,8 @@ def score_file(
 ) -> ScoreCounts | None:
     """Writes the rows of a file with their scores, in one step at the end.
 
-    What is scored so far lies in `OUT.partial`, so that a killed run continues: with this engine or another, as one
-    process or as several. It stays there where rows ended in errors, which the same settings then try again.
+    Scores are logged in `OUT.partial`, from which a killed run continues: with this engine or another, as one process
+    or as several. The folder is kept where rows ended in errors, which the same settings then try again.
 
     Args:
         settings: Which model, which data.
@@ -98,14 +98,14 @@ def score_file(
         progress: Called after every batch; the total is not known.
 
     Returns:
-        What came of it; None for a process that does not write the file.
+        The counts; None for a process that does not write the file.
 
     Raises:
-        ConfigError: An engine or a model that cannot be shared out so.
+        ConfigError: An engine or a model that several processes cannot use.
         DataError: A row that cannot be read, or that has a column of the scores' name already.
     """
     workers = workers or WorkerGroup()
-    _check_who(settings, workers)
+    _check_engine(settings, workers)
     if os.path.realpath(out) == os.path.realpath(settings.data):
         raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
     check_writable(out)
@@ -127,7 +127,7 @@ def score_file(
     return result
 
 
-def _check_who(settings: ScoreSettings, workers: WorkerGroup) -> None:
+def _check_engine(settings: ScoreSettings, workers: WorkerGroup) -> None:
     if settings.workers is not None and settings.engine != "ray":
         raise ConfigError(
             "--workers is of --engine ray; without it: torchrun --nproc-per-node N -m longrm score"
@@ -149,7 +149,7 @@ def _score_rows(
     """Has every row scored that the log does not hold."""
     if workers.is_main_process:
         join_parts(path, ScoreRecord)
-    workers.wait()  # for the claim, and what lay in parts
+    workers.wait()  # for the folder to be claimed and for the parts of the log to be joined
     check_seen(path.parent)
     done = RowScores(path)
     before = len(done)

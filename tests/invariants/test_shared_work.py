@@ -200,7 +200,7 @@ def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, e
 
 def test_a_server_is_asked_by_one_process(tmp_path, data):
     model = "compress:openai:http://127.0.0.1:9/v1#x"
-    with pytest.raises(ConfigError, match="is a server, which one process asks .* leave torchrun away"):
+    with pytest.raises(ConfigError, match="is a server, to which one process sends .* leave torchrun away"):
         score_file(
             ScoreSettings(model=model, data=str(data)), tmp_path / "x.jsonl", workers=WorkerGroup(1, 2)
         )

@@ -23,26 +23,59 @@ from longrm.types import Outcome
 @click.option("--recorded", metavar="PATH", help="Evaluate recorded judgments in place of a model.")
 @click.option("--bench", help="probe, or NAME:PATH with a name from above.")
 @run_options("Run folder; the same command continues what is there.")
-@click.option("--seed", type=int, help="Seed of presented orders and of the bootstrap (default 0).")
-@click.option("--limit", type=int, help="Judge this many comparisons only, from the first on.")
 @click.option(
-    "--on-bad-row", type=click.Choice(["stop", "skip"]), help="What an unreadable row does (default stop)."
+    "--seed", "judging__seed", type=int, help="Seed of presented orders and of the bootstrap (default 0)."
 )
-@click.option("--strict", is_flag=True, default=None, help="Refuse data whose gold contradicts itself.")
-@click.option("--orders", type=click.Choice(["auto", "one", "both"]), help="Presented orders (default auto).")
-@click.option("--votes", type=int, help="Votes per order of a generative model that samples (default 1).")
+@click.option(
+    "--limit", "source__limit", type=int, help="Judge this many comparisons only, from the first on."
+)
+@click.option(
+    "--on-bad-row",
+    "source__on_bad_row",
+    type=click.Choice(["stop", "skip"]),
+    help="What an unreadable row does (default stop).",
+)
+@click.option(
+    "--strict",
+    "source__strict",
+    is_flag=True,
+    default=None,
+    help="Refuse data whose gold contradicts itself.",
+)
+@click.option(
+    "--orders",
+    "judging__orders",
+    type=click.Choice(["auto", "one", "both"]),
+    help="Presented orders (default auto).",
+)
+@click.option(
+    "--votes",
+    "judging__votes",
+    type=int,
+    help="Votes per order of a generative model that samples (default 1).",
+)
 @click.option(
     "--format",
-    "judge_format",
+    "judge__format",
     type=click.Choice(["pairwise", "listwise", "pointwise"]),
     help="Format of the judgments of a generative model.",
 )
-@click.option("--template", metavar="FILE", help="Your own judging prompt (jinja2).")
-@click.option("--verdict", metavar="REGEX", help="Pattern of the verdict that your template asks for.")
-@click.option("--retries", type=int, help="Retries after an answer without a verdict (default 1).")
-@click.option("--temperature", type=float, help="Sampling temperature of a generative model (default 0).")
+@click.option("--template", "judge__template", metavar="FILE", help="Your own judging prompt (jinja2).")
+@click.option(
+    "--verdict", "judge__verdict", metavar="REGEX", help="Pattern of the verdict that your template asks for."
+)
+@click.option(
+    "--retries", "judge__retries", type=int, help="Retries after an answer without a verdict (default 1)."
+)
+@click.option(
+    "--temperature",
+    "judge__temperature",
+    type=float,
+    help="Sampling temperature of a generative model (default 0).",
+)
 @click.option(
     "--cut",
+    "judge__cut",
     type=click.Choice(["middle", "left", "right", "refuse"]),
     help="Part to cut out of a context that does not fit (default refuse).",
 )
@@ -67,9 +100,7 @@ def command(
     """
     from longrm.evaluation.run import Evaluation, run
 
-    settings = resolve(
-        Evaluation, config_file, assignments, {_KEYS.get(name, name): value for name, value in flags.items()}
-    )
+    settings = resolve(Evaluation, config_file, assignments, flags)
     with shared_work() as (group, report):
         summary = run(settings, out, place=group, progress=report)
     if not group.is_main_process:
@@ -96,20 +127,3 @@ def _print_reasons(out: Path, outcomes: Mapping[str, int]) -> None:
         if record.outcome in left:
             left.remove(record.outcome)
             echo(f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)
-
-
-_KEYS = {
-    "seed": "judging.seed",
-    "limit": "source.limit",
-    "on_bad_row": "source.on_bad_row",
-    "strict": "source.strict",
-    "orders": "judging.orders",
-    "votes": "judging.votes",
-    "judge_format": "judge.format",
-    "template": "judge.template",
-    "verdict": "judge.verdict",
-    "retries": "judge.retries",
-    "temperature": "judge.temperature",
-    "cut": "judge.cut",
-}
-"""The settings that flags change."""

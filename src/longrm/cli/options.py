@@ -42,6 +42,9 @@ def resolve(
     assignments: tuple[str, ...],
     flags: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Defaults < `--config` < named flags and `--set`. A flag that was not given changes nothing."""
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    """Defaults < `--config` < named flags and `--set`.
+
+    A flag has the name of its setting, with two underscores for every dot; one that was not given changes nothing.
+    """
+    given = {key.replace("__", "."): value for key, value in (flags or {}).items() if value is not None}
     return settings.resolve(config_file, given | parse_assignments(assignments))

@@ -1,6 +1,7 @@
 """`longrm score`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,9 +17,9 @@ from longrm.errors import DataError, RunError
     required=True,
     help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, or baseline:NAME.",
 )
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="Preference data.")
+@click.option("--data", metavar="PATH", required=True, help="Preference data.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="JSONL or Parquet file to write.")
-@click.option("--format", "row_format", help="Format of the rows; recognized from the columns by default.")
+@click.option("--format", help="Format of the rows; recognized from the columns by default.")
 @click.option("--column", help="Column for the scores (default: scores, or model_scores if that is taken).")
 @click.option(
     "--on-bad-row",
@@ -30,17 +31,7 @@ from longrm.errors import DataError, RunError
 @click.option("--engine", type=click.Choice(["ray"]), help="Score on the workers of a Ray cluster.")
 @click.option("--workers", type=int, help="Number of Ray workers (default: one per GPU, else one per CPU).")
 @set_option("judge.max_tokens=64")
-def command(
-    model: str,
-    data: Path,
-    out: Path,
-    row_format: str | None,
-    column: str | None,
-    on_bad_row: str,
-    engine: str | None,
-    workers: int | None,
-    assignments: tuple[str, ...],
-) -> None:
+def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes the same rows plus `scores` (one per response, higher is better) and `scores_outcome`.
 
     Scores follow the row's own order: chosen, then rejected; or candidates as listed. Rows without an answer have null
@@ -56,16 +47,7 @@ def command(
     """
     from longrm.scoring.scored_file import ScoreSettings, score_file
 
-    given = {
-        "model": model,
-        "data": str(data),
-        "on_bad_row": on_bad_row,
-        "format": row_format,
-        "column": column,
-        "engine": engine,
-        "workers": workers,
-    }
-    settings = resolve(ScoreSettings, None, assignments, given)
+    settings = resolve(ScoreSettings, None, assignments, flags)
     with shared_work() as (group, report):
         result = score_file(settings, out, workers=group, progress=report)
     if result is None:
@@ -75,7 +57,7 @@ def command(
     for outcome, first in sorted(result.first_unscored.items()):
         echo(f"Without scores, {outcome}, first: {first}", err=True)
     if not result.outcomes["answered"]:
-        raise DataError(f"the model could score no row of {data}")
+        raise DataError(f"the model could score no row of {settings.data}")
     if result.outcomes["error"]:
         raise RunError(
             f"{result.outcomes['error']} of {result.rows} rows ended in errors; the same command tries them again"

@@ -53,15 +53,23 @@ def endpoint(url: str) -> str:
     return str(parsed.copy_with(path=f"{path}/chat/completions"))
 
 
+def server_of(model: str) -> str | None:
+    """The `URL#NAME` of a model behind HTTP, compressed contexts or not; None for any other model."""
+    inner = model
+    while inner.startswith("compress:"):
+        inner = inner.removeprefix("compress:")
+    return inner.removeprefix("openai:") if inner.startswith("openai:") else None
+
+
 def refuse_server(model: str | None, launcher: str) -> None:
-    """Refuses several processes that would send queries to one server: concurrency and budget are kept by one process.
+    """Refuses several processes that would query one server: its concurrency and budget are kept by one process.
 
     Raises:
         ConfigError: The model is behind HTTP.
     """
-    if model is not None and model.removeprefix("compress:").startswith("openai:"):
+    if model is not None and server_of(model) is not None:
         raise ConfigError(
-            f"{model} is a server, which one process asks many questions at a time (remote.concurrency); "
+            f"{model} is a server, to which one process sends many queries at a time (remote.concurrency); "
             f"leave {launcher} away"
         )
 
@@ -72,11 +80,9 @@ def _check_url(url: str) -> str:
 
 
 def _check_model(model: str) -> str:
-    inner = model
-    while inner.startswith("compress:"):
-        inner = inner.removeprefix("compress:")
-    if inner.startswith("openai:") and inner != "openai:":
-        endpoint(split_address(inner.removeprefix("openai:"))[0])
+    address = server_of(model)
+    if address:
+        endpoint(split_address(address)[0])
     return model
 
 

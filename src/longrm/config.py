@@ -28,7 +28,7 @@ _cut.maxstring = _cut.maxother = _cut.maxlong = 100
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedBy:
-    """Marks a setting of which a part alone may change results; stands in the field's `Annotated`.
+    """Marks a setting of which a part alone may change results; used in the field's `Annotated`.
 
     Attributes:
         part: Takes the setting's plain value and returns that part.
@@ -42,14 +42,14 @@ class Operational:
 
 
 OPERATIONAL = Operational()
-"""Stands in a field's `Annotated`."""
+"""Used in a field's `Annotated`."""
 
 
 class Config(BaseModel):
     """A frozen group of settings that refuses unknown keys.
 
-    A field marked `OPERATIONAL` may change when a run is continued, every other one may not. `renamed` tells the
-    names that settings had in earlier versions, each with today's, for the message that refuses the old one.
+    A field marked `OPERATIONAL` may change when a run is continued, every other one may not. `renamed` maps
+    the names of settings in earlier versions to today's, for the message that refuses the old one.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -65,8 +65,8 @@ class Config(BaseModel):
         tree = read_toml(file) if file else {}
         for key, value in (overrides or {}).items():
             _assign(tree, key, value)
-        for place, value in _values(tree):
-            _check_value(place, value)
+        for key, value in _values(tree):
+            _check_value(key, value)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -139,7 +139,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
             )
         if len(parts) > reading.MAX_DEPTH:
             raise ConfigError(
-                f"--set: the key {_cut.repr(key)} has {len(parts):,} parts; no setting lies so deep"
+                f"--set: the key {_cut.repr(key)} has {len(parts):,} parts; no setting is nested so deep"
             )
         parsed[key.strip()] = _toml_value(text)
     return parsed
@@ -176,21 +176,21 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _values(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key and plain value of some settings, with the place at which it stands."""
+def _values(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key and plain value of some settings, with its dotted key."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            below = f"{place}.{key}" if place else str(key)
+            below = f"{prefix}.{key}" if prefix else str(key)
             yield below, key
             yield from _values(value, below)
     elif isinstance(tree, list | tuple):
         for number, value in enumerate(tree):
-            yield from _values(value, f"{place}.{number}")
+            yield from _values(value, f"{prefix}.{number}")
     else:
-        yield place, tree
+        yield prefix, tree
 
 
-def _check_value(place: str, value: Any) -> None:
+def _check_value(key: str, value: Any) -> None:
     """Refuses what no setting can be: what TOML or JSON cannot write, or no file can be called.
 
     Raises:
@@ -208,7 +208,7 @@ def _check_value(place: str, value: Any) -> None:
         fault = f"{_cut.repr(value)} is not UTF-8 text"
     else:
         return
-    raise ConfigError(f"wrong value for {_cut.repr(place)}: {fault}")
+    raise ConfigError(f"wrong value for {_cut.repr(key)}: {fault}")
 
 
 def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
@@ -239,7 +239,7 @@ def _explain(cls: type[Config], error: ValidationError, file: Path | None) -> st
     if first["type"] == "missing":
         return f"the setting '{key}' is required{where}{more}"
     raised = first.get("ctx", {}).get("error")
-    if isinstance(raised, ConfigError):  # tells the value itself, unless the value is not to be told
+    if isinstance(raised, ConfigError):  # it names the value itself, unless that is secret
         return f"wrong value for '{key}'{where}: {raised}{more}"
     message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not key:

@@ -19,7 +19,7 @@ def split_revision(source: str) -> tuple[str, str | None] | None:
 def fetch(
     source: str, patterns: Sequence[str], error_type: type[LongRMError], *, data_set: bool = False
 ) -> Path:
-    """The folder of what lies on the Hub, downloaded where the cache does not hold it; it is named by its commit.
+    """Downloads files of the Hub unless the cache has them; returns their folder, which is named by their commit.
 
     Args:
         source: An id, with or without a revision.

@@ -64,7 +64,7 @@ _TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class ParseError(ValueError):
-    """What is wrong with a text, and the field in it; whoever knows where it stands says that too, by `located`."""
+    """What is wrong with a text, and the field in it; `located` adds the file or row that the text is from."""
 
     def __init__(self, problem: str, field: str = "") -> None:
         super().__init__(f"field '{shown(field)}': {problem}" if field else problem)
@@ -80,9 +80,9 @@ def cut(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def shown(place: object) -> str:
-    """A place as a message shows it: names of files need not be text, nor of one line."""
-    text = str(place)
+def shown(location: object) -> str:
+    """A file or row as a message shows it: names of files need not be text, nor of one line."""
+    text = str(location)
     if len(text) > _LONGEST_NAME:
         text = f"{text[: _LONGEST_NAME // 2]}...{text[-_LONGEST_NAME // 2 :]}"
     if text.isprintable():
@@ -90,37 +90,39 @@ def shown(place: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def located(place: object, fault: object) -> str:
-    """A place and what is wrong there as one message; a fault may begin with the field that it is in."""
+def located(location: object, fault: object) -> str:
+    """A file or row and what is wrong there as one message; a fault may begin with the field that it is in."""
     text = str(fault)
-    return f"{shown(place)}{',' if text.startswith(_FIELD) else ':'} {text}"
+    return f"{shown(location)}{',' if text.startswith(_FIELD) else ':'} {text}"
 
 
 @contextmanager
-def reading(place: object, error_type: type[LongRMError]) -> Iterator[None]:
-    """Turns every fault of reading inside it into one line: the place, what is wrong, and what to do.
+def reading(location: object, error_type: type[LongRMError]) -> Iterator[None]:
+    """Turns every fault of reading inside it into one line: the location, what is wrong, and what to do.
 
     Args:
-        place: The file, or the file and the row.
-        error_type: What is raised instead. Errors of longrm's own pass as they are.
+        location: The file, or the file and the row.
+        error_type: What is raised instead. Errors of longrm pass as they are.
     """
     try:
         yield
     except LongRMError:
         raise
     except OSError as error:
-        raise error_type(f"{shown(place)}: cannot be read: {error.strerror or first_line(error)}") from error
+        raise error_type(
+            f"{shown(location)}: cannot be read: {error.strerror or first_line(error)}"
+        ) from error
     except UnicodeError as error:
-        raise error_type(f"{shown(place)}: not UTF-8 text ({first_line(error)})") from error
+        raise error_type(f"{shown(location)}: not UTF-8 text ({first_line(error)})") from error
     except RecursionError as error:
-        raise error_type(f"{shown(place)}: nested too deeply to be read") from error
+        raise error_type(f"{shown(location)}: nested too deeply to be read") from error
     except MemoryError as error:
-        raise error_type(f"{shown(place)}: too large to be held in memory") from error
+        raise error_type(f"{shown(location)}: too large to be held in memory") from error
     except (EOFError, zlib.error) as error:
-        raise error_type(f"{shown(place)}: damaged or cut off: {first_line(error)}") from error
+        raise error_type(f"{shown(location)}: damaged or cut off: {first_line(error)}") from error
     except (ValueError, OverflowError, TypeError, LookupError, RuntimeError) as error:
         # pyarrow's own errors are among these, so no reader here needs to import it.
-        raise error_type(f"{shown(place)}: cannot be read: {first_line(error)}") from error
+        raise error_type(f"{shown(location)}: cannot be read: {first_line(error)}") from error
 
 
 def open_file(path: Path, error_type: type[LongRMError]) -> IO[bytes]:
@@ -255,7 +257,7 @@ def parse_json(text: str | bytes, *, repair: bool = False) -> Any:
 
 
 def parse_json_at(text: str, start: int, *, repair: bool = False) -> tuple[Any, int]:
-    """Parses the JSON value that begins at a place of a text; returns it and the place behind it.
+    """Parses the JSON value that begins at a character of a text; returns it and the index of the character after it.
 
     Args:
         text: Holds the value.
@@ -282,7 +284,7 @@ def parse_json_at(text: str, start: int, *, repair: bool = False) -> tuple[Any, 
 
 
 def end_of_json(text: str, start: int) -> int | None:
-    """Where the JSON value that begins at a place ends, whatever is wrong within it; None where it does not end."""
+    """The index at which the JSON value at `start` ends, whatever is wrong within it; None if it never ends."""
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]
     except (ValueError, RecursionError):
@@ -304,7 +306,7 @@ def check_size(text: str) -> None:
     Raises:
         ParseError: It holds more.
     """
-    # Whatever a value holds stands behind a comma or in a bracket of its own, unless these are within a text.
+    # Every value but the first follows a comma or an opening bracket; those within texts are no values.
     if sum(text.count(mark) for mark in ",[{") > MAX_VALUES:
         bare = _TEXT.sub("", text)
         if sum(bare.count(mark) for mark in ",[{") > MAX_VALUES:
@@ -312,10 +314,10 @@ def check_size(text: str) -> None:
 
 
 def check_depth(value: Any) -> None:
-    """Checks that lists and objects lie at most `MAX_DEPTH` levels deep.
+    """Checks that lists and objects are nested at most `MAX_DEPTH` levels deep.
 
     Raises:
-        ParseError: They lie deeper.
+        ParseError: They are nested deeper.
     """
     level, depth = [value], 1
     while level:
@@ -325,16 +327,16 @@ def check_depth(value: Any) -> None:
         depth += 1
 
 
-def typed(adapter: TypeAdapter[Value], value: Any, place: object, error_type: type[LongRMError]) -> Value:
+def typed(adapter: TypeAdapter[Value], value: Any, location: object, error_type: type[LongRMError]) -> Value:
     """Validates what was read against a type.
 
     Raises:
-        LongRMError: Of `error_type`; names the place, the first field that does not fit, and what it needs.
+        LongRMError: Of `error_type`; names the location, the first field that does not fit, and what it needs.
     """
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise error_type(f"{shown(place)}{explained(error)}") from None
+        raise error_type(f"{shown(location)}{explained(error)}") from None
 
 
 def explained(error: ValidationError) -> str:

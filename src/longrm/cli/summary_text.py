@@ -26,7 +26,7 @@ def percent(metric: Metric, *, interval: bool = True) -> str:
 
 
 def print_evaluation(summary: Mapping[str, Any]) -> None:
-    """Prints accuracy by length and by task, and in a line each what else is known; what is empty is left out."""
+    """Prints accuracy by length and by task, and one line for each other result that there is."""
     from longrm.report import findings
 
     print_lines([f"{summary['model']} on {summary['bench']}"])
@@ -90,7 +90,7 @@ def boundary_line(boundary: Mapping[str, Any]) -> str:
 
 
 def _unchecked(counts: Mapping[str, Any]) -> str:
-    """The comparisons of which nobody can tell whether the context was ignored, where that was asked."""
+    """The comparisons whose context check came to nothing, where there was one."""
     states = counts["context_check"] or {}
     parts = {"unanswered": "not answered", "impossible": "without a known context or another to swap in"}
     found = [f"{states[name]} {meaning}" for name, meaning in parts.items() if states.get(name)]

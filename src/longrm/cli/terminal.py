@@ -1,4 +1,4 @@
-"""The one way to the terminal. What is printed may come from files of others: nothing in it steers the terminal."""
+"""Everything that is printed. It may come from files of others: nothing in it steers the terminal."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def print_table(
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Prints names, and what is to be said of each beside it."""
+    """Prints names, and their values beside them."""
     echo("\n".join(fact_lines([(visible(name), visible(value)) for name, value in facts], _width())))
 
 

@@ -32,7 +32,7 @@ class Cache:
     """One SQLite file, which several processes may use at once. Use it as a context manager.
 
     Attributes:
-        path: Where the file lies; it is made on entering.
+        path: The file; it is made on entering.
     """
 
     def __init__(self, path: Path) -> None:

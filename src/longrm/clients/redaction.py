@@ -13,7 +13,7 @@ _LONGEST = 300  # characters of a message
 _READ = 4000  # characters that are read to make as many
 
 SHORT = 8
-"""A key of fewer characters is hidden where it is a word of its own, and nowhere else: `A` stands in every text."""
+"""A key of fewer characters is hidden only where it is a separate word: `A` is in every text."""
 
 
 def redactor(key: str) -> Callable[[str], str]:
@@ -31,13 +31,13 @@ def redactor(key: str) -> Callable[[str], str]:
     def redact(text: str) -> str:
         line = _printable(text[: _READ + margin])
         known = len(line) if len(text) <= _READ + margin else max(0, len(line) - margin)
-        kept, place = [], 0
+        kept, end = [], 0
         for found in secret.finditer(line) if secret else ():
             if found.start() >= known:
                 break
-            kept += [line[place : found.start()], _HIDDEN]
-            place = found.end()
-        kept.append(line[place : max(place, known)])
+            kept += [line[end : found.start()], _HIDDEN]
+            end = found.end()
+        kept.append(line[end : max(end, known)])
         whole = "".join(kept)
         return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]} ..."
 

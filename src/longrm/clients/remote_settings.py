@@ -1,4 +1,4 @@
-"""How a model behind HTTP is asked."""
+"""How requests are sent to models behind HTTP."""
 
 import re
 from typing import Annotated, Any, Literal, Self
@@ -32,8 +32,9 @@ class Remote(Config):
             failure like others.
         retries: How often a request that failed is sent again. After the last time its outcome is `error`.
         api_key_env: The environment variable that holds the key, for servers that want one. The key itself is
-            never written anywhere: where a server repeats it in what it says of a failure, `***` stands (for a key of
-            fewer than 8 characters, where it is a word of its own). What a model answers is kept as it is.
+            never written anywhere: where a server repeats it in what it says of a failure, it is replaced by
+            `***` (a key of fewer than 8 characters only where it is a separate word). Answers of a model are kept as
+            they are.
         max_requests: The most requests sent, those sent again included.
         max_total_tokens: Once as many tokens are read and written, nothing more is sent; what is under way
             still ends. Answers from the cache count for neither budget.
@@ -42,9 +43,8 @@ class Remote(Config):
         tokenizer: A folder, a file or a Hub id of the model's tokenizer, to count and to cut; by default the
             server says what is too long.
         length_field: What the server calls the most tokens to write.
-        json_schema: Whether the server is asked to hold an answer to a JSON schema of an analysis and a verdict,
-            where the form of the verdict is known: data synthesis. They are joined to the text that a free answer
-            would be.
+        json_schema: Ask the server for answers that follow a JSON schema of an analysis and a verdict, where the form
+            of the verdict is known (data synthesis). Both are joined to the text that an answer without schema would be.
         extra: More fields of the request body, such as `top_p` or `chat_template_kwargs`.
     """
 

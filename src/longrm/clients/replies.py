@@ -82,7 +82,7 @@ def read_rejection(status: int, body: bytes, redact: Redact) -> Completion:
 
 
 def error_text(body: bytes) -> str:
-    """What a server says about a failure, whole and as it stands; with its code, where it gives one."""
+    """All that a server says about a failure, unchanged, with its code where it gives one."""
     try:
         reply = _parsed(body)
     except (ValueError, RecursionError):

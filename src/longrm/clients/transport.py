@@ -83,7 +83,7 @@ class Endpoint:
     def open(self) -> httpx.AsyncClient:
         """The connections to the server, as a context manager.
 
-        Each request has a connection of its own: what a server sends after an answer, such as the same answer once
+        Every request opens a new connection: what a server sends after an answer, such as the same answer once
         more, would else be read as the answer to the next request.
 
         Raises:
@@ -149,7 +149,7 @@ class Endpoint:
 
 
 class _Decoder:
-    """Undoes the encoding of a body, however few bytes stand for however many."""
+    """Undoes the encoding of a body, however few bytes decode to however many."""
 
     def __init__(self, encoding: str, redact: Callable[[str], str]) -> None:
         if encoding != "identity" and encoding not in _COMPRESSED:
@@ -160,7 +160,7 @@ class _Decoder:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if encoding in _COMPRESSED else None
 
     def decode(self, chunk: bytes, most: int) -> bytes:
-        """What a part of the body stands for, but no more bytes than `most` where it was compressed."""
+        """The decoded bytes of a part of the body, but no more bytes than `most` where it was compressed."""
         if self._inflate is None:
             return chunk
         try:

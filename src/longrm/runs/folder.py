@@ -74,7 +74,7 @@ class RunFolder:
     with the differing keys. Use it as a context manager.
 
     Attributes:
-        path: Where the folder lies.
+        path: The folder.
         kind: What kind of run it holds: "evaluation", "training" or "demo".
         continued: Whether an earlier process had already begun this run.
     """
@@ -167,8 +167,8 @@ class RunFolder:
 
     def _work(self) -> list[str]:
         """What the folder holds beside the claim; a run that recorded nothing may be begun anew."""
-        own = (".lock", CONFIG, MANIFEST)
-        return sorted(entry.name for entry in self.path.iterdir() if entry.name not in own and _size(entry))
+        claim = (".lock", CONFIG, MANIFEST)
+        return sorted(entry.name for entry in self.path.iterdir() if entry.name not in claim and _size(entry))
 
     def record(self, **facts: Mapping[str, Any]) -> None:
         """Adds to the manifest what shows only when the work begins, such as the commit of a model of the Hub.

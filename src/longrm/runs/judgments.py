@@ -1,4 +1,4 @@
-"""The judgments of an evaluation's run folder, and the gold that lies apart from them."""
+"""The judgments of an evaluation's run folder, and the gold, which is kept apart from them."""
 
 import hashlib
 import json

@@ -104,12 +104,12 @@ def part_of(path: Path, rank: int) -> Path:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The parts that lie beside a log, written by processes that were killed or are still at work."""
+    """The parts of a log, written by processes that were killed or are still at work."""
     return sorted(path.parent.glob(f"{path.stem}{PART}*{path.suffix}"))
 
 
 def join_parts(path: Path, record_type: type[LoggedRecord]) -> None:
-    """Appends to a log what lies in parts beside it, and removes them.
+    """Appends the parts of a log to it, and removes them.
 
     Whoever is killed meanwhile leaves a part that is joined again: records may then stand in the log twice.
 

@@ -1,4 +1,4 @@
-"""Files that are made beside their place and take it when they are whole, and folders that end with their process.
+"""Files that replace others when they are complete, and temporary folders that end with their process.
 
 Each is locked by the process that makes it, and a lock ends with its process, however that ends: what nobody holds was
 left by one that was killed, and is removed by the next one that makes the same.
@@ -21,7 +21,7 @@ _NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside a path, which takes its place when all went well and is removed when not.
+    """Writes a file that replaces the one at a path when all went well, and is removed when not.
 
     Raises:
         OSError: It cannot be written; what was at the path is left as it was.

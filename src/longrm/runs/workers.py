@@ -54,7 +54,7 @@ def check_seen(folder: Path) -> None:
 
 
 class WorkerGroup:
-    """This process alone, and what those that share a run with others do in its place.
+    """The processes that share a run: this one alone, or several in a subclass.
 
     The pieces of a run are numbered from 0, the same everywhere, and each is taken by one process.
 

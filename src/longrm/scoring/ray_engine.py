@@ -43,8 +43,8 @@ def scored_by_ray(
 
     Args:
         model: Its name; each worker loads it.
-        judge: How it is asked.
-        workers: How many there are; by default one a GPU, or one a CPU where there is no GPU.
+        judge: How queries are put to it.
+        workers: How many; by default one per GPU, or one per CPU where there is no GPU.
         reading: The rows, which a process on this machine reads.
         done: What has been scored already.
 
@@ -164,14 +164,14 @@ class _Worker:
 
 
 def _enter(home: str) -> None:
-    """Makes relative paths mean what they mean where the command was given, on machines that have the place."""
+    """Resolves relative paths as where the command was given, on machines that have the folder."""
     if Path(home).is_dir():
         os.chdir(home)
 
 
 @contextmanager
 def _cluster(workers: int | None) -> Iterator[int]:
-    """Joins the cluster, or starts one on this machine with room for the workers; tells how many GPUs it has."""
+    """Joins the cluster, or starts one on this machine with room for the workers; yields how many GPUs it has."""
     if not _is_remote():
         _keep_to_this_machine()
     try:
@@ -185,7 +185,7 @@ def _cluster(workers: int | None) -> Iterator[int]:
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     _init(workers)
     try:
-        with redirect_stdout(sys.stderr):  # where Ray tells of the workers that it lost
+        with redirect_stdout(sys.stderr):  # where Ray reports the workers that it lost
             yield int(ray.cluster_resources().get("GPU", 0))
     finally:
         ray.shutdown()
@@ -218,7 +218,7 @@ def _init(workers: int | None) -> None:
         where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}" if _is_remote() else "on this machine"
         raise RunError(f"there is no Ray cluster {where}: {str(error).strip().splitlines()[0]}") from None
     if callable(terminate) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, terminate)  # in whose place Ray puts a handler that says nothing
+        signal.signal(signal.SIGTERM, terminate)  # which Ray replaces by a silent handler
 
 
 def _check_reachable(address: str) -> None:

@@ -31,7 +31,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.judging import Format, load_format
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.runs.judgments import read_judgments
-from longrm.types import Comparison, ask, presented_order, text_of
+from longrm.types import Comparison, presented_order, query_of, text_of
 from longrm.worlds import Plan, generate, words
 
 TASKS = ("Cite", "Code", "ICL", "LongQA", "Math", "Safety", "Summ")
@@ -114,7 +114,7 @@ def make_tokenizer(formats: tuple[Format, ...]) -> Tokenizer:
 
 
 def prompts(row: Comparison, formats: tuple[Format, ...]) -> list[Any]:
-    return form(row, formats).render(ask(row, presented_order(row, 0)))
+    return form(row, formats).render(query_of(row, presented_order(row, 0)))
 
 
 def form(row: Comparison, formats: tuple[Format, ...]) -> Format:
@@ -147,7 +147,7 @@ def teach(tokenizer: Tokenizer, formats: tuple[Format, ...], steps: int, longest
     for step in range(steps):
         row = rows[(step * 7919) % len(rows)]
         order = presented_order(row, step)
-        query = ask(row, order)
+        query = query_of(row, order)
         (messages,) = form(row, formats).render(query)
         prompt = tokenizer.generation_ids(messages)
         target = [*tokenizer.encode(verdict(row, order)), tokenizer.eos_id]

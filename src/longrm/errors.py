@@ -32,3 +32,8 @@ def nearest(name: str, known: Collection[str]) -> str:
     """What a message about an unknown name ends with: the known name next to it, or all of them."""
     near = get_close_matches(name, known, n=1)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of a library says, or its name where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

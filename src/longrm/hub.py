@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from longrm.errors import LongRMError
+from longrm.errors import LongRMError, first_line
 
 _ID = re.compile(r"([A-Za-z0-9][\w.-]*(?:/[\w.-]+)?)(?:@([\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -38,9 +38,8 @@ def fetch(
             identity, repo_type=kind, revision=revision, allow_patterns=list(patterns)
         )
     except (OSError, ValueError) as error:  # all of the Hub's errors descend from these
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise error_type(
-            f"{source}: there is no such file or folder, nor can it be had from the Hub: {reason}"
+            f"{source}: there is no such file or folder, nor can it be had from the Hub: {first_line(error)}"
         ) from None
     return Path(folder)
 

@@ -109,20 +109,18 @@ def reading(location: object, error_type: type[LongRMError]) -> Iterator[None]:
     except LongRMError:
         raise
     except OSError as error:
-        raise error_type(
-            f"{shown(location)}: cannot be read: {error.strerror or first_line(error)}"
-        ) from error
+        raise error_type(f"{shown(location)}: cannot be read: {error.strerror or one_line(error)}") from error
     except UnicodeError as error:
-        raise error_type(f"{shown(location)}: not UTF-8 text ({first_line(error)})") from error
+        raise error_type(f"{shown(location)}: not UTF-8 text ({one_line(error)})") from error
     except RecursionError as error:
         raise error_type(f"{shown(location)}: nested too deeply to be read") from error
     except MemoryError as error:
         raise error_type(f"{shown(location)}: too large to be held in memory") from error
     except (EOFError, zlib.error) as error:
-        raise error_type(f"{shown(location)}: damaged or cut off: {first_line(error)}") from error
+        raise error_type(f"{shown(location)}: damaged or cut off: {one_line(error)}") from error
     except (ValueError, OverflowError, TypeError, LookupError, RuntimeError) as error:
         # pyarrow's own errors are among these, so no reader here needs to import it.
-        raise error_type(f"{shown(location)}: cannot be read: {first_line(error)}") from error
+        raise error_type(f"{shown(location)}: cannot be read: {one_line(error)}") from error
 
 
 def open_file(path: Path, error_type: type[LongRMError]) -> IO[bytes]:
@@ -227,7 +225,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ParseError(f"nested more than {MAX_DEPTH} levels deep") from None
     except tomllib.TOMLDecodeError as error:
-        raise ParseError(first_line(error)) from None
+        raise ParseError(one_line(error)) from None
     except ValueError:  # of `int` alone
         raise ParseError("a whole number of thousands of digits") from None
     check_depth(value)
@@ -248,7 +246,7 @@ def parse_json(text: str | bytes, *, repair: bool = False) -> Any:
     try:
         whole = text if isinstance(text, str) else text.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
-        raise ParseError(f"not UTF-8 text ({first_line(error)})") from None
+        raise ParseError(f"not UTF-8 text ({one_line(error)})") from None
     check_size(whole)
     value, end = parse_json_at(whole, len(whole) - len(whole.lstrip(_SPACES)), repair=repair)
     if whole[end:].strip(_SPACES):
@@ -274,7 +272,7 @@ def parse_json_at(text: str, start: int, *, repair: bool = False) -> tuple[Any, 
     except RecursionError:
         raise ParseError(f"nested more than {MAX_DEPTH} levels deep") from None
     except ValueError as error:
-        raise ParseError(f"not valid JSON, perhaps cut off ({first_line(error)})") from None
+        raise ParseError(f"not valid JSON, perhaps cut off ({one_line(error)})") from None
     # A text has at most as many levels as it opens, and it is quick to count what it opens.
     if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH:
         check_depth(value)
@@ -349,7 +347,7 @@ def explained(error: ValidationError) -> str:
     return f"{f', field {field!r}' if field else ''}: {message}{got}{more}"
 
 
-def first_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """What an error says, in one line; its name where it says nothing."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 

@@ -189,7 +189,7 @@ def presented_order(comparison: Comparison, seed: int) -> tuple[int, ...]:
     )
 
 
-def ask(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Query:
+def query_of(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Query:
     """Turns a comparison into the query that a reward model may see."""
     return Query(
         comparison.id,

@@ -12,7 +12,7 @@ from longrm.reward_models.compress import compress as compress_and_tell
 from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import Compress
-from longrm.types import Cut, Judgment, Outcome, Query, Span, ask, message_text
+from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text, query_of
 from longrm.worlds import Plan, generate
 from longrm.worlds import words as word_tokenizer
 
@@ -194,7 +194,7 @@ def recall(comparisons, shorten):
     found = [
         text_at(asked, span) in shorten(asked)
         for comparison in comparisons
-        for asked in [ask(comparison, range(len(comparison.responses)))]
+        for asked in [query_of(comparison, range(len(comparison.responses)))]
         for span in comparison.evidence
     ]
     return sum(found) / len(found)
@@ -227,5 +227,5 @@ def test_evidence_in_long_contexts_is_kept_and_random_chunks_lose_it(world, resp
 def test_what_is_kept_is_enough_for_a_judge_that_reads_words():
     rows = list(generate(Plan("records", 16_384, per_group=4), 24, word_tokenizer()))
     model = CompressRewardModel(Baseline("overlap"), Compress())
-    judged = model.judge([ask(row, row.best_first()) for row in rows])
+    judged = model.judge([query_of(row, row.best_first()) for row in rows])
     assert sum(judgment.scores[0] > judgment.scores[1] for judgment in judged) >= 20  # a coin: 1 in 1,300

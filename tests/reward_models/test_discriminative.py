@@ -13,7 +13,7 @@ from longrm.judging import fit
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.reward_models.settings import Judge
-from longrm.types import Outcome, Query, ask, presented_order
+from longrm.types import Outcome, Query, presented_order, query_of
 from longrm.worlds import Plan, generate, words
 
 
@@ -40,7 +40,7 @@ def plain_score(folder, prompt, response):
 
 def queries(n=12, per_group=3, length=100, responses=2):
     rows = generate(Plan("records", length, responses=responses, per_group=per_group), n, words())
-    return [ask(row, presented_order(row, 0)) for row in rows]
+    return [query_of(row, presented_order(row, 0)) for row in rows]
 
 
 def test_scores_equal_those_of_transformers_on_separate_sequences(folder, model):

@@ -32,7 +32,7 @@ from longrm.runs.judgments import read_judgments
 from longrm.scoring.ray_engine import _Worker
 from longrm.scoring.row_scores import batches
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.types import Outcome, Query, ask
+from longrm.types import Outcome, Query, query_of
 from longrm.worlds import Plan, generate, words
 
 SHAPE = ModelShape(hidden=32, init_std=0.3)
@@ -60,7 +60,7 @@ def comparisons(n=12, length=64, responses=2):
 
 
 def queries(rows):
-    return [ask(row, range(len(row.responses))) for row in rows]
+    return [query_of(row, range(len(row.responses))) for row in rows]
 
 
 def poison(scorer, rows, at, response):

@@ -13,7 +13,7 @@ from longrm.evaluation.run import Evaluation, run
 from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Comparison, Cut, Outcome, ask
+from longrm.types import Comparison, Cut, Outcome, query_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
 PUBLISHED = [("Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43), ("Skywork_Skywork-Reward-Llama-3.1-8B", 62.29)]
@@ -32,7 +32,7 @@ def comparison(name: str, responses: int = 2) -> Comparison:
 def judged(model: RecordedRewardModel, about: Comparison):
     """The judgments of all recorded askings."""
     orders = model.orders(about.id)
-    return model.judge([ask(about, order, trial) for trial, order in enumerate(orders)])
+    return model.judge([query_of(about, order, trial) for trial, order in enumerate(orders)])
 
 
 def pair(name: str, *judgments) -> dict:
@@ -90,7 +90,7 @@ def test_our_log_alone_has_no_scale_and_its_last_record_counts(tmp_path):
 def test_what_was_not_recorded_is_an_error(put):
     model = RecordedRewardModel.load(put("j.jsonl", pair("p", scored(1, 2), scored(2, 1))))
     known, unknown = comparison("p"), comparison("q")
-    queries = [ask(known, (0, 1), 2), ask(unknown, (0, 1)), ask(comparison("p", 3), (0, 1, 2))]
+    queries = [query_of(known, (0, 1), 2), query_of(unknown, (0, 1)), query_of(comparison("p", 3), (0, 1, 2))]
     judgments = model.judge(queries)
     assert {judgment.outcome for judgment in judgments} == {Outcome.ERROR}
     assert [judgment.detail for judgment in judgments] == [

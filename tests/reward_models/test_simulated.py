@@ -6,7 +6,7 @@ import pytest
 
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models.simulated import Key, Rates, SimulatedRewardModel, key_of
-from longrm.types import Comparison, Outcome, ask
+from longrm.types import Comparison, Outcome, query_of
 
 N = 1000
 
@@ -32,7 +32,9 @@ def comparisons(n=N, responses=2, ranks=None, length=None):
 def verdicts(rates, rows, order=None, trial=0, seed=0):
     """The judged order of every row, best first, as indices of the comparison; None where unanswered."""
     order = order or tuple(range(len(rows[0].responses)))
-    judged = SimulatedRewardModel(rates, key_of(rows), seed).judge([ask(row, order, trial) for row in rows])
+    judged = SimulatedRewardModel(rates, key_of(rows), seed).judge(
+        [query_of(row, order, trial) for row in rows]
+    )
     return [best_first(judgment, order) for judgment in judged]
 
 
@@ -78,7 +80,7 @@ def test_disagreement_flips_one_asking_and_not_the_next():
 def test_misformat_leaves_an_asking_without_a_verdict_that_the_parser_finds():
     rows = comparisons()
     model = SimulatedRewardModel(Rates(misformat=0.3), key_of(rows))
-    judged = [model.judge([ask(row, (0, 1), trial) for row in rows]) for trial in (0, 1)]
+    judged = [model.judge([query_of(row, (0, 1), trial) for row in rows]) for trial in (0, 1)]
     silent = [[judgment.outcome is Outcome.UNPARSED for judgment in one] for one in judged]
     assert near(sum(silent[0]) / N, 0.3)
     assert near(sum(a and b for a, b in zip(*silent, strict=True)) / N, 0.09)
@@ -130,7 +132,7 @@ def test_without_gold_a_coin_judges_and_falls_once():
 def test_what_is_asked_beside_changes_nothing():
     rows = comparisons(60, responses=4)
     model = SimulatedRewardModel(Rates(0.3, 0.2, 0.3), key_of(rows))
-    queries = [ask(row, (2, 0, 3, 1), trial) for row in rows for trial in range(3)]
+    queries = [query_of(row, (2, 0, 3, 1), trial) for row in rows for trial in range(3)]
     together = model.judge(queries)
     assert [model.judge([query])[0] for query in reversed(queries)] == together[::-1]
 
@@ -154,7 +156,7 @@ def test_the_key_holds_ranks_and_length_and_nothing_else():
 def test_one_response_alone_is_refused():
     (row,) = comparisons(1)
     with pytest.raises(DataError, match="ranks 2 to 26 responses, got 1"):
-        SimulatedRewardModel(Rates(), {}).judge([ask(row, (0,))])
+        SimulatedRewardModel(Rates(), {}).judge([query_of(row, (0,))])
 
 
 @pytest.mark.parametrize(
@@ -194,5 +196,5 @@ def test_bad_rates_are_refused_in_one_line(text, fault):
 def test_its_explanations_agree_with_its_verdicts():
     rows = comparisons(20) + comparisons(20, responses=3)
     model = SimulatedRewardModel(Rates(0.5, disagreement=0.5), key_of(rows))
-    queries = [ask(row, tuple(range(len(row.responses)))) for row in rows]
+    queries = [query_of(row, tuple(range(len(row.responses)))) for row in rows]
     assert not any(judgment.contradicted for judgment in model.judge(queries))

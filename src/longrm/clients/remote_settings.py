@@ -44,7 +44,7 @@ class Remote(Config):
             server says what is too long.
         length_field: What the server calls the most tokens to write.
         json_schema: Ask the server for answers that follow a JSON schema of an analysis and a verdict, where the form
-            of the verdict is known (data synthesis). Both are joined to the text that an answer without schema would be.
+            of the verdict is known (data synthesis). Both are joined to the text of an answer without schema.
         extra: More fields of the request body, such as `top_p` or `chat_template_kwargs`.
     """
 

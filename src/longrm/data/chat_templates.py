@@ -18,7 +18,7 @@ from jinja2.utils import Namespace
 
 from longrm.data.sandbox import BoundedEnvironment, guarded_filter, render
 from longrm.errors import DataError, ModelError
-from longrm.reading import first_line
+from longrm.reading import one_line
 from longrm.types import Message
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -91,7 +91,7 @@ def _compiled(template: str) -> jinja2.Template:
             f"the chat template is not valid jinja2 (line {error.lineno}: {error.message})"
         ) from error
     except Exception as error:  # Python compiles what jinja2 makes of it: nested too deeply, a NUL, ...
-        raise ModelError(f"the chat template cannot be compiled: {first_line(error)}") from error
+        raise ModelError(f"the chat template cannot be compiled: {one_line(error)}") from error
 
 
 def _environment() -> BoundedEnvironment:

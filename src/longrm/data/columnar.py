@@ -23,8 +23,8 @@ from longrm.reading import (
     MAX_VALUES,
     ParseError,
     check_file,
-    first_line,
     located,
+    one_line,
     parse_json,
     reading,
 )
@@ -108,7 +108,7 @@ def _reading(file: Path) -> Iterator[None]:
         except pa.ArrowException as error:
             if isinstance(error, MemoryError):
                 raise
-            raise DataError(located(file, f"cannot be read: {first_line(error)}")) from error
+            raise DataError(located(file, f"cannot be read: {one_line(error)}")) from error
 
 
 def _check_schema(schema: Any) -> None:
@@ -181,7 +181,7 @@ def _value(row: Any, repair: bool) -> tuple[dict[str, Any] | None, str]:
         except ParseError as error:
             return None, str(error)
         except _UNREADABLE as error:
-            return None, str(ParseError(f"cannot be read: {first_line(error)}", field))
+            return None, str(ParseError(f"cannot be read: {one_line(error)}", field))
     return value, ""
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, NonNegativeInt, TypeAdapter
 from longrm import hub
 from longrm.data.chat_templates import continues_generation_prompt, render_messages
 from longrm.errors import DataError, ModelError
-from longrm.reading import check_file, first_line, read_object, read_text, reading, typed
+from longrm.reading import check_file, one_line, read_object, read_text, reading, typed
 from longrm.types import Message, text_of
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -102,7 +102,7 @@ class Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises nothing narrower
-            raise ModelError(f"{file}: not a tokenizer.json that can be read: {first_line(error)}") from error
+            raise ModelError(f"{file}: not a tokenizer.json that can be read: {one_line(error)}") from error
         config = _read_object(folder / "tokenizer_config.json")
         typed(_CONFIG, config, folder / "tokenizer_config.json", ModelError)
         if "added_tokens_decoder" not in config:  # newer folders keep these in the configuration alone

@@ -18,9 +18,9 @@ from longrm.types import (
     Judgment,
     Outcome,
     Query,
-    ask,
     message_text,
     presented_order,
+    query_of,
     text_of,
 )
 
@@ -67,9 +67,9 @@ class _Plan:
 
     def queries(self) -> list[Query]:
         """One query a trial, and the context check last."""
-        asked = [ask(self.comparison, order, trial) for trial, order in enumerate(self.orders)]
+        asked = [query_of(self.comparison, order, trial) for trial, order in enumerate(self.orders)]
         if self.checked is not None:
-            asked.append(ask(self.checked, self.orders[0], len(self.orders)))
+            asked.append(query_of(self.checked, self.orders[0], len(self.orders)))
         return asked
 
 
@@ -98,7 +98,7 @@ class Asker:
         unchecked: ContextCheck = "" if self._judging.context_check == "none" else "impossible"
         plans = [_Plan(one, self._orders(one), checked, unchecked) for one, checked in self._checked(batch)]
         judged = iter(self._model.judge([query for plan in plans for query in plan.queries()]))
-        beside = self._beside([ask(plan.comparison, plan.orders[0]) for plan in plans])
+        beside = self._beside([query_of(plan.comparison, plan.orders[0]) for plan in plans])
         return [
             _record(plan, [next(judged) for _ in plan.queries()], scores)
             for plan, scores in zip(plans, beside, strict=True)

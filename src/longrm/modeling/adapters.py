@@ -17,8 +17,8 @@ from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from longrm.errors import ModelError
-from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, first_line
+from longrm.errors import ModelError, first_line
+from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS
 from longrm.modeling.heads import Model
 
 _PREFIX = "base_model.model."

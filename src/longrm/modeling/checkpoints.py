@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
-from longrm.errors import ModelError
-from longrm.modeling.folders import HEAD, first_line, header, weight_files
+from longrm.errors import ModelError, first_line
+from longrm.modeling.folders import HEAD, header, weight_files
 from longrm.modeling.heads import Model
 
 _PRECISE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -200,11 +200,6 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     )
 
 
-def first_line(error: Exception) -> str:
-    """What an error says first, or its name where it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def _read_config(folder: Path) -> _Config:
     file = folder / "config.json"
     told = reading.read_object(file, ModelError)

@@ -18,8 +18,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout, _world
 from torch.distributed.rendezvous import rendezvous
 
-from longrm.errors import ConfigError, RunError
-from longrm.modeling.folders import first_line
+from longrm.errors import ConfigError, RunError, first_line
 from longrm.runs.workers import WorkerGroup, is_main_process, world_size
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from typing import Any
 
 from longrm import reward_models
 from longrm.data import Reading
-from longrm.errors import ConfigError, LongRMError, RunError
+from longrm.errors import ConfigError, LongRMError, RunError, first_line
 from longrm.reward_models import Judge
 from longrm.scoring.row_scores import RowScores, ScoreBatch, ScoreRecord, batches, score
 
@@ -216,7 +216,7 @@ def _init(workers: int | None) -> None:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"at RAY_ADDRESS = {os.environ['RAY_ADDRESS']}" if _is_remote() else "on this machine"
-        raise RunError(f"there is no Ray cluster {where}: {str(error).strip().splitlines()[0]}") from None
+        raise RunError(f"there is no Ray cluster {where}: {first_line(error)}") from None
     if callable(terminate) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)  # which Ray replaces by a silent handler
 

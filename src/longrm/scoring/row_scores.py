@@ -11,7 +11,7 @@ from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.logs import Log
-from longrm.types import Outcome, Query, ask
+from longrm.types import Outcome, Query, query_of
 
 # Rows between two writes to the log: a killed run loses no more.
 _ROWS_PER_BATCH = 16
@@ -44,7 +44,7 @@ def batches(rows: Iterable[Row]) -> Iterator[ScoreBatch]:
     """Cuts rows into batches, the same way whatever has been scored already."""
     stream = iter(rows)
     while some := list(islice(stream, _ROWS_PER_BATCH)):
-        queries = [ask(row.comparison, range(len(row.comparison.responses))) for row in some]
+        queries = [query_of(row.comparison, range(len(row.comparison.responses))) for row in some]
         yield ScoreBatch(tuple(row.number for row in some), tuple(queries))
 
 

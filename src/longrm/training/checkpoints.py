@@ -23,8 +23,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 from transformers.trainer_pt_utils import safe_globals
 
-from longrm.errors import RunError
-from longrm.modeling.folders import first_line
+from longrm.errors import RunError, first_line
 from longrm.runs.folder import keep_umask
 from longrm.training.logs import LOGS
 

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from longrm.config import Config
-from longrm.errors import ConfigError, RunError
-from longrm.modeling.folders import first_line
+from longrm.errors import ConfigError, RunError, first_line
 from longrm.modeling.processes import be_patient, join
 from longrm.runs.folder import RunFolder
 from longrm.runs.scratch import temporary_folder

@@ -13,9 +13,8 @@ from transformers.integrations.integration_utils import (
 )
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError, RunError, nearest
+from longrm.errors import ConfigError, RunError, first_line, nearest
 from longrm.modeling.allocator import return_freed_memory
-from longrm.modeling.folders import first_line
 from longrm.modeling.loading import LanguageModel, Scorer, save
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json, read_summary, write_json

@@ -11,8 +11,7 @@ import transformers
 from safetensors import SafetensorError
 from torch import Tensor
 
-from longrm.errors import RunError
-from longrm.modeling.folders import first_line
+from longrm.errors import RunError, first_line
 from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.memory import is_out_of_memory
 from longrm.modeling.processes import is_loss_of_a_process

@@ -15,7 +15,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.judging import Format, load_format
 from longrm.rng import Draws
-from longrm.types import Comparison, Message, ask, message_text, text_of
+from longrm.types import Comparison, Message, message_text, query_of, text_of
 
 Form = Literal["fact", "pairwise", "pointwise"]
 
@@ -116,7 +116,7 @@ class Writing:
                 raise AssertionError("a fact is written down, and nobody is asked about it")
             case unknown:
                 assert_never(unknown)
-        (prompt,) = self._formats[form].render(ask(row, shown))
+        (prompt,) = self._formats[form].render(query_of(row, shown))
         records = [_record(row, _value(row, index)) for index in (best, other)]
         return _Asked(prompt, (records[0], right), (records[1], wrong))
 

@@ -9,9 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from longrm import hub
-from longrm.errors import ConfigError, ModelError
+from longrm.errors import ConfigError, ModelError, first_line
 from longrm.modeling.capabilities import check_config, check_trainable
-from longrm.modeling.folders import first_line
 from longrm.training.settings import NewModel, PlannedModel, Training
 from longrm.training.start import Kind
 from longrm.worlds.words import load_tokenizer

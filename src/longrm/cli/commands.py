@@ -105,7 +105,7 @@ def next_time(arguments: Sequence[str]) -> str:
     )
 
 
-def run() -> NoReturn:
+def run_command_line() -> NoReturn:
     """Runs the command line; exits as `longrm.cli.main.main` says.
 
     Raises:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from longrm.cli.progress_bar import progress
-from longrm.cli.summary_text import percent, print_stages
+from longrm.cli.summary_text import percentage, print_stages
 from longrm.cli.terminal import echo, print_json
 
 
@@ -44,7 +44,7 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
         print_stages(pointwise, "Pair accuracy of scores for single responses, % (chance 50)")
     contrast = summary["contrasts"]["long_vs_control_short"]["by_length"]
     length = max(contrast, key=int)
-    echo(f"long - control_short at {length} tokens: {percent(contrast[length])} points")
+    echo(f"long - control_short at {length} tokens: {percentage(contrast[length])} points")
     for name, control in summary["controls"].items():
-        echo(f"Control, {name.replace('_', ' ')}: {percent(control)}% (chance 50)")
+        echo(f"Control, {name.replace('_', ' ')}: {percentage(control)}% (chance 50)")
     echo(f"Took {summary['seconds']['total']:.0f} s. The report is saved to {out / 'report.html'}")

@@ -19,7 +19,7 @@ def main() -> NoReturn:
             from longrm.cli import commands
 
             next_time = commands.next_time(sys.argv[1:])
-            commands.run()
+            commands.run_command_line()
         except KeyboardInterrupt as error:
             _end(error, signals, next_time)
 

@@ -5,8 +5,6 @@ from typing import Any
 
 from longrm.cli.terminal import print_lines, print_table
 
-Metric = Mapping[str, Any]
-
 FAILURES = {
     "format_missed": "no verdict in the text",
     "context_ignored": "same verdict without the context",
@@ -15,7 +13,7 @@ FAILURES = {
 """What the failure patterns of a summary are called."""
 
 
-def percent(metric: Metric, *, interval: bool = True) -> str:
+def percentage(metric: Mapping[str, Any], *, interval: bool = True) -> str:
     """A metric as a percentage, with its 95% interval; a dash where it is undefined."""
     if metric["value"] is None:
         return "–"
@@ -59,12 +57,14 @@ def _print_metrics(summary: Mapping[str, Any]) -> None:
         caption=f"95% intervals; chance is {100 * summary['chance'][name]:.1f}%",
     )
     if len(metrics["by_task"]) > 1:
-        mean = ("mean", percent(metrics["macro"]["by_task"]), "", "")
+        mean = ("mean", percentage(metrics["macro"]["by_task"]), "", "")
         print_table(("task", *columns), [*_rows(metrics["by_task"], name), mean], title="By task")
 
 
 def _rows(parts: Mapping[str, Any], name: str) -> list[tuple[str, ...]]:
-    return [(part, percent(m[name]), str(m[name]["n"]), str(m[name]["groups"])) for part, m in parts.items()]
+    return [
+        (part, percentage(m[name]), str(m[name]["n"]), str(m[name]["groups"])) for part, m in parts.items()
+    ]
 
 
 def _outcomes(counts: Mapping[str, Any]) -> str:
@@ -100,7 +100,7 @@ def _unchecked(counts: Mapping[str, Any]) -> str:
 def _failures(failures: Mapping[str, Any]) -> str:
     """The failure patterns that occurred."""
     found = {name: metric for name, metric in failures.items() if metric and metric["value"]}
-    shares = "; ".join(f"{FAILURES[name]} {percent(metric)}" for name, metric in found.items())
+    shares = "; ".join(f"{FAILURES[name]} {percentage(metric)}" for name, metric in found.items())
     return f"Failures, %: {shares}" if shares else ""
 
 
@@ -112,7 +112,7 @@ def print_stages(stages: Mapping[str, Any], title: str) -> None:
     name = main_metric(first)
     lengths = list(first["metrics"]["by_length"])
     rows = [
-        (stage, *(percent(summary["metrics"]["by_length"][n][name], interval=False) for n in lengths))
+        (stage, *(percentage(summary["metrics"]["by_length"][n][name], interval=False) for n in lengths))
         for stage, summary in stages.items()
     ]
     print_table(("stage", *lengths), rows, title=title)

@@ -87,6 +87,28 @@ class Config(BaseModel):
             kept[name] = _defining(groups, value)
         return kept
 
+    @classmethod
+    def names_of_today(cls) -> dict[str, str]:
+        """The names that settings of this group, its own or inherited ones, had earlier, each with today's."""
+        return {
+            old: new for kind in reversed(cls.__mro__) for old, new in vars(kind).get("renamed", {}).items()
+        }
+
+    @classmethod
+    def outdated(cls, settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+        """The dotted keys among some plain settings that have another name today, each with that name."""
+        for name, value in settings.items():
+            field = cls.model_fields.get(name)
+            if field is None:
+                today = cls.names_of_today().get(name)
+                if today:
+                    yield prefix + name, today
+                continue
+            groups = list(groups_of(field.annotation))
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, Mapping) and groups:
+                    yield from groups[0].outdated(item, f"{prefix}{name}.")
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain TOML-able values; unset optional settings are left out."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -222,16 +244,21 @@ def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _explain(cls: type[Config], error: ValidationError, file: Path | None) -> str:
-    """One line for the first fault, with the nearest known name where a key is unknown."""
-    first, *others = error.errors()
+    """One line for the first fault, with the nearest known name where a key is unknown.
+
+    A key that has another name today is told before all else, for the new one may be missing because of it.
+    """
+    faults = error.errors()
+    first = next((fault for fault in faults if _name_of_today(cls, fault["loc"])), faults[0])
+    others = [fault for fault in faults if fault is not first]
     key = ".".join(str(part) for part in first["loc"])
     key = key if len(key) <= 200 else f"{key[:197]}..."
     where = f" (in {file} or the flags)" if file else ""
     more = "; one more fault" if len(others) == 1 else f"; {len(others)} more faults" if others else ""
     if first["type"] == "extra_forbidden":
-        renamed = _group_at(cls, first["loc"][:-1]).renamed.get(str(first["loc"][-1]))
-        if renamed:
-            return f"the setting '{key}'{where} is called '{renamed}' now{more}"
+        today = _name_of_today(cls, first["loc"])
+        if today:
+            return f"the setting '{key}'{where} is called '{today}' now{more}"
         names = list(_group_at(cls, first["loc"][:-1]).model_fields)
         near = difflib.get_close_matches(str(first["loc"][-1]), names, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}"
@@ -249,6 +276,12 @@ def _explain(cls: type[Config], error: ValidationError, file: Path | None) -> st
 
 _MESSAGES = {"tuple_type": "needs a list", "too_short": "needs at least one item"}
 """What pydantic says in the words of Python, in those of TOML."""
+
+
+def _name_of_today(cls: type[Config], location: tuple[int | str, ...]) -> str | None:
+    group = _group_at(cls, location[:-1])
+    name = str(location[-1]) if location else ""
+    return None if name in group.model_fields else group.names_of_today().get(name)
 
 
 def _group_at(cls: type[Config], location: tuple[int | str, ...]) -> type[Config]:

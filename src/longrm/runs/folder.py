@@ -135,7 +135,9 @@ class RunFolder:
                 raise RunError(
                     f"{self.path} holds a run of kind '{held['kind']}', not '{self.kind}'; take another --out"
                 )
-            changed = self._changed(reading.read_toml(self.path / CONFIG, RunError), settings)
+            held_settings = reading.read_toml(self.path / CONFIG, RunError)
+            self._check_names(held_settings)
+            changed = self._changed(held_settings, settings)
             if changed:
                 raise RunError(
                     f"{self.path} holds a run with other settings ({'; '.join(changed)}); "
@@ -152,6 +154,14 @@ class RunFolder:
             )
         write_file(self.path / CONFIG, to_toml(settings))
         write_json(self.path / MANIFEST, _manifest(self.kind))
+
+    def _check_names(self, held: dict[str, Any]) -> None:
+        """Refuses the run of an earlier version, whose settings have other names."""
+        outdated = [f"'{old}' is called '{today}' now" for old, today in self._config.outdated(held)]
+        if outdated:
+            raise RunError(
+                f"{self.path} holds a run of an earlier version of longrm ({'; '.join(outdated)}); take another --out"
+            )
 
     def _changed(self, held: dict[str, Any], settings: dict[str, Any]) -> list[str]:
         """The settings that differ from those that the folder holds, of those that must not."""

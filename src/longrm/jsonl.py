@@ -45,11 +45,7 @@ def compact_line(value: Any) -> bytes:
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turns what stands in the way of writing to a file into one line; what was written before stays readable.
-
-    Raises:
-        RunError: The file cannot be written.
-    """
+    """Raises `RunError` if the file cannot be written; what was written before stays readable."""
     try:
         yield
     except OSError as error:
@@ -86,12 +82,7 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def cut_unfinished_line(path: Path) -> None:
-    """Cuts off the last line of a file if a killed process has left it without its line break.
-
-    Raises:
-        RunError: It is no regular file.
-        OSError: It cannot be written.
-    """
+    """Cuts off the last line of a file if a killed process has left it without its line break."""
     if not os.path.lexists(path):
         return
     reading.open_file(path, RunError).close()  # it is a file, and no pipe that waits for its other end

@@ -2,7 +2,8 @@
 
 Whoever reads a file that a user, or a killed run, may have left in any state reads it through these functions. They
 open regular files alone, bound what is held in memory, and turn every error of the readers below them (the operating
-system's, Unicode's, JSON's, TOML's, Arrow's; nesting and numbers without end) into one of `longrm.errors`.
+system's, Unicode's, JSON's, TOML's, Arrow's; nesting and numbers without end) into one of `longrm.errors`: those that
+take an `error_type` raise it, and `parse_` functions raise `ParseError`.
 """
 
 import gzip
@@ -124,23 +125,14 @@ def reading(location: object, error_type: type[LongRMError]) -> Iterator[None]:
 
 
 def open_file(path: Path, error_type: type[LongRMError]) -> IO[bytes]:
-    """Opens a regular file for reading; `.gz` is decompressed on the way.
-
-    Raises:
-        LongRMError: Of `error_type`: there is no such file, or it is a folder, a pipe or a device, on which
-            reading might never end.
-    """
+    """Opens a regular file, and no pipe or device, on which reading might never end; `.gz` is decompressed."""
     check_file(path, error_type)
     with reading(path, error_type):
         return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]  # read alike
 
 
 def check_file(path: Path, error_type: type[LongRMError]) -> None:
-    """Refuses, before anything opens it, what is no regular file with a name that can be written down.
-
-    Raises:
-        LongRMError: Of `error_type`: as `open_file`.
-    """
+    """Refuses, before anything opens it, what is no regular file with a name that can be written down."""
     with reading(path, error_type):
         kind = path.stat().st_mode
     if not stat.S_ISREG(kind):
@@ -151,11 +143,7 @@ def check_file(path: Path, error_type: type[LongRMError]) -> None:
 
 
 def read_bytes(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> bytes:
-    """Reads a whole file of at most `longest` bytes (after decompression).
-
-    Raises:
-        LongRMError: Of `error_type`: it cannot be read, or is larger.
-    """
+    """Reads a whole file of at most `longest` bytes (after decompression)."""
     with open_file(path, error_type) as file, reading(path, error_type):
         content = file.read(longest + 1)
     if len(content) > longest:
@@ -164,22 +152,14 @@ def read_bytes(path: Path, error_type: type[LongRMError], longest: int = MAX_FIL
 
 
 def read_text(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> str:
-    """Reads a whole file of UTF-8 text, with or without a byte order mark.
-
-    Raises:
-        LongRMError: Of `error_type`: as `read_bytes`, or it is no UTF-8.
-    """
+    """Reads a whole file of UTF-8 text, with or without a byte order mark."""
     content = read_bytes(path, error_type, longest)
     with reading(path, error_type):
         return content.decode("utf-8-sig")
 
 
 def read_json(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> Any:
-    """Reads a file that holds one JSON value.
-
-    Raises:
-        LongRMError: Of `error_type`: it cannot be read, or is no valid JSON.
-    """
+    """Reads a file that holds one JSON value."""
     content = read_bytes(path, error_type, longest)
     try:
         return parse_json(content)
@@ -188,11 +168,7 @@ def read_json(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE
 
 
 def read_object(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> dict[str, Any]:
-    """Reads a file that holds one JSON object.
-
-    Raises:
-        LongRMError: Of `error_type`: it cannot be read, is no valid JSON, or holds something else.
-    """
+    """Reads a file that holds one JSON object."""
     value = read_json(path, error_type, longest)
     if not isinstance(value, dict):
         raise error_type(f"{shown(path)}: holds no JSON object")
@@ -200,11 +176,7 @@ def read_object(path: Path, error_type: type[LongRMError], longest: int = MAX_FI
 
 
 def read_toml(path: Path, error_type: type[LongRMError]) -> dict[str, Any]:
-    """Reads a TOML file.
-
-    Raises:
-        LongRMError: Of `error_type`: it cannot be read, or is no valid TOML.
-    """
+    """Reads a TOML file."""
     text = read_text(path, error_type, MAX_SETTINGS_BYTES)
     try:
         return parse_toml(text)
@@ -213,11 +185,7 @@ def read_toml(path: Path, error_type: type[LongRMError]) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parses a TOML document.
-
-    Raises:
-        ParseError: It is not valid, or nests deeper than `MAX_DEPTH`.
-    """
+    """Parses a TOML document, which may be nested `MAX_DEPTH` levels deep."""
     if _LONG_KEY.search(text):
         raise ParseError(f"nested more than {MAX_DEPTH} levels deep, by a key of so many parts")
     try:
@@ -257,13 +225,7 @@ def parse_json(text: str | bytes, *, repair: bool = False) -> Any:
 def parse_json_at(text: str, start: int, *, repair: bool = False) -> tuple[Any, int]:
     """Parses the JSON value that begins at a character of a text; returns it and the index of the character after it.
 
-    Args:
-        text: Holds the value.
-        start: Where it begins.
-        repair: As for `parse_json`.
-
-    Raises:
-        ParseError: As `parse_json` does.
+    `repair` and errors are as for `parse_json`.
     """
     try:
         value, end = _decoder.raw_decode(text, start)
@@ -299,11 +261,7 @@ def repaired(value: Any) -> Any:
 
 
 def check_size(text: str) -> None:
-    """Checks that JSON text holds at most `MAX_VALUES` values.
-
-    Raises:
-        ParseError: It holds more.
-    """
+    """Checks that JSON text holds at most `MAX_VALUES` values, or raises `ParseError`."""
     # Every value but the first follows a comma or an opening bracket; those within texts are no values.
     if sum(text.count(mark) for mark in ",[{") > MAX_VALUES:
         bare = _TEXT.sub("", text)
@@ -312,11 +270,7 @@ def check_size(text: str) -> None:
 
 
 def check_depth(value: Any) -> None:
-    """Checks that lists and objects are nested at most `MAX_DEPTH` levels deep.
-
-    Raises:
-        ParseError: They are nested deeper.
-    """
+    """Checks that lists and objects are nested at most `MAX_DEPTH` levels deep, or raises `ParseError`."""
     level, depth = [value], 1
     while level:
         if depth > MAX_DEPTH:
@@ -326,11 +280,7 @@ def check_depth(value: Any) -> None:
 
 
 def typed(adapter: TypeAdapter[Value], value: Any, location: object, error_type: type[LongRMError]) -> Value:
-    """Validates what was read against a type.
-
-    Raises:
-        LongRMError: Of `error_type`; names the location, the first field that does not fit, and what it needs.
-    """
+    """Validates what was read; an error names the location, the first field that does not fit, and what it needs."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 import pytest
 
-from longrm.synthesis.answers import token_f1
+from longrm.answer_metrics import token_f1
 from longrm.synthesis.degraded import degraded, sentences, with_degraded
 from longrm.synthesis.documents import Document
 

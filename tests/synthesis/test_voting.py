@@ -14,7 +14,6 @@ from longrm.synthesis.voting import (
     by_agreement,
     clusters,
     judgment_row,
-    overlap,
     read_vote,
     tally,
     verdict,
@@ -115,13 +114,6 @@ def test_chosen_says_what_the_others_of_its_cluster_say():
     assert read_vote("one", 8, "The score should be 3.").contradicted in (True, None)
     doubted = [Vote("one", 8, shared, contradicted=True), *cast[2:3], cast[0]]
     assert by_agreement(doubted)[-1].judge == "one"
-
-
-def test_overlap_is_by_hand():
-    assert overlap("A red fox", "a fox, red") == 1
-    assert overlap("a b c d", "a b x y") == 0.5
-    assert overlap("红狐狸", "红狗") == pytest.approx(2 / 5)
-    assert overlap("", "") == 0
 
 
 def test_rejected_are_the_low_consensus_ones_lightest_first():

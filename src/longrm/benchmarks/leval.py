@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import Field
 
+from longrm.answer_metrics.right_choices import choices
+from longrm.answer_metrics.rouge_l import latin_rouge_l
+from longrm.answer_metrics.token_f1 import squad_f1
 from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.closeness import choices, rouge_l, token_f1
 from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data.fields import FieldError, group_of
@@ -220,9 +222,9 @@ def _scored(name: str, question: Question, texts: Mapping[str, str], auditor: Au
     """The answers with their scores, best first; none where the metric is not defined for one answer alone."""
     match question.evaluation:
         case "f1":
-            scores = {model: token_f1(text, question.gold) for model, text in texts.items()}
+            scores = {model: squad_f1(text, question.gold) for model, text in texts.items()}
         case "rouge":
-            scores = {model: rouge_l(text, question.gold) for model, text in texts.items()}
+            scores = {model: latin_rouge_l(text, question.gold) for model, text in texts.items()}
         case "exam" if right := choices(question.gold):
             named = {model: choices(text) for model, text in texts.items()}
             for model in (model for model, said in named.items() if not said):

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 # Japanese kana and Chinese characters: written without spaces, each counts as a word.
 _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = re.compile(f"[{_ALONE}]")
 # A run of more than 32 letters is no word (base64, for one) and counts as several.
 _WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]{{1,32}}")
 _WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[^\w\s]")
@@ -15,6 +16,11 @@ _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？][”’」』
 def words(text: str) -> list[str]:
     """The words of a text, lowercased and in one Unicode form (NFKC); punctuation is left out."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+
+
+def unspaced(text: str) -> bool:
+    """Whether a text holds characters that are written without spaces between words: Chinese and Japanese ones."""
+    return _UNSPACED.search(text) is not None
 
 
 def size_of(text: str) -> int:

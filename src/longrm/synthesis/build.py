@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from longrm.answer_metrics import answer_metric
 from longrm.benchmarks import long_rewardbench
 from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data import write_rows
 from longrm.errors import ConfigError, DataError
 from longrm.reading import cut
-from longrm.synthesis.answers import metric_named
 from longrm.synthesis.balance import in_turns, shares
 from longrm.synthesis.comparing import ASKING, CLOSING, OPENING, plain_prompt
 from longrm.synthesis.documents import Document
@@ -86,7 +86,7 @@ class Benchmark(Config):
     @classmethod
     def _known(cls, name: str) -> str:
         if name:
-            metric_named(name)
+            answer_metric(name)
         return name
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from longrm.answer_metrics import ANSWER_METRICS
 from longrm.benchmarks.long_rewardbench import TASKS
-from longrm.synthesis.answers import METRICS
 from longrm.synthesis.build import Benchmark, Counts
 from longrm.synthesis.ranking import KINDS, NO_MODEL
 from longrm.synthesis.second_check import Verdict
@@ -119,7 +119,7 @@ def _making(settings: Benchmark, counts: Counts, seed: int) -> str:
         )
     most = "" if gap.most is None else f", and by {gap.most:.0%} at most"
     metrics = sorted({metric for metric, _ in counts.verdicts})
-    about = [f"- `{metric}`: {_summary(METRICS[metric].__doc__)}" for metric in metrics]
+    about = [f"- `{metric}`: {_summary(ANSWER_METRICS[metric].__doc__)}" for metric in metrics]
     documents = "; ".join(f"{why}: {count:,}" for why, count in sorted(counts.documents.items()))
     candidates = "; ".join(f"{why}: {count:,}" for why, count in sorted(counts.candidates.items()) if count)
     return "\n".join(

@@ -7,15 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from longrm.answer_metrics import answer_metric
+from longrm.answer_metrics.right_choices import choices
 from longrm.benchmarks import leval
 from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.closeness import choices
 from longrm.data import Reading, read
 from longrm.data.fields import FieldError, name_of, plain
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import reading, short
-from longrm.synthesis.answers import metric_named
 from longrm.types import Comparison, Span, message_text, text_of
 
 _TEXTS = ("context", "question", "answer")
@@ -218,7 +218,7 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
         raise DataError(f"{place}, field 'metric': needs a metric's name, got {short(metric)}")
     if metric:
         try:
-            metric_named(metric)
+            answer_metric(metric)
         except ConfigError as error:
             raise DataError(f"{place}, field 'metric': {error}") from error
     _check_lists(row, place)

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from longrm.answer_metrics import answer_metric
 from longrm.config import Config
 from longrm.rng import Draws
-from longrm.synthesis.answers import metric_named
 from longrm.synthesis.documents import Document
 from longrm.synthesis.records import Candidate
 
@@ -72,7 +72,7 @@ def scored(document: Document, candidates: Sequence[Candidate]) -> list[Candidat
     """
     if not document.metric:
         return None
-    metric = metric_named(document.metric)
+    metric = answer_metric(document.metric)
     whole = metric(document.answer, document.answer)
     if not whole:
         return None

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from longrm.answer_metrics import AnswerMetric, answer_metric
 from longrm.clients import Completion, Request
 from longrm.config import Config
 from longrm.errors import nearest
 from longrm.judging.pointwise import Pointwise
-from longrm.synthesis.answers import Metric, metric_named
 from longrm.synthesis.asking import ask_all
 from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import DOMAINS, SCORE, language_of
@@ -61,7 +61,7 @@ def by_metric(second: Mapping[str, str] = SECOND) -> Check:
     Raises:
         ConfigError: There is no such metric.
     """
-    checking: dict[str, Metric] = {name: metric_named(other) for name, other in second.items()}
+    checking: dict[str, AnswerMetric] = {name: answer_metric(other) for name, other in second.items()}
 
     def rate(asked: Sequence[Answers]) -> list[list[float | None]]:
         return [[_rated(checking, document, text) for text in texts] for document, texts in asked]
@@ -141,7 +141,7 @@ def _request(document: Document, text: str, settings: JudgeCheck) -> Request:
     return Request(as_messages(prompt, "user"), settings.max_tokens, verdict=SCORE)
 
 
-def _rated(checking: Mapping[str, Metric], document: Document, text: str) -> float | None:
+def _rated(checking: Mapping[str, AnswerMetric], document: Document, text: str) -> float | None:
     metric = checking.get(document.metric)
     return None if metric is None else metric(text, document.answer)
 

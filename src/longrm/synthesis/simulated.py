@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 from zlib import crc32
 
+from longrm.answer_metrics import answer_metric
 from longrm.clients import Completion, Request
 from longrm.data.chunking import size_of, words
 from longrm.errors import DataError
 from longrm.reward_models.simulated import Rates
 from longrm.rng import Draws
-from longrm.synthesis.answers import metric_named
 from longrm.synthesis.chunks import gold_of
 from longrm.synthesis.comparing import ASKING, CLOSING
 from longrm.synthesis.critical import ATTRIBUTION, SUFFICIENCY
@@ -244,7 +244,7 @@ def _true_score(known: Known, response: str) -> int | None:
             "scale the scores, or leave them out"
         )
     if share is None and known.answer.strip():
-        share = metric_named(known.metric or "token_f1")(response, known.answer)
+        share = answer_metric(known.metric or "token_f1")(response, known.answer)
     return None if share is None else round(10 * share)
 
 

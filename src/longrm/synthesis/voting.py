@@ -6,7 +6,6 @@ chosen judgment is the vote of the consensus whose explanation agrees best with 
 votes outside it. What holds no contrast is discarded, or kept and marked as such; never shipped silently.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -14,8 +13,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from longrm.answer_metrics.token_f1 import word_overlap
 from longrm.config import Config
-from longrm.data.chunking import words
 from longrm.judging.contradiction import names_another_score
 from longrm.synthesis.records import JudgmentRow
 from longrm.types import Message
@@ -207,23 +206,16 @@ def by_agreement(votes: Sequence[Vote], weights: Mapping[str, float] | None = No
     """The votes of a cluster, the one whose explanation agrees best first.
 
     First come those whose text does not argue for another score than it gives. Among these decides the mean
-    `overlap` of a text with every other text of the cluster: what several judges saw is said by it, and what one
+    `word_overlap` of a text with every other text of the cluster: what several judges saw is said by it, and what one
     alone made up is not. Then the judge's weight, then its name.
     """
 
     def place(vote: Vote) -> tuple[bool, float, float, str]:
-        shares = [overlap(vote.text, other.text) for other in votes if other is not vote]
+        shares = [word_overlap(vote.text, other.text) for other in votes if other is not vote]
         agreement = sum(shares) / len(shares) if shares else 0.0
         return bool(vote.contradicted), -round(agreement, 12), -_weight(vote, weights), vote.judge
 
     return sorted(votes, key=place)
-
-
-def overlap(one: str, other: str) -> float:
-    """F1 of the words that two texts share, each as often as both hold it, from 0 to 1; Chinese by character."""
-    ours, theirs = Counter(words(one)), Counter(words(other))
-    shared = (ours & theirs).total()
-    return 2 * shared / (ours.total() + theirs.total()) if shared else 0.0
 
 
 def read_vote(judge: str, score: float | None, text: str) -> Vote:

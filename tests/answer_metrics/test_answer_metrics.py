@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longrm.answer_metrics import ANSWER_METRICS, answer_metric
+from longrm.answer_metrics.citation import cited
+from longrm.answer_metrics.right_choices import choices
+from longrm.answer_metrics.rouge_l import latin_rouge_l
+from longrm.answer_metrics.token_f1 import squad_f1, word_overlap
 from longrm.errors import ConfigError
-from longrm.synthesis.answers import METRICS, metric_named
-from longrm.synthesis.answers.citation import cited
 
 WORDS = st.lists(st.sampled_from(["the", "a", "cat", "cats", "sat,", "Mat!", "7", "an"]), max_size=9).map(
     " ".join
@@ -34,7 +37,7 @@ def squad_words(text):
 @given(WORDS, WORDS)
 def test_words_are_counted_as_squad_counts_them(answer, gold):
     ours, theirs = squad_words(answer), squad_words(gold)
-    assert METRICS["exact_match"](answer, gold) == (ours == theirs)
+    assert ANSWER_METRICS["exact_match"](answer, gold) == (ours == theirs)
     left, shared = list(theirs), 0
     for word in ours:
         if word in left:
@@ -42,7 +45,7 @@ def test_words_are_counted_as_squad_counts_them(answer, gold):
             shared += 1
     precision, recall = shared / max(1, len(ours)), shared / max(1, len(theirs))
     f1 = 2 * precision * recall / (precision + recall) if shared else 0
-    assert METRICS["token_f1"](answer, gold) == pytest.approx(f1)
+    assert ANSWER_METRICS["token_f1"](answer, gold) == pytest.approx(f1)
 
 
 @pytest.mark.parametrize("gold", TEXTS[:4])
@@ -51,16 +54,16 @@ def test_rouge_l_is_that_of_rouge_score(gold):
 
     reference = RougeScorer(["rougeL"], use_stemmer=True)
     for answer in TEXTS:
-        assert METRICS["rouge_l"](answer, gold) == reference.score(gold, answer)["rougeL"].fmeasure
+        assert ANSWER_METRICS["rouge_l"](answer, gold) == reference.score(gold, answer)["rougeL"].fmeasure
 
 
 def test_chinese_is_counted_by_characters():
     answer, gold = "猫坐在垫子上。", "小猫坐垫子"
     common = lcs("猫坐在垫子上", gold)
-    assert METRICS["rouge_l"](answer, gold) == pytest.approx(2 * common / (6 + 5))
+    assert ANSWER_METRICS["rouge_l"](answer, gold) == pytest.approx(2 * common / (6 + 5))
     shared = sum((Counter("猫坐在垫子上") & Counter(gold)).values())
-    assert METRICS["token_f1"](answer, gold) == pytest.approx(2 * shared / (6 + 5))
-    assert METRICS["exact_match"]("猫坐。", "猫坐") == 1
+    assert ANSWER_METRICS["token_f1"](answer, gold) == pytest.approx(2 * shared / (6 + 5))
+    assert ANSWER_METRICS["exact_match"]("猫坐。", "猫坐") == 1
     # The reference for Latin letters would see nothing in either text.
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -88,9 +91,9 @@ def test_citations_are_rated_as_scikit_learn_does(ours, theirs):
     truth, said = ([int(n in numbers) for n in range(1, 9)] for numbers in (theirs, ours))
     precision, recall, f1, _ = precision_recall_fscore_support(truth, said, average="binary", zero_division=0)
     answer, gold = ("".join(f"[{n}]" for n in numbers) for numbers in (ours, theirs))
-    assert METRICS["citation_precision"](answer, gold) == pytest.approx(precision)
-    assert METRICS["citation_recall"](answer, gold) == pytest.approx(recall)
-    assert METRICS["citation_f1"](answer, gold) == pytest.approx(f1)
+    assert ANSWER_METRICS["citation_precision"](answer, gold) == pytest.approx(precision)
+    assert ANSWER_METRICS["citation_recall"](answer, gold) == pytest.approx(recall)
+    assert ANSWER_METRICS["citation_f1"](answer, gold) == pytest.approx(f1)
 
 
 @given(st.text("ab c", max_size=12), st.text("ab c", max_size=12))
@@ -98,7 +101,7 @@ def test_edit_similarity_is_the_common_subsequence_by_the_lengths(answer, gold):
     one, other = answer.strip(), gold.strip()
     whole = len(one) + len(other)
     expected = 2 * lcs(one, other) / whole if whole else 1
-    assert METRICS["edit_similarity"](answer, gold) == pytest.approx(expected)
+    assert ANSWER_METRICS["edit_similarity"](answer, gold) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("answer", "gold"), [("abcdefg", "abcdxyz"), ("the mat", "the cat sat"), ("x", "y")])
@@ -115,7 +118,7 @@ def test_chrf_is_the_mean_over_orders_of_f2(answer, gold):
             recalls.append(shared / theirs.total())
     precision, recall = sum(precisions) / len(precisions), sum(recalls) / len(recalls)
     expected = 5 * precision * recall / (4 * precision + recall) if precision + recall else 0
-    assert METRICS["chrf"](answer, gold) == pytest.approx(expected)
+    assert ANSWER_METRICS["chrf"](answer, gold) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -135,18 +138,18 @@ def test_chrf_is_the_mean_over_orders_of_f2(answer, gold):
     ],
 )
 def test_results_are_compared_as_mathematics(answer, gold, right):
-    assert METRICS["math_equality"](answer, gold) == right
+    assert ANSWER_METRICS["math_equality"](answer, gold) == right
 
 
 def test_an_answer_is_never_run_as_code(tmp_path):
     planted = tmp_path / "planted"
     for form in ("{}", "${}$", r"\boxed{{{}}}", "The answer is {}"):
-        METRICS["math_equality"](form.format(f"__import__('os').mkdir('{planted}')"), "18")
+        ANSWER_METRICS["math_equality"](form.format(f"__import__('os').mkdir('{planted}')"), "18")
     assert not os.path.lexists(planted)
 
 
 def test_choices_must_be_exactly_right():
-    rate = METRICS["right_choices"]
+    rate = ANSWER_METRICS["right_choices"]
     assert [rate(answer, "AC") for answer in ("A, C", "AC", "A", "ABC", "I think so", "")] == [
         1,
         1,
@@ -158,15 +161,68 @@ def test_choices_must_be_exactly_right():
     assert rate("The sea", "The sea") == 0
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", ANSWER_METRICS)
 def test_the_gold_answer_earns_1_and_another_less(name):
     golds = {"right_choices": "B", "math_equality": "18", "rouge_l": MORE}
     gold = golds.get(name, MORE)
-    assert METRICS[name](gold, gold) == pytest.approx(1)
-    assert METRICS[name]("[3] A", gold) < 0.6
-    assert METRICS[name]("", gold) == 0
+    assert ANSWER_METRICS[name](gold, gold) == pytest.approx(1)
+    assert ANSWER_METRICS[name]("[3] A", gold) < 0.6
+    assert ANSWER_METRICS[name]("", gold) == 0
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="no answer metric 'rouge'; did you mean 'rouge_l'"):
-        metric_named("rouge")
+        answer_metric("rouge")
+
+
+def test_word_overlap_counts_every_word_and_chinese_by_character():
+    assert word_overlap("A red fox", "a fox, red") == 1
+    assert word_overlap("a b c d", "a b x y") == 0.5
+    assert word_overlap("红狐狸", "红狗") == pytest.approx(2 / 5)
+    assert word_overlap("", "") == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "f1"),
+    [
+        ("The code is amber.", "code is amber", 1.0),  # case, article and full stop do not count
+        ("amber", "copper", 0.0),
+        ("", "copper", 0.0),
+        ("red red blue", "red green", 2 * 1 / (3 + 2)),  # one red is shared, not two
+        ("red red", "red red green green", 2 * 2 / (2 + 4)),
+        ("April 25 , 2018", "April 25, 2018", 1.0),
+    ],
+)
+def test_squad_f1_counts_shared_words_without_case_articles_and_marks(answer, gold, f1):
+    assert squad_f1(answer, gold) == pytest.approx(f1)
+
+
+def test_latin_rouge_l_is_f_of_the_longest_common_subsequence():
+    # "police kill the gunman" shares "police the gunman" with the gold answer: precision and recall 3/4.
+    assert latin_rouge_l("police kill the gunman", "police killed the gunman") == pytest.approx(
+        1.0
+    )  # one stem
+    assert latin_rouge_l("police saw the gunman", "police killed the gunman") == pytest.approx(0.75)
+    assert latin_rouge_l("gunman the police", "police killed the gunman") == pytest.approx(2 * 1 / (3 + 4))
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        ("B", "B"),
+        ("(B)", "B"),
+        ("ABD", "ABD"),
+        ("A, B and D", "ABD"),
+        ("D.", "D"),
+        ("(B) Because it was late.", "B"),
+        ("C) No, he did not.", "C"),
+        ("A. One thing\nB. Another", "AB"),
+        ("A frog.", ""),
+        ("I think it is A.", ""),
+        ("A. One thing\nbut perhaps B", ""),
+        ("Because", ""),
+        ("", ""),
+    ],
+)
+def test_choices_are_read_where_they_are_plain(answer, named):
+    assert choices(answer) == frozenset(named)

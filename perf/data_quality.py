@@ -43,7 +43,7 @@ from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.training.run import MODEL, RECIPES
 from longrm.training.run import run as train
 from longrm.types import Comparison, Outcome, message_text, text_of
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 # Fixed before any training of the sweep, and never changed after one.
 ERROR_SHORT = 0.05
@@ -151,8 +151,8 @@ def sources_of(seed: int) -> list[Source]:
 
     What decides between the two are the fact that is asked for and the one that the wrong answer mistakes for it.
     """
-    plan = Plan("records", DOCUMENT, seed=500_000 + seed)
-    return [_source(comparison) for comparison in generate(plan, ROWS, words())]
+    plan = WorldPlan("records", DOCUMENT, seed=500_000 + seed)
+    return [_source(comparison) for comparison in generate(plan, ROWS, words_tokenizer())]
 
 
 def _source(comparison: Comparison) -> Source:
@@ -197,7 +197,7 @@ def rows_of(sources: Sequence[Source], arm: Arm, seed: int) -> tuple[list[Compar
         seed=seed,
     )
     judge = PairJudge(sources, arm, seed)
-    made = asyncio.run(Synthesizer(settings, words(), Pool([], []), judge).work(sources))
+    made = asyncio.run(Synthesizer(settings, words_tokenizer(), Pool([], []), judge).work(sources))
     rows = [_row(source, one.rows) for source, one in zip(sources, made, strict=True)]
     return rows, float(np.mean(judge.read))
 

@@ -32,7 +32,7 @@ from longrm.judging import Format, load_format
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.runs.judgments import read_judgments
 from longrm.types import Comparison, presented_order, query_of, text_of
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TASKS = ("Cite", "Code", "ICL", "LongQA", "Math", "Safety", "Summ")
 RANKED = ("LongQA", "Summ")
@@ -82,7 +82,7 @@ def comparisons(lengths: list[int], per_cell: int, tokenizer: Tokenizer) -> Iter
     for place, task in enumerate(TASKS):
         world = ("records", "chain")[place % 2]
         for step, length in enumerate(lengths):
-            pairs = Plan(world, length, seed=100 * place + step)
+            pairs = WorldPlan(world, length, seed=100 * place + step)
             for number, one in enumerate(generate(pairs, per_cell, tokenizer)):
                 subtype = "same" if number % 2 else "cross"
                 yield labelled(one, task, subtype, length)
@@ -99,8 +99,8 @@ def labelled(one: Comparison, task: str, subtype: str, length: int) -> Compariso
 def make_tokenizer(formats: tuple[Format, ...]) -> Tokenizer:
     """A byte-level BPE tokenizer of the texts that the set and the judging prompts hold."""
     rows = [
-        *generate(Plan("records", 512, responses=4), 30, words()),
-        *generate(Plan("chain", 512), 30, words()),
+        *generate(WorldPlan("records", 512, responses=4), 30, words_tokenizer()),
+        *generate(WorldPlan("chain", 512), 30, words_tokenizer()),
     ]
     texts = [text_of(prompt) for row in rows for prompt in prompts(row, formats)]
     backend = tokenizers.Tokenizer(models.BPE())
@@ -142,7 +142,7 @@ def teach(tokenizer: Tokenizer, formats: tuple[Format, ...], steps: int, longest
     rows = [
         row
         for n in (2, 3, 4)
-        for row in generate(Plan("records", 256, responses=n, seed=7), steps // 2, tokenizer)
+        for row in generate(WorldPlan("records", 256, responses=n, seed=7), steps // 2, tokenizer)
     ]
     for step in range(steps):
         row = rows[(step * 7919) % len(rows)]

@@ -22,7 +22,7 @@ from typing import Any
 
 import longrm
 from longrm.types import message_text
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 LENGTH = 4096
 RECIPE = """
@@ -42,7 +42,7 @@ def make_inputs(folder: Path, rows: int) -> Path:
         (folder / "documents.jsonl").open("w") as documents,
         (folder / "candidates.jsonl").open("w") as answers,
     ):
-        for comparison in generate(Plan("records", 1024, seed=5), rows, words()):
+        for comparison in generate(WorldPlan("records", 1024, seed=5), rows, words_tokenizer()):
             text, span, question = (
                 message_text(comparison.prompt[0]),
                 comparison.context[0],

@@ -33,7 +33,7 @@ from longrm.runs.folder import read_manifest
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.training.planning.sizes import sizes_of
 from longrm.training.run import RECIPES, run
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 OLD, NEW = "1" * 40, "2" * 40
 SHAPE = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
@@ -68,7 +68,7 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
 def judges(publish: Publish, tmp_path: Path) -> None:
     """A reward model whose main has moved on; a tag stays with the old one."""
     for seed, commit in ((1, OLD), (2, NEW)):
-        save(new_scorer(SHAPE, words(), seed=seed), tmp_path / f"judge-{seed}")
+        save(new_scorer(SHAPE, words_tokenizer(), seed=seed), tmp_path / f"judge-{seed}")
         publish("acme/judge", commit, tmp_path / f"judge-{seed}")
     publish("acme/judge", OLD, ref="v1")
 
@@ -76,14 +76,14 @@ def judges(publish: Publish, tmp_path: Path) -> None:
 @pytest.fixture
 def bases(publish: Publish, tmp_path: Path) -> None:
     for seed, commit in ((1, OLD), (2, NEW)):
-        save(new_language_model(SHAPE, words(), seed=seed), tmp_path / f"base-{seed}")
+        save(new_language_model(SHAPE, words_tokenizer(), seed=seed), tmp_path / f"base-{seed}")
         publish("acme/base", commit, tmp_path / f"base-{seed}")
     publish("acme/base", OLD)
 
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    write(tmp_path / "pairs.jsonl", generate(Plan("records", 64, seed=3), 6, words()))
+    write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64, seed=3), 6, words_tokenizer()))
     return tmp_path / "pairs.jsonl"
 
 
@@ -116,7 +116,7 @@ def test_a_revision_names_what_is_loaded():
     assert new.commits == {"commit": NEW}
     assert not torch.equal(new.model.score.weight, loaded.model.score.weight)
     assert longrm.load("acme/judge@v1").provenance["commit"] == OLD
-    assert Tokenizer.load("acme/judge@v1").chat_template == words().chat_template
+    assert Tokenizer.load("acme/judge@v1").chat_template == words_tokenizer().chat_template
     assert pinned("acme/judge@v1") == f"acme/judge@{OLD}"
     assert pinned("compress:acme/judge") == f"compress:acme/judge@{NEW}"
     assert pinned("baseline:longest") == "baseline:longest"

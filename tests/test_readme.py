@@ -11,7 +11,7 @@ import pytest
 from longrm.data import write
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.training.bradley_terry import BradleyTerryTraining
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -30,10 +30,10 @@ def recipe(name):
 def user_folder(tmp_path, monkeypatch):
     """A folder with what the README assumes: the demo's model, preference data, and the recipes."""
     save(
-        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words(), seed=0),
+        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words_tokenizer(), seed=0),
         tmp_path / "runs/demo/training/long/model",
     )
-    write(tmp_path / "pairs.jsonl", generate(Plan("records", 64), 6, words()))
+    write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64), 6, words_tokenizer()))
     (tmp_path / "stage1.toml").write_text(recipe("stage1.toml"))
     (tmp_path / "recipes").symlink_to(Path(__file__).parents[1] / "recipes")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from longrm.errors import ConfigError
 from longrm.modeling.loading import ModelShape, new_language_model, save
 from longrm.training.planning.plan import plan
 from longrm.training.run import RECIPES
-from longrm.worlds.words import words
+from longrm.worlds.words_tokenizer import words_tokenizer
 
 FOLDER = Path(longrm.__file__).parent / "recipes"
 FILES = {file.relative_to(FOLDER).with_suffix("").as_posix(): file for file in sorted(FOLDER.rglob("*.toml"))}
@@ -36,7 +36,7 @@ def _away_from_the_data(tmp_path, monkeypatch):
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     shape = ModelShape(layers=2, hidden=32, heads=2, kv_heads=2, head_dim=16)
-    save(new_language_model(shape, words(verdicts=True), seed=0), folder)
+    save(new_language_model(shape, words_tokenizer(verdicts=True), seed=0), folder)
     return folder
 
 

@@ -34,7 +34,7 @@ from longrm.training.run import RECIPES, _objective
 from longrm.training.start import _loaded, _new
 from longrm.training.written import Writing
 from longrm.types import Comparison, Outcome, Span
-from longrm.worlds import words
+from longrm.worlds import words_tokenizer
 
 OTHER = "no_such_kind"
 rule_sections = import_module("longrm.report.sections.rules")
@@ -130,7 +130,7 @@ def test_kinds_of_models(tmp_path, monkeypatch):
 
 
 def test_forms_that_generated_data_is_written_in():
-    writing = Writing(words(verdicts=True), (OTHER,), judges=1, error=0.0)
+    writing = Writing(words_tokenizer(verdicts=True), (OTHER,), judges=1, error=0.0)
     with pytest.raises((AssertionError, KeyError), match=OTHER):
         writing.demonstration(PAIR)
 

@@ -12,8 +12,8 @@ import pytest
 from longrm.auditing import Auditing, as_html, as_text, audit
 from longrm.data import write, write_rows
 from longrm.errors import DataError
-from longrm.worlds import Plan, generate
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds import WorldPlan, generate
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 pytest.importorskip("datasketch")
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -128,7 +128,7 @@ def test_leakage_against_a_named_benchmark(put):
 
 
 def test_depths_of_worlds_are_where_they_were_drawn(tmp_path):
-    plan = Plan(world="records", length=512, depth=1.0, seed=1)
+    plan = WorldPlan(world="records", length=512, depth=1.0, seed=1)
     write(tmp_path / "end.jsonl", generate(plan, 12, load_tokenizer("words")))
     found = audit(tmp_path / "end.jsonl").depths
     assert found.known >= 12

@@ -5,7 +5,7 @@ import pytest
 from longrm.benchmarks.lengths import bucket, measure_with
 from longrm.data.chunking import size_of
 from longrm.data.files import find_files, raw_rows
-from longrm.worlds.words import words
+from longrm.worlds.words_tokenizer import words_tokenizer
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "longrm-sample" / "simpo"
 
@@ -20,7 +20,7 @@ def test_words_and_marks_are_counted_and_ideographs_one_by_one(text, tokens):
 
 def test_a_tokenizer_measures_in_its_own_tokens():
     text = "The access code of Noreth is copper."
-    assert measure_with("words")(text) == words().count(text) == 8
+    assert measure_with("words")(text) == words_tokenizer().count(text) == 8
     assert measure_with(None) is size_of
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from longrm.cli.commands import COMMANDS
 from longrm.data import write
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
 def longrm(*arguments, columns=80, limit=None):
@@ -39,7 +39,7 @@ def refused(*arguments, status=1, **options):
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
-    write(path, generate(Plan("records", 64, per_group=2), 12, words()))
+    write(path, generate(WorldPlan("records", 64, per_group=2), 12, words_tokenizer()))
     return path
 
 

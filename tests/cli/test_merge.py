@@ -12,7 +12,7 @@ from longrm.modeling.heads import scores
 from longrm.modeling.loading import ModelShape, load_scorer, new_language_model, save
 from longrm.modeling.shared_prefix import TokenTree, pack
 from longrm.training.run import RECIPES, run
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TREE = TokenTree(list(range(5, 42)), [[50, 51, 4], [60, 4]])
 
@@ -25,9 +25,9 @@ def merge(*arguments):
 def trained(tmp_path_factory):
     """The run folder of a reward model that was trained with adapters."""
     place = tmp_path_factory.mktemp("trained")
-    write(place / "rows.jsonl", generate(Plan("records", 64, seed=3), 8, words()))
+    write(place / "rows.jsonl", generate(WorldPlan("records", 64, seed=3), 8, words_tokenizer()))
     save(
-        new_language_model(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words(), seed=0),
+        new_language_model(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words_tokenizer(), seed=0),
         place / "base",
     )
     settings = {

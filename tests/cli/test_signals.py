@@ -12,7 +12,7 @@ import pytest
 
 from longrm.cli.commands import COMMANDS, next_time
 from longrm.data import write
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 ENDINGS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 BOTH = pytest.mark.parametrize("number", ENDINGS, ids=["ctrl-c", "sigterm"])
@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("number", ENDINGS, ids=["ctrl-c", "sigterm"])
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
-    write(path, generate(Plan("records", 64), 2000, words()))
+    write(path, generate(WorldPlan("records", 64), 2000, words_tokenizer()))
     return path
 
 

@@ -11,7 +11,7 @@ import longrm.runs
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import LongRMError
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 RECIPE = """
 objective = "{objective}"
@@ -55,7 +55,7 @@ def refused(*arguments):
 def recipes(tmp_path_factory):
     """A recipe of every objective, by name, with what it reads."""
     folder = tmp_path_factory.mktemp("recipes")
-    pairs = list(generate(Plan("records", 64), 8, words()))
+    pairs = list(generate(WorldPlan("records", 64), 8, words_tokenizer()))
     write(folder / "pairs.jsonl", pairs)
     told = [
         {"id": pair.id, "prompt": list(pair.prompt), "completion": list(pair.responses[pair.best_first()[0]])}

@@ -18,7 +18,7 @@ from longrm.data.token_cache import cache_folder, tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import context_digest
 from longrm.errors import DataError
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 PAIR = {"prompt": "Who is it?", "chosen": "Ann", "rejected": "Bob"}
 
@@ -59,7 +59,7 @@ def made(monkeypatch):
 @pytest.fixture
 def pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
-    write(path, generate(Plan("records", 64, seed=3), 5, words()))
+    write(path, generate(WorldPlan("records", 64, seed=3), 5, words_tokenizer()))
     return path
 
 
@@ -67,13 +67,13 @@ def pairs(tmp_path):
 def opened(tmp_path):
     def open_rows(path, tokenizer=None, **told):
         told = {"kind": "comparison", "cache": tmp_path / "cache", **told}
-        return tokenized(path, tokenizer or words(), **told)
+        return tokenized(path, tokenizer or words_tokenizer(), **told)
 
     return open_rows
 
 
 def test_rows_come_back_as_the_tokenizer_makes_them(pairs, opened):
-    rows, tokenizer = opened(pairs), words()
+    rows, tokenizer = opened(pairs), words_tokenizer()
     for held, row in zip(rows, read(pairs), strict=True):
         comparison = row.comparison
         assert held.tokens.prompt == tokenizer.prompt_ids(comparison.prompt)
@@ -97,7 +97,7 @@ def test_what_was_tokenized_once_is_not_tokenized_again(pairs, opened, made, tmp
 
 
 def test_whatever_changes_tokens_is_tokenized_anew(pairs, opened, made, tmp_path):
-    told, larger = words(), words()
+    told, larger = words_tokenizer(), words_tokenizer()
     larger.backend.add_tokens(["excess"])
     others = [
         {"tokenizer": replace(told, chat_template=told.chat_template + " ")},
@@ -186,9 +186,9 @@ def test_two_processes_at_once_make_one_entry_without_torch(pairs, opened, tmp_p
     program = (
         "import sys\n"
         "from longrm.data.token_cache import tokenized\n"
-        "from longrm.worlds import words\n"
+        "from longrm.worlds import words_tokenizer\n"
         "told = []\n"
-        f"rows = tokenized({str(pairs)!r}, words(), kind='comparison', cache={str(tmp_path / 'cache')!r},\n"
+        f"rows = tokenized({str(pairs)!r}, words_tokenizer(), kind='comparison', cache={str(tmp_path / 'cache')!r},\n"
         "    progress=lambda *one: told.append(one))\n"
         "print(len(told), sum(map(len, (row.tokens.prompt for row in rows))), 'torch' in sys.modules)\n"
     )
@@ -367,6 +367,6 @@ def test_text_that_the_tokenizer_does_not_know_is_refused(put, opened):
     with pytest.raises(
         DataError, match="response 1 of 'row-1' is unknown to the tokenizer, every word of it"
     ):
-        opened(path, words())
+        opened(path, words_tokenizer())
     with pytest.raises(DataError, match="line 1, field 'chosen': missing: it is null; give it a value"):
         opened(put("null.jsonl", PAIR | {"chosen": None}), simple())

@@ -18,11 +18,15 @@ from longrm.runs.judgments import read_judgments
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord
 from longrm.types import Cut, Judgment, Outcome
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
 def rows(n=300, length=64, responses=2, seed=0):
-    return list(generate(Plan("records", length, responses=responses, per_group=3, seed=seed), n, words()))
+    return list(
+        generate(
+            WorldPlan("records", length, responses=responses, per_group=3, seed=seed), n, words_tokenizer()
+        )
+    )
 
 
 def best_first(comparisons):

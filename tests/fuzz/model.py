@@ -102,11 +102,13 @@ def adapter() -> folders.Files:
 
 def _made(make: str) -> folders.Files:
     from longrm.modeling import loading
-    from longrm.worlds.words import words
+    from longrm.worlds.words_tokenizer import words_tokenizer
 
     shape = loading.ModelShape(layers=1, hidden=8, heads=1, kv_heads=1, head_dim=8, intermediate=8)
     with tempfile.TemporaryDirectory() as scratch:
-        loading.save(getattr(loading, make)(shape, words(verdicts=True), seed=0), Path(scratch) / "model")
+        loading.save(
+            getattr(loading, make)(shape, words_tokenizer(verdicts=True), seed=0), Path(scratch) / "model"
+        )
         return folders.files_in(Path(scratch) / "model")
 
 

@@ -4,8 +4,8 @@ from functools import cache
 from typing import Any
 
 from longrm.data.native import to_row
-from longrm.worlds import Plan, generate
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds import WorldPlan, generate
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 TRL = {"prompt": "Who holds the key?", "chosen": "Ann holds it.", "rejected": "Bob does.", "id": "t"}
 CHAT = {
@@ -60,7 +60,7 @@ CANDIDATE = {"document": "1", "model": "one", "text": "Ann does", "perturbation"
 @cache
 def native() -> list[dict[str, Any]]:
     """Rows of a generated world, as `longrm world` writes them."""
-    plan = Plan(world="records", length=64, per_group=2, responses=3)
+    plan = WorldPlan(world="records", length=64, per_group=2, responses=3)
     return [to_row(comparison) for comparison in generate(plan, 4, load_tokenizer("words"))]
 
 

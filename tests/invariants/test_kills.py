@@ -10,7 +10,7 @@ import pytest
 
 from longrm.data import write
 from longrm.modeling.loading import ModelShape, new_language_model, save
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 LINES = {"evaluation": "judgments.jsonl", "training": "steps.jsonl"}
 
@@ -54,7 +54,7 @@ def files(folder: Path, names) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def comparisons(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
-    write(path, generate(Plan("records", 64, per_group=1), 2000, words()))
+    write(path, generate(WorldPlan("records", 64, per_group=1), 2000, words_tokenizer()))
     return path
 
 
@@ -118,7 +118,7 @@ MANY = [1, *range(5, 41, 4)]
 def test_a_training_killed_at_many_moments_ends_equal(tmp_path, objective, start, moments):
     """All weights in fp32; or adapters, in bf16, with steps of several parts."""
     shape = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8)
-    save(new_language_model(shape, words(), seed=0), tmp_path / "base")
+    save(new_language_model(shape, words_tokenizer(), seed=0), tmp_path / "base")
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.format(start=start.format(base=tmp_path / "base")))
     arguments = ["train", objective, "--config", recipe, "--out"]

@@ -15,7 +15,7 @@ from longrm.data import write
 from longrm.evaluation.run import Evaluation, run
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SHAPE = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
 LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "summary.json")
@@ -27,8 +27,10 @@ def given(tmp_path):
     """The options that name a model, whose numbers show how rows were batched; and the rows."""
 
     def make(rows):
-        write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), rows, words()))
-        save(new_scorer(SHAPE, words(), seed=0), tmp_path / "model")
+        write(
+            tmp_path / "data.jsonl", generate(WorldPlan("records", 64, per_group=2), rows, words_tokenizer())
+        )
+        save(new_scorer(SHAPE, words_tokenizer(), seed=0), tmp_path / "model")
         return str(tmp_path / "model"), str(tmp_path / "data.jsonl")
 
     return make

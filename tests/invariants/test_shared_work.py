@@ -15,7 +15,7 @@ from longrm.runs.judgments import read_judgments
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring import scored_file
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 COUNT = 3
 LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "summary.json")
@@ -107,7 +107,7 @@ def mortal(monkeypatch):
 @pytest.fixture
 def data(tmp_path):
     path = tmp_path / "data.jsonl"
-    write(path, generate(Plan("records", 64, per_group=2), 230, words()))
+    write(path, generate(WorldPlan("records", 64, per_group=2), 230, words_tokenizer()))
     return path
 
 

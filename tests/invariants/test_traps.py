@@ -15,7 +15,7 @@ from longrm.modeling.loading import ModelShape, load_scorer, new_scorer, save
 from longrm.training.bradley_terry import BradleyTerryTraining
 from longrm.training.preference import PreferenceTraining
 from longrm.training.run import run
-from longrm.worlds import words
+from longrm.worlds import words_tokenizer
 
 NEW = {"layers": 1, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
 TEXT = "The access code of Corimo is"
@@ -72,7 +72,7 @@ def test_empty_and_identical_responses_never_train(tmp_path, put, kind, bad, sai
 
 def test_padding_that_equals_the_end_moves_no_score(tmp_path, put):
     """With pad = eos a batch was scored one token early."""
-    own = words()
+    own = words_tokenizer()
     merged = Tokenizer.from_backend(
         own.backend, eos=own.special_tokens["eos_token"], pad=own.special_tokens["eos_token"]
     )
@@ -111,7 +111,9 @@ def test_adapters_train_and_keep_the_head(tmp_path, put):
     start = tmp_path / "start"
     save(
         new_scorer(
-            ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3), words(), seed=0
+            ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3),
+            words_tokenizer(),
+            seed=0,
         ),
         start,
     )
@@ -158,7 +160,7 @@ def test_a_list_of_rejected_responses_is_read_as_many(tmp_path, put):
     path = put("pairs.jsonl", row(rejected=["turtle .", "window .", "anchor ."]))
     run(recipe(path), tmp_path / "run")
     steps = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
-    tokenizer = words()
+    tokenizer = words_tokenizer()
     message = [{"role": "user", "content": TEXT}]
     texts = ("bucket .", "turtle .", "window .", "anchor .")
     responses = [[{"role": "assistant", "content": text}] for text in texts]

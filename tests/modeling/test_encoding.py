@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from longrm.data.joining import Encoded, common_prefix, encode
 from longrm.modeling.encoding import plant, within_budget
 from longrm.modeling.shared_prefix import TokenTree
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 tokens = st.lists(st.integers(0, 1), max_size=12)
 
@@ -32,8 +32,8 @@ def test_every_response_follows_its_whole_prompt_in_order(given_items: list[Enco
 
 
 def test_questions_about_one_context_share_it_and_other_contexts_do_not():
-    rows = list(generate(Plan("records", 300, per_group=3), 6, words()))
-    tokenizer = words()
+    rows = list(generate(WorldPlan("records", 300, per_group=3), 6, words_tokenizer()))
+    tokenizer = words_tokenizer()
     trees = plant([encode(tokenizer, row.prompt, row.responses) for row in rows])
     assert [len(tree.branches) for tree in trees] == [6, 6]
     context = tokenizer.count("".join(rows[0].prompt[0]["content"].split("\n\n")[0]))

@@ -224,8 +224,8 @@ def test_an_engine_that_nobody_asked_for_prints_nothing(tmp_path: Path):
     probe = (
         "import logging, sys\n"
         "from longrm.modeling.loading import ModelShape, new_scorer, save\n"
-        "from longrm.worlds import words\n"
-        f"save(new_scorer(ModelShape(), words(), seed=0), {str(tmp_path / 'model')!r})\n"
+        "from longrm.worlds import words_tokenizer\n"
+        f"save(new_scorer(ModelShape(), words_tokenizer(), seed=0), {str(tmp_path / 'model')!r})\n"
         "assert 'deepspeed' in sys.modules, 'this shows nothing'\n"
         "logging.getLogger('DeepSpeed').warning('Something else')\n"
     )

@@ -5,7 +5,7 @@ import torch
 
 from longrm.modeling.loading import ModelShape, new_language_model, new_scorer
 from longrm.modeling.structured_start import structure
-from longrm.worlds import words
+from longrm.worlds import words_tokenizer
 
 SHAPE = ModelShape(layers=3, head_dim=32, attention_bias=True, rope_theta=1000.0, init_std=0.08)
 
@@ -21,21 +21,21 @@ def attention_of(layer, scorer, length=40):
 
 @pytest.mark.parametrize(("layer", "distances"), [(0, (1, 2, 3, 4)), (2, (2, 6, 10, 14))])
 def test_heads_look_back_by_their_distance(layer, distances):
-    scorer = new_scorer(SHAPE, words(), seed=0)
+    scorer = new_scorer(SHAPE, words_tokenizer(), seed=0)
     structure(scorer.model, seed=0)
     weights = attention_of(layer, scorer)
     for head, distance in enumerate(distances):
         looked = weights[head].argmax(-1)[distance:]
         expected = torch.arange(distance, weights.shape[-1]) - distance
         assert (looked == expected).float().mean() > 0.95
-    plain = attention_of(layer, new_scorer(SHAPE, words(), seed=0))
+    plain = attention_of(layer, new_scorer(SHAPE, words_tokenizer(), seed=0))
     assert (plain[0].argmax(-1)[1:] == torch.arange(39)).float().mean() < 0.5
 
 
 def test_the_same_seed_gives_the_same_weights():
     states = []
     for seed in (0, 0, 1):
-        scorer = new_scorer(SHAPE, words(), seed=0)
+        scorer = new_scorer(SHAPE, words_tokenizer(), seed=0)
         structure(scorer.model, seed=seed)
         states.append(scorer.model.base_model.layers[1].self_attn.v_proj.weight.clone())
     assert torch.equal(states[0], states[1])
@@ -43,9 +43,9 @@ def test_the_same_seed_gives_the_same_weights():
 
 
 def test_a_fourth_layer_matches_equal_content_as_the_second_does():
-    scorer = new_scorer(replace(SHAPE, layers=4), words(), seed=0)
+    scorer = new_scorer(replace(SHAPE, layers=4), words_tokenizer(), seed=0)
     structure(scorer.model, seed=0)
-    plain = new_scorer(replace(SHAPE, layers=4), words(), seed=0)
+    plain = new_scorer(replace(SHAPE, layers=4), words_tokenizer(), seed=0)
     for layer in (1, 3):
         shared = []
         for model in (scorer.model, plain.model):
@@ -57,7 +57,10 @@ def test_a_fourth_layer_matches_equal_content_as_the_second_does():
 
 def test_what_heads_of_a_writing_model_copy_comes_out_where_it_came_in():
     """Output times value map is a projection, so copied embeddings meet the tied output embeddings."""
-    writer, scorer = new_language_model(SHAPE, words(), seed=0), new_scorer(SHAPE, words(), seed=0)
+    writer, scorer = (
+        new_language_model(SHAPE, words_tokenizer(), seed=0),
+        new_scorer(SHAPE, words_tokenizer(), seed=0),
+    )
     for model in (writer.model, scorer.model):
         structure(model, seed=0)
     kept = []
@@ -74,4 +77,4 @@ def test_what_heads_of_a_writing_model_copy_comes_out_where_it_came_in():
 def test_a_model_that_cannot_be_structured_is_refused():
     for shape in (ModelShape(layers=1, attention_bias=True), ModelShape(layers=2)):
         with pytest.raises(ValueError, match="at least two layers and attention biases"):
-            structure(new_scorer(shape, words(), seed=0).model, seed=0)
+            structure(new_scorer(shape, words_tokenizer(), seed=0).model, seed=0)

@@ -13,8 +13,7 @@ from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.settings import Compress
 from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text, query_of
-from longrm.worlds import Plan, generate
-from longrm.worlds import words as word_tokenizer
+from longrm.worlds import WorldPlan, generate, words_tokenizer as word_tokenizer
 
 SMALL = Compress(tokens=24, chunk=8)
 SENTENCES = [f"Sentence {number} names the thing{number} here. " for number in range(20)]
@@ -205,7 +204,7 @@ def recall(comparisons, shorten):
 )
 def test_evidence_in_long_contexts_is_kept_and_random_chunks_lose_it(world, responses, least):
     settings = Compress()
-    plan = Plan(world, 16_384, responses, per_group=4, seed=5)
+    plan = WorldPlan(world, 16_384, responses, per_group=4, seed=5)
     rows = list(generate(plan, 24 if responses == 2 else 6, word_tokenizer()))
 
     def compressed(asked):
@@ -225,7 +224,7 @@ def test_evidence_in_long_contexts_is_kept_and_random_chunks_lose_it(world, resp
 
 
 def test_what_is_kept_is_enough_for_a_judge_that_reads_words():
-    rows = list(generate(Plan("records", 16_384, per_group=4), 24, word_tokenizer()))
+    rows = list(generate(WorldPlan("records", 16_384, per_group=4), 24, word_tokenizer()))
     model = CompressRewardModel(Baseline("overlap"), Compress())
     judged = model.judge([query_of(row, row.best_first()) for row in rows])
     assert sum(judgment.scores[0] > judgment.scores[1] for judgment in judged) >= 20  # a coin: 1 in 1,300

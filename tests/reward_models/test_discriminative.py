@@ -14,13 +14,13 @@ from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.reward_models.settings import Judge
 from longrm.types import Outcome, Query, presented_order, query_of
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny"
-    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=600), words(), seed=0), path)
+    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=600), words_tokenizer(), seed=0), path)
     return path
 
 
@@ -39,7 +39,9 @@ def plain_score(folder, prompt, response):
 
 
 def queries(n=12, per_group=3, length=100, responses=2):
-    rows = generate(Plan("records", length, responses=responses, per_group=per_group), n, words())
+    rows = generate(
+        WorldPlan("records", length, responses=responses, per_group=per_group), n, words_tokenizer()
+    )
     return [query_of(row, presented_order(row, 0)) for row in rows]
 
 

@@ -33,7 +33,7 @@ from longrm.scoring.ray_engine import _Worker
 from longrm.scoring.row_scores import batches
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Outcome, Query, query_of
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SHAPE = ModelShape(hidden=32, init_std=0.3)
 OUT_OF_MEMORY = (
@@ -46,7 +46,7 @@ OUT_OF_MEMORY = (
 
 @pytest.fixture
 def scorer():
-    return new_scorer(SHAPE, words(), seed=0)
+    return new_scorer(SHAPE, words_tokenizer(), seed=0)
 
 
 @pytest.fixture
@@ -56,7 +56,9 @@ def model(scorer):
 
 def comparisons(n=12, length=64, responses=2):
     """Neighbors that share a context, which are read as one tree."""
-    return list(generate(Plan("records", length, responses=responses, per_group=3), n, words()))
+    return list(
+        generate(WorldPlan("records", length, responses=responses, per_group=3), n, words_tokenizer())
+    )
 
 
 def queries(rows):

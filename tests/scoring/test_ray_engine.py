@@ -23,7 +23,7 @@ from longrm.scoring import ray_engine
 from longrm.scoring.ray_engine import _Starts, _Worker
 from longrm.scoring.row_scores import batches
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 ROWS = 2000  # some blocks for each worker
 MANY = 10_000
@@ -35,8 +35,8 @@ with_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="n
 def scoring(tmp_path, request):
     """Settings of a model whose numbers show how rows were batched, on generated rows."""
     rows = getattr(request, "param", ROWS)
-    write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), rows, words()))
-    save(new_scorer(SHAPE, words(), seed=0), tmp_path / "model")
+    write(tmp_path / "data.jsonl", generate(WorldPlan("records", 64, per_group=2), rows, words_tokenizer()))
+    save(new_scorer(SHAPE, words_tokenizer(), seed=0), tmp_path / "model")
     return ScoreSettings(model=str(tmp_path / "model"), data=str(tmp_path / "data.jsonl"))
 
 
@@ -198,7 +198,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "")
     monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "")
     monkeypatch.setitem(sys.modules, "ray", None)
-    write(tmp_path / "data.jsonl", generate(Plan("records", 64, per_group=2), 4, words()))
+    write(tmp_path / "data.jsonl", generate(WorldPlan("records", 64, per_group=2), 4, words_tokenizer()))
     scoring = ScoreSettings(model="baseline:longest", data=str(tmp_path / "data.jsonl"), engine="ray")
     with pytest.raises(
         ConfigError, match=r"needs the package 'ray'; install it with: pip install 'longrm\[ray\]'"
@@ -216,7 +216,7 @@ def test_rows_that_kill_their_workers_are_named_in_the_end(monkeypatch):
             self.add = SimpleNamespace(remote=starts.add)
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
-    row = Row(7, "", {}, next(iter(generate(Plan("records", 64), 1, words()))))
+    row = Row(7, "", {}, next(iter(generate(WorldPlan("records", 64), 1, words_tokenizer()))))
     block = {"batch": [pickle.dumps(batch) for batch in batches([row])]}
     worker = _Worker("baseline:longest", Judge(), str(Path.cwd()), Actor())
     for _ in range(4):

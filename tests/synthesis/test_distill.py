@@ -11,7 +11,7 @@ from longrm.reward_models import Baseline, RewardModel
 from longrm.synthesis.distill import Distillation, Distilling, ShortSighted, Task, choose, rollout_requests
 from longrm.synthesis.fates import Fates
 from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 
 class Policy:

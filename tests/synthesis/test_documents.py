@@ -9,7 +9,7 @@ from longrm.benchmarks import leval
 from longrm.benchmarks.audit import Auditor
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.documents import Document, read_answered, read_documents
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "leval"
 ROW = {"context": "Quill wrote the code.", "question": "Who?", "answer": "Quill"}

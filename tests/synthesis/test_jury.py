@@ -16,13 +16,13 @@ from longrm.synthesis.recount import recount
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.synthesis.voting import Voting
 from longrm.types import Outcome, message_text
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 RUBRIC = "The text supports every claim, and they answer the question."
 
 
 def from_world(count=4):
-    for comparison in generate(Plan("records", 600, seed=5), count, words()):
+    for comparison in generate(WorldPlan("records", 600, seed=5), count, words_tokenizer()):
         text, context, question = (
             message_text(comparison.prompt[0]),
             comparison.context[0],
@@ -68,8 +68,8 @@ def judges(*biases):
 
 def make(panel, given=SOURCES, voting=None, **changed):
     settings = ShortToLong(**{"lengths": (1500, 2500), "chunk": 48, "find": "given"} | changed)
-    pool = gather_pool([source.document for source in from_world(12)], words(), settings)
-    jury = Jury(settings, voting or Voting(), words(), pool, panel)
+    pool = gather_pool([source.document for source in from_world(12)], words_tokenizer(), settings)
+    jury = Jury(settings, voting or Voting(), words_tokenizer(), pool, panel)
     made = asyncio.run(jury.work(given))
     return [row for one in made for row in one.rows], [one.steps for one in made]
 
@@ -81,7 +81,7 @@ def test_judges_read_the_short_context_and_rows_hold_the_long_one(tmp_path):
     assert all(one["contrast"] == one["padding"] == {"kept": 3} for one in steps)
     for judge in panel:
         assert len(judge.read) == 12
-        assert all(RUBRIC in text and len(words().encode(text)) < 500 for text in judge.read)
+        assert all(RUBRIC in text and len(words_tokenizer().encode(text)) < 500 for text in judge.read)
     write_rows(tmp_path / "rows.jsonl", rows)
     found = list(read(tmp_path / "rows.jsonl"))
     assert len(found) == 12
@@ -106,11 +106,11 @@ def test_judges_read_the_short_context_and_rows_hold_the_long_one(tmp_path):
         assert (told["answer"], told["query"]) == (candidate.text, source.document.question)
         assert RUBRIC not in text
         assert f"<response>\n{candidate.text}\n</response>" in text
-        size = len(words().prompt_ids(comparison.prompt))
+        size = len(words_tokenizer().prompt_ids(comparison.prompt))
         assert told["length"] - 16 <= size == told["prompt_ctx_length"] <= told["length"]
         before = text.partition("<context>\n")[2][: told["evidence"][0]["start"] - len("<context>\n")]
         assert before.count("\n\n") == told["insert_index"]
-        assert tokenize(row, words(verdicts=True)).row.contrast
+        assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast
         assert recount(comparison, Voting()).same_conf
 
 
@@ -136,7 +136,7 @@ def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):
         assert listed == [source.candidates[0].text, source.candidates[2].text]
         scores = [told["judge_scores"][at] for at in row.comparison.best_first()]
         assert (told["points_apart"], scores, told["conf"]) == (6, [8, 2], [[2, 1], [2, 1]])
-        assert not tokenize(row, words()).row.margin  # points are no margin of scores
+        assert not tokenize(row, words_tokenizer()).row.margin  # points are no margin of scores
 
 
 @pytest.mark.parametrize("rows", ["judgments", "pairs"])
@@ -150,7 +150,7 @@ def test_rows_depend_on_nothing_but_their_document(rows):
 def test_naive_judges_read_the_long_context():
     panel = judges(0, 0, 1)
     long, _ = make(panel, judge_reads="long")
-    assert all(len(words().encode(text)) > 1500 for judge in panel for text in judge.read)
+    assert all(len(words_tokenizer().encode(text)) > 1500 for judge in panel for text in judge.read)
     short, _ = make(judges(0, 0, 1))
     assert [row["chat_template"] for row in long] == [row["chat_template"] for row in short]
 

@@ -10,15 +10,17 @@ from longrm.rng import Draws
 from longrm.synthesis.chunks import Answering, cut, gold_of, runs, touching
 from longrm.synthesis.padding import BETWEEN, Piece, Pool, fill, lay
 from longrm.synthesis.tags import draw_tag, free_name
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-TEXTS = [str(c.prompt[0]["content"]) for c in generate(Plan("records", 600, seed=3), 12, words())]
+TEXTS = [
+    str(c.prompt[0]["content"]) for c in generate(WorldPlan("records", 600, seed=3), 12, words_tokenizer())
+]
 
 
 def pool(order=range(12), **changed):
     rows = [(f"g{at}", f"d{at}", TEXTS[at]) for at in order]
     given = {"chunk": 32, "most_documents": 6, "per_document": 4, "seed": 1}
-    return Pool.gather(rows, words(), **given | changed)
+    return Pool.gather(rows, words_tokenizer(), **given | changed)
 
 
 def test_chunks_are_the_text_but_for_the_white_space_between_them():
@@ -156,4 +158,4 @@ def test_numbers_next_to_each_other_stay_numbers_too():
 
 
 def pool_of(rows):
-    return Pool.gather(rows, words(), chunk=32, most_documents=6, per_document=4, seed=1)
+    return Pool.gather(rows, words_tokenizer(), chunk=32, most_documents=6, per_document=4, seed=1)

@@ -16,7 +16,7 @@ from longrm.synthesis.records import (
     to_row,
 )
 from longrm.types import Span
-from longrm.worlds import words
+from longrm.worlds import words_tokenizer
 
 USER = ({"role": "user", "content": "The access code of Alora is anchor. Score :"},)
 
@@ -61,7 +61,7 @@ def test_demonstrations_are_read_by_the_door_that_training_uses(put):
     assert found.demonstration.prompt == USER
     assert found.demonstration.completion == ({"role": "assistant", "content": "Score : [[ 10 ]]"},)
     assert found.demonstration.metadata["evidence"] == [{"message": 0, "start": 0, "end": 5}]
-    tokenized = tokenize(found, words(verdicts=True))
+    tokenized = tokenize(found, words_tokenizer(verdicts=True))
     assert tokenized.row.ranks == (1,)
     assert tokenized.tokens.responses[0]
 
@@ -78,10 +78,10 @@ def test_judgment_rows_are_read_as_the_authors_rows_are(put):
         "[[8]]",
     ]
     # The reject with the chosen score carries no contrast, and training puts it last.
-    assert tokenize(row, words(verdicts=True)).row.contrast is True
+    assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast is True
     alike = judgment(scores={"a": 8, "b": 8, "c": 8})
     (row,) = read(put("alike.jsonl", to_row(alike)))
-    assert tokenize(row, words(verdicts=True)).row.contrast is False
+    assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast is False
 
 
 def test_unknown_fields_are_left_out_and_rows_are_json():

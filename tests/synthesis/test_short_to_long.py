@@ -27,7 +27,7 @@ from longrm.synthesis.shards import Output
 from longrm.synthesis.short_to_long import Synthesizer
 from longrm.synthesis.short_to_long_settings import ShortToLong
 from longrm.types import Outcome, message_text
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 LEVAL = Path(__file__).parents[3] / "shared" / "data" / "leval"
 RECORD = re.compile(r"(?:code of|say that|old ledger|agreed that) (\w+) (?:is|has|holds|keeps) (\w+)\.")
@@ -59,7 +59,7 @@ class Judge:
 
 
 def from_world(count=6, length=600, seed=5):
-    for comparison in generate(Plan("records", length, seed=seed), count, words()):
+    for comparison in generate(WorldPlan("records", length, seed=seed), count, words_tokenizer()):
         text = message_text(comparison.prompt[0])
         context, question = comparison.context[0], comparison.question
         best, worst = (message_text(comparison.responses[at][0]) for at in comparison.best_first())
@@ -80,7 +80,7 @@ SOURCES = list(from_world())
 
 def make(judge=None, given=SOURCES, foreign=None, tokenizer=None, **changed):
     """The rows of some sources, and what became of each; the tokenizer is `words` by default."""
-    tokenizer = tokenizer or words()
+    tokenizer = tokenizer or words_tokenizer()
     settings = ShortToLong(**{"lengths": (1500, 3000), "chunk": 48, "find": "given"} | changed)
     documents = [source.document for source in (SOURCES if foreign is None else foreign)]
     pool = gather_pool(documents, tokenizer, settings)
@@ -102,7 +102,7 @@ def test_rows_have_their_length_and_their_evidence_whole(domain):
     by_id = {source.document.id: source.document for source in SOURCES}
     for row in rows:
         text = row["prompt"][0]["content"]
-        assert row["tokens"] == len(words().prompt_ids(row["prompt"]))
+        assert row["tokens"] == len(words_tokenizer().prompt_ids(row["prompt"]))
         assert row["length"] - 16 <= row["tokens"] <= row["length"]
         document = by_id[row["document"]]
         parts = cut(document.text, 48)
@@ -159,7 +159,7 @@ def test_the_judge_reads_the_rubric_and_the_critical_chunks_alone():
     level = "All main points of that part, nothing wrong or foreign, well weighed."
     assert len(judge.read) == 12
     assert all(level in text for text in judge.read)
-    assert all(len(words().encode(text)) < 500 for text in judge.read)
+    assert all(len(words_tokenizer().encode(text)) < 500 for text in judge.read)
     for row, shown in zip(rows, judge.read, strict=True):
         assert level not in row["prompt"][0]["content"]
         assert all(chunk in shown for chunk in evidence_of(row))
@@ -291,10 +291,10 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
             assert context.start <= span.start < span.end <= context.end
             assert text[span.start : span.end] in document.text
         assert not any(candidate.text in text for candidate in source.candidates[1:])
-        size = len(words().prompt_ids(comparison.prompt))
+        size = len(words_tokenizer().prompt_ids(comparison.prompt))
         assert size == comparison.metadata["tokens"]
         assert comparison.metadata["length"] - 16 <= size <= comparison.metadata["length"]
-        assert not tokenize(row, words()).row.margin
+        assert not tokenize(row, words_tokenizer()).row.margin
     assert {row.comparison.ranks for row in found} == {(1, 2), (2, 1)}  # their order tells nothing
     assert found[0].comparison.prompt == found[1].comparison.prompt != found[2].comparison.prompt
     rows, steps = make(rows="pairs")  # the control: a judge who always says 8 tells nothing
@@ -306,13 +306,13 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
 @pytest.mark.parametrize("rows", ["judgments", "pairs"])
 def test_naive_long_data_differ_by_what_the_judge_reads_alone(rows):
     def lost_in_length(text):
-        return by_truth(text) if len(words().encode(text)) < 500 else "[[5]]"
+        return by_truth(text) if len(words_tokenizer().encode(text)) < 500 else "[[5]]"
 
     judges = {reads: Judge(score=by_truth) for reads in ("short", "long")}
     found = {reads: make(judge, rows=rows, judge_reads=reads)[0] for reads, judge in judges.items()}
     assert [row["prompt"] for row in found["short"]] == [row["prompt"] for row in found["long"]]
-    assert max(len(words().encode(text)) for text in judges["short"].read) < 500
-    assert min(len(words().encode(text)) for text in judges["long"].read) > 1500
+    assert max(len(words_tokenizer().encode(text)) for text in judges["short"].read) < 500
+    assert min(len(words_tokenizer().encode(text)) for text in judges["long"].read) > 1500
     assert all("The text supports every claim" in text for text in judges["long"].read)  # the rubric
     short, _ = make(Judge(score=lost_in_length), rows=rows)
     assert short == found["short"]
@@ -425,17 +425,17 @@ def test_what_was_worked_on_is_let_go_at_once(rows):
 
 def test_a_run_is_read_by_training_without_conversion(tmp_path):
     settings = ShortToLong(lengths=(1500,), chunk=48, find="given")
-    pool = gather_pool((source.document for source in SOURCES), words(), settings)
+    pool = gather_pool((source.document for source in SOURCES), words_tokenizer(), settings)
     provenance = Provenance(
         [{"name": "records", "license": "CC0-1.0"}], 0, prompt_hashes(settings), {"judge": "simulated"}
     )
     with RunFolder(tmp_path / "run", "short-to-long", settings) as folder:
-        work = Synthesizer(settings, words(), pool, Judge()).work
+        work = Synthesizer(settings, words_tokenizer(), pool, Judge()).work
         pipeline = Pipeline(lambda source: source.document.id, work)
         asyncio.run(pipeline.run(folder, iter(SOURCES), provenance, Output(format="parquet")))
     rows = list(read_demonstrations(tmp_path / "run" / "rows"))
     assert len(rows) == 12
-    tokens = tokenize(rows[0], words(verdicts=True))
+    tokens = tokenize(rows[0], words_tokenizer(verdicts=True))
     assert len(tokens.tokens.prompt) == rows[0].demonstration.metadata["tokens"]
     assert rows[0].demonstration.completion[0]["content"] == GOOD
     counts = read_manifest(tmp_path / "run")["counts"]["steps"]

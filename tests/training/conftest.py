@@ -8,7 +8,7 @@ from longrm.modeling.loading import ModelShape, new_language_model, save
 from longrm.runs.logs import Log
 from longrm.runs.records import StepRecord
 from longrm.training.run import RECIPES
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
 
@@ -29,7 +29,7 @@ def _quick_collections():
 def comparisons(tmp_path_factory):
     """Twelve comparisons of three responses each."""
     path = tmp_path_factory.mktemp("comparisons") / "comparisons.jsonl"
-    write(path, generate(Plan("records", 64, responses=3, seed=3), 12, words()))
+    write(path, generate(WorldPlan("records", 64, responses=3, seed=3), 12, words_tokenizer()))
     return path
 
 
@@ -51,7 +51,7 @@ def base(tmp_path_factory):
     """The folder of a small language model."""
     folder = tmp_path_factory.mktemp("base") / "model"
     shape = ModelShape(layers=2, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.1)
-    save(new_language_model(shape, words(), seed=5), folder)
+    save(new_language_model(shape, words_tokenizer(), seed=5), folder)
     return folder
 
 

@@ -11,7 +11,7 @@ from longrm.runs.logs import Log
 from longrm.runs.records import ContextRecord, StepRecord
 from longrm.training.bradley_terry import BradleyTerryTraining
 from longrm.training.run import run
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
 
@@ -136,7 +136,7 @@ def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, finish
 @pytest.fixture
 def pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
-    write(path, generate(Plan("records", 64, seed=3), 5, words()))
+    write(path, generate(WorldPlan("records", 64, seed=3), 5, words_tokenizer()))
     return path
 
 
@@ -194,7 +194,11 @@ def test_margins_make_no_stall(tmp_path, pairs):
 
 def test_a_row_that_is_longer_than_the_model_reads_is_named_and_not_cut(tmp_path, pairs):
     save(
-        new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, max_positions=60), words(), seed=0),
+        new_scorer(
+            ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, max_positions=60),
+            words_tokenizer(),
+            seed=0,
+        ),
         tmp_path / "m",
     )
     start = {"model": {"path": str(tmp_path / "m")}, "optimizer__epochs": 1}

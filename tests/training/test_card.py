@@ -15,7 +15,7 @@ from longrm.modeling.loading import ModelShape, load_language_model, new_languag
 from longrm.training.card import write_card
 from longrm.training.run import RECIPES
 from longrm.training.start import start_of
-from longrm.worlds import words
+from longrm.worlds import words_tokenizer
 
 SHAPE = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.2)
 SUMMARY = {
@@ -74,7 +74,7 @@ def code(text: str, language: str) -> list[str]:
 
 @pytest.fixture
 def scorer(tmp_path: Path) -> Path:
-    save(new_scorer(SHAPE, words(), seed=0), tmp_path / "model")
+    save(new_scorer(SHAPE, words_tokenizer(), seed=0), tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -174,7 +174,7 @@ def test_without_an_evaluation_the_card_says_so(scorer: Path):
 def test_the_code_on_the_card_runs_and_agrees_with_itself(
     template: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    known = words()
+    known = words_tokenizer()
     tokenizer = known if template else Tokenizer.from_backend(known.backend, eos="<end>", pad="<pad>")
     save(new_scorer(SHAPE, tokenizer, seed=0), tmp_path)
     ours, theirs = code(sections(card(tmp_path, recipe(), SUMMARY))["How to use it"], "python")
@@ -191,7 +191,7 @@ def test_the_code_on_the_card_runs_and_agrees_with_itself(
 def test_the_code_on_the_card_of_an_adapter_runs(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    save(new_language_model(SHAPE, words(), seed=0), tmp_path / "base")
+    save(new_language_model(SHAPE, words_tokenizer(), seed=0), tmp_path / "base")
     own = recipe(objective, model={"path": str(tmp_path / "base"), "lora": {"rank": 2}})
     save(start_of(own, "scorer" if objective == "bradley_terry" else "language_model"), tmp_path / "model")
     text = card(tmp_path / "model", own, SUMMARY)
@@ -203,7 +203,7 @@ def test_the_code_on_the_card_of_an_adapter_runs(
 
 
 def test_a_writer_is_told_how_to_be_served(tmp_path: Path):
-    save(new_language_model(SHAPE, words(), seed=0), tmp_path)
+    save(new_language_model(SHAPE, words_tokenizer(), seed=0), tmp_path)
     text = card(tmp_path, recipe("preference"), SUMMARY)
     assert "writes judgments" in text
     assert code(text, "bash")[0].startswith("vllm serve .\n")

@@ -15,7 +15,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.training.data import Data, context_digest, open_source
 from longrm.training.sampling import Mixture, Stock, spread
 from longrm.types import text_of
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "longrm-sample"
 
@@ -107,7 +107,7 @@ def test_sources_are_mixed_evenly():
 def opened(tmp_path):
     def open_data(limit=4096, kind="comparison", seed=0, tokenizer=None, **data):
         told = Data.model_validate({"cache": str(tmp_path / "cache"), **data})
-        return open_source(told, tokenizer or words(), seed, kind=kind, limit=limit)
+        return open_source(told, tokenizer or words_tokenizer(), seed, kind=kind, limit=limit)
 
     return open_data
 
@@ -117,7 +117,10 @@ def pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
     write(
         path,
-        [*generate(Plan("records", 64, seed=3), 5, words()), *generate(Plan("records", 400), 2, words())],
+        [
+            *generate(WorldPlan("records", 64, seed=3), 5, words_tokenizer()),
+            *generate(WorldPlan("records", 400), 2, words_tokenizer()),
+        ],
     )
     return path
 
@@ -137,7 +140,7 @@ def test_a_step_is_a_pure_function_of_its_number(pairs, opened):
 
 
 def test_examples_hold_what_the_rows_say(pairs, opened):
-    source, tokenizer = opened(path=str(pairs)), words()
+    source, tokenizer = opened(path=str(pairs)), words_tokenizer()
     for example, row in zip(source.examples(), read(pairs), strict=True):
         comparison = row.comparison
         assert (example.id, example.ranks, example.source) == (comparison.id, comparison.ranks, str(pairs))
@@ -215,7 +218,7 @@ def test_rows_without_contrast_are_counted_said_and_left_out_as_told(put, opened
     assert "left out: chosen and rejected judgments of one score" in caplog.text
     assert [example.id for example in left.examples()] == ["row-2", "row-3"]
     first = next(left.examples())
-    assert [words().decode(ids, special=False) for ids in first.tokens.responses] == [
+    assert [words_tokenizer().decode(ids, special=False) for ids in first.tokens.responses] == [
         "copper",
         "walnut",
         "violin",
@@ -269,7 +272,7 @@ def test_demonstrations_of_a_file(put, opened):
     path = str(put("rows.jsonl", {"prompt": "the access code ?", "completion": "copper"}))
     (example,) = opened(path=path, kind="demonstration").batch(0, None)
     assert example.ranks == (1,)
-    assert words().decode(example.tokens.responses[0], special=False) == "copper"
+    assert words_tokenizer().decode(example.tokens.responses[0], special=False) == "copper"
     with pytest.raises(ConfigError, match="'trl' is a format of comparisons"):
         opened(path=path, format="trl", kind="demonstration")
 

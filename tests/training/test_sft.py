@@ -9,7 +9,7 @@ from longrm.data.joining import encode
 from longrm.errors import ModelError
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.training.run import run
-from longrm.worlds import words
+from longrm.worlds import words_tokenizer
 
 
 def test_a_completion_is_learned_and_written_by_plain_transformers(
@@ -27,7 +27,7 @@ def test_a_completion_is_learned_and_written_by_plain_transformers(
 
 def nll(folder, demonstrations):
     """Mean over all completion tokens of the data, by transformers alone."""
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), words()
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), words_tokenizer()
     losses = []
     for row in read_demonstrations(demonstrations):
         told = row.demonstration
@@ -56,7 +56,7 @@ def test_the_first_loss_is_the_token_weighted_mean_of_plain_transformers(
 @pytest.mark.parametrize("objective", ["sft", "preference"])
 def test_a_model_that_scores_is_refused_in_one_line(tmp_path, recipe, objective):
     shape = ModelShape(layers=2, hidden=16, heads=2, kv_heads=2, head_dim=8)
-    save(new_scorer(shape, words(), seed=0), tmp_path / "scorer")
+    save(new_scorer(shape, words_tokenizer(), seed=0), tmp_path / "scorer")
     with pytest.raises(ModelError) as caught:
         run(recipe(objective, model={"path": str(tmp_path / "scorer")}), tmp_path / "run")
     assert "scorer" in str(caught.value)

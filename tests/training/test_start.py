@@ -19,7 +19,7 @@ from longrm.modeling.shared_prefix import TokenTree, pack
 from longrm.training.bradley_terry import BradleyTerryTraining
 from longrm.training.settings import Training
 from longrm.training.start import start_of
-from longrm.worlds import words
+from longrm.worlds import words_tokenizer
 
 SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, init_std=0.2)
 ROUNDING = 1e-5
@@ -36,7 +36,7 @@ def settings(memory: dict | None = None, **model: object) -> Training:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A language model in bf16, as most are."""
     folder = tmp_path_factory.mktemp("base") / "model"
-    language_model = new_language_model(SHAPE, words(), seed=0)
+    language_model = new_language_model(SHAPE, words_tokenizer(), seed=0)
     language_model.model.bfloat16()
     save(language_model, folder)
     return folder

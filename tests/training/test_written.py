@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from longrm.errors import ConfigError
 from longrm.training.data import Data, open_source
 from longrm.training.written import TEMPLATES, Writing
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
-TOKENIZER = words(verdicts=True)
-ROWS = list(generate(Plan("records", 64, seed=3), 60, TOKENIZER))
+TOKENIZER = words_tokenizer(verdicts=True)
+ROWS = list(generate(WorldPlan("records", 64, seed=3), 60, TOKENIZER))
 
 
 def writing(*forms, error=0.15, judges=7):
@@ -67,7 +67,7 @@ def test_a_score_of_one_response_follows_from_its_record():
 @pytest.mark.parametrize(("error", "wrong", "unanimous"), [(0.15, 0.012, 0.321), (0.45, 0.392, 0.019)])
 def test_the_majority_is_as_wrong_as_seven_such_judges_are(error, wrong, unanimous):
     """Binomial: four or more of seven err; all seven agree."""
-    rows = list(generate(Plan("records", 40, seed=5), 400, TOKENIZER))
+    rows = list(generate(WorldPlan("records", 40, seed=5), 400, TOKENIZER))
     pairs = [(row, writing("pairwise", error=error).preference(row)) for row in rows]
     told = [read(tokens) for _, tokens in pairs if tokens is not None]
     assert 1 - len(told) / len(rows) == pytest.approx(unanimous, abs=0.07)
@@ -124,7 +124,7 @@ def test_a_step_on_which_all_judges_agree_is_one_line():
 
 def test_a_tokenizer_without_verdicts_is_refused():
     with pytest.raises(ConfigError, match='tokenizer = "judge_words"'):
-        Writing(words(), ("pairwise",), judges=7, error=0.15)
+        Writing(words_tokenizer(), ("pairwise",), judges=7, error=0.15)
 
 
 def test_what_cannot_be_written_is_refused():

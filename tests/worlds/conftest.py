@@ -7,7 +7,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.types import message_text
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 RECORD = re.compile(r"(?:code of|say that|old ledger|agreed that) (\w+) (?:is|has|holds|keeps) (\w+)\.")
 LINK = re.compile(r"(\w+) works together with (\w+) in town\.")
@@ -60,7 +60,7 @@ def view():
 
 @pytest.fixture(scope="session")
 def word_tokenizer():
-    return words()
+    return words_tokenizer()
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +72,9 @@ def bpe(word_tokenizer):
     trainer = trainers.BpeTrainer(
         vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    corpus = [message_text(c.prompt[0]) for c in generate(Plan("chain", 400, seed=99), 40, word_tokenizer)]
+    corpus = [
+        message_text(c.prompt[0]) for c in generate(WorldPlan("chain", 400, seed=99), 40, word_tokenizer)
+    ]
     backend.train_from_iterator(corpus, trainer)
     return Tokenizer.from_backend(backend)
 
@@ -82,6 +84,8 @@ def merging(word_tokenizer):
     """A BPE whose tokens reach across words and sentences, so that the counts of parts do not add up."""
     backend = tokenizers.Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False)
-    corpus = [message_text(c.prompt[0]) for c in generate(Plan("records", 200, seed=98), 10, word_tokenizer)]
+    corpus = [
+        message_text(c.prompt[0]) for c in generate(WorldPlan("records", 200, seed=98), 10, word_tokenizer)
+    ]
     backend.train_from_iterator(corpus, trainer)
     return Tokenizer.from_backend(backend)

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import LogisticRegression
 
-from longrm.worlds import Plan, generate
+from longrm.worlds import WorldPlan, generate
 from longrm.worlds.vocabulary import ENTITIES, VALUES
 
 KINDS = [("records", 2, 160), ("chain", 2, 160), ("records", 4, 160), ("chain", 3, 220)]
@@ -27,7 +27,7 @@ def sets(word_tokenizer, view):
     def get(world, responses, length, unrelated=False):
         key = (world, responses, length, unrelated)
         if key not in made:
-            plan = Plan(world, length, responses, per_group=2, seed=11, unrelated=unrelated)
+            plan = WorldPlan(world, length, responses, per_group=2, seed=11, unrelated=unrelated)
             made[key] = [view(row) for row in generate(plan, ROWS, word_tokenizer)]
         return made[key]
 
@@ -145,7 +145,7 @@ def test_a_model_of_responses_and_an_unrelated_context_is_at_chance(sets, world,
 )
 def test_how_often_and_where_a_value_stands_tells_nothing(word_tokenizer, view, length, responses, per_group):
     """With the right context; 1,200 tokens hold more records than values, so that some come twice."""
-    plan = Plan("records", length, responses, per_group=per_group, seed=12)
+    plan = WorldPlan("records", length, responses, per_group=per_group, seed=12)
     rows = [view(row) for row in generate(plan, ROWS, word_tokenizer)]
     rest, scores = learned(rows, place_features)
     assert at_chance(rest, scores)

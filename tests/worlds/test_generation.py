@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from longrm.errors import ConfigError
-from longrm.worlds import Plan, generate, group
+from longrm.worlds import WorldPlan, generate, group
 from longrm.worlds.vocabulary import ENTITIES, SENTENCE
 
 GOLDEN = "78044b580cc576c8a271deb356e878f1fdfb9340c063205c054be405fb362f3a"
@@ -21,7 +21,7 @@ def tokens(tokenizer, view):
 @pytest.mark.parametrize(("world", "responses"), KINDS)
 @pytest.mark.parametrize("length", [400, 1000, 6000])
 def test_words_lengths_are_exact_to_a_sentence(word_tokenizer, view, world, responses, length):
-    for comparison in group(Plan(world, length, responses, per_group=3), 0, word_tokenizer):
+    for comparison in group(WorldPlan(world, length, responses, per_group=3), 0, word_tokenizer):
         assert 0 <= length - tokens(word_tokenizer, view(comparison)) < SENTENCE
 
 
@@ -33,21 +33,23 @@ def test_other_tokenizers_get_the_longest_context_that_is_never_too_long(
     tokenizer = request.getfixturevalue(kind)
     for length in (1500, 4001, 20000):
         for index in range(3):
-            views = [view(c) for c in group(Plan(world, length, responses, per_group=4), index, tokenizer)]
+            views = [
+                view(c) for c in group(WorldPlan(world, length, responses, per_group=4), index, tokenizer)
+            ]
             total = max(tokens(tokenizer, seen) for seen in views)
             longest = max(tokenizer.count(f" {sentence}") for sentence in views[0].sentences)
             assert 0 <= length - total <= longest
 
 
 def test_the_sum_over_parts_alone_would_miss_the_length_of_a_merging_tokenizer(merging, view):
-    (comparison,) = group(Plan("records", 4000), 0, merging)
+    (comparison,) = group(WorldPlan("records", 4000), 0, merging)
     seen = view(comparison)
     parts = sum(merging.count(f" {word}") for word in seen.text.split())
     assert abs(parts - tokens(merging, seen)) > 100
 
 
 def test_filler_takes_over_where_the_entities_have_run_out(word_tokenizer, view):
-    (comparison,) = group(Plan("records", 131072), 0, word_tokenizer)
+    (comparison,) = group(WorldPlan("records", 131072), 0, word_tokenizer)
     seen = view(comparison)
     assert len(seen.values) == len(ENTITIES)
     assert 0 <= 131072 - tokens(word_tokenizer, seen) < SENTENCE
@@ -57,7 +59,7 @@ def test_filler_takes_over_where_the_entities_have_run_out(word_tokenizer, view)
 @pytest.mark.parametrize("depth", [0, 0.25, 0.5, 0.9, 1.0])
 def test_the_evidence_of_a_pair_stands_exactly_at_the_depth(word_tokenizer, bpe, view, length, depth):
     for tokenizer in (word_tokenizer, bpe):
-        (comparison,) = group(Plan("records", max(length, 90), depth=depth), 1, tokenizer)
+        (comparison,) = group(WorldPlan("records", max(length, 90), depth=depth), 1, tokenizer)
         seen = view(comparison)
         assert seen.sentences.index(seen.evidence[0]) == round(depth * (len(seen.sentences) - 1))
         assert comparison.metadata["depth"] == depth
@@ -65,13 +67,13 @@ def test_the_evidence_of_a_pair_stands_exactly_at_the_depth(word_tokenizer, bpe,
 
 @pytest.mark.parametrize(("world", "responses"), KINDS)
 def test_uniform_depths_are_stratified_and_told(word_tokenizer, view, world, responses):
-    for comparison in generate(Plan(world, 9000, responses, per_group=4), 8, word_tokenizer):
+    for comparison in generate(WorldPlan(world, 9000, responses, per_group=4), 8, word_tokenizer):
         seen = view(comparison)
         at = [seen.sentences.index(sentence) for sentence in seen.evidence]
         assert max(at) - min(at) < 36
         assert min(at) / len(seen.sentences) == pytest.approx(comparison.metadata["depth"], abs=0.04)
     depths = [
-        [c.metadata["depth"] for c in group(Plan("records", 4000, per_group=4), i, word_tokenizer)]
+        [c.metadata["depth"] for c in group(WorldPlan("records", 4000, per_group=4), i, word_tokenizer)]
         for i in range(40)
     ]
     for row in depths:
@@ -81,7 +83,7 @@ def test_uniform_depths_are_stratified_and_told(word_tokenizer, view, world, res
 
 @pytest.mark.parametrize(("world", "responses"), KINDS)
 def test_spans_are_exact_and_every_claim_is_what_its_rank_says(word_tokenizer, view, world, responses):
-    for comparison in generate(Plan(world, 700, responses, per_group=2), 20, word_tokenizer):
+    for comparison in generate(WorldPlan(world, 700, responses, per_group=2), 20, word_tokenizer):
         seen = view(comparison)
         assert seen.text == f"{seen.context}\n\n{seen.question}"
         assert re.fullmatch(r"Question: (What|Name) .*[.?]", seen.question)
@@ -94,7 +96,7 @@ def test_spans_are_exact_and_every_claim_is_what_its_rank_says(word_tokenizer, v
 
 @pytest.mark.parametrize("world", ["records", "chain"])
 def test_a_wrong_value_of_a_pair_is_right_for_a_real_alternative(word_tokenizer, view, world):
-    for comparison in generate(Plan(world, 300), 50, word_tokenizer):
+    for comparison in generate(WorldPlan(world, 300), 50, word_tokenizer):
         seen = view(comparison)
         right, wrong = (seen.claims(seen.responses[index])[0][1] for index in comparison.best_first())
         asked = re.search(r"(\w+)\?$", seen.question)[1]
@@ -109,7 +111,7 @@ def test_a_wrong_value_of_a_pair_is_right_for_a_real_alternative(word_tokenizer,
 
 @pytest.mark.parametrize("world", ["records", "chain"])
 def test_graded_responses_share_no_entity_and_no_value(word_tokenizer, view, world):
-    for comparison in generate(Plan(world, 500, 4), 20, word_tokenizer):
+    for comparison in generate(WorldPlan(world, 500, 4), 20, word_tokenizer):
         seen = view(comparison)
         claims = [claim for response in seen.responses for claim in seen.claims(response)]
         assert len({entity for entity, _ in claims}) == len({value for _, value in claims}) == 12
@@ -117,7 +119,7 @@ def test_graded_responses_share_no_entity_and_no_value(word_tokenizer, view, wor
 
 
 def test_the_unrelated_control_swaps_the_context_and_keeps_the_rest(word_tokenizer, view):
-    plan = Plan("records", 500, per_group=3)
+    plan = WorldPlan("records", 500, per_group=3)
     for index in range(3):
         plain = group(plan, index, word_tokenizer)
         control = group(replace(plan, unrelated=True), index, word_tokenizer)
@@ -132,18 +134,18 @@ def test_the_unrelated_control_swaps_the_context_and_keeps_the_rest(word_tokeniz
 
 
 def test_groups_share_a_context_and_ids_say_nothing_of_the_gold(word_tokenizer, view):
-    rows = list(generate(Plan("records", 200, per_group=4, seed=3), 10, word_tokenizer))
+    rows = list(generate(WorldPlan("records", 200, per_group=4, seed=3), 10, word_tokenizer))
     assert [row.id for row in rows[:5]] == [
         *(f"records-200-2-s3-000000-{number}" for number in range(4)),
         "records-200-2-s3-000001-0",
     ]
     assert len({row.group for row in rows}) == len({view(row).context for row in rows}) == 3
-    firsts = [row.ranks[0] for row in generate(Plan("records", 60), 200, word_tokenizer)]
+    firsts = [row.ranks[0] for row in generate(WorldPlan("records", 60), 200, word_tokenizer)]
     assert 70 < firsts.count(1) < 130  # nor does the order of the responses
 
 
 def test_groups_can_be_made_in_any_order_and_seeds_do_not_meet(word_tokenizer, view):
-    plan = Plan("records", 128, per_group=2)
+    plan = WorldPlan("records", 128, per_group=2)
     alone = group(plan, 7, word_tokenizer)
     assert list(generate(plan, 16, word_tokenizer))[14:] == alone
 
@@ -157,8 +159,10 @@ def test_groups_can_be_made_in_any_order_and_seeds_do_not_meet(word_tokenizer, v
 
 def test_the_same_bytes_on_every_machine(word_tokenizer, bpe):
     digest = hashlib.sha256()
-    plans = [Plan(w, n, r, d, 3, seed=5) for w, r in KINDS for n in (450, 2000) for d in ("uniform", 0.3)]
-    plans.append(Plan("records", 300, unrelated=True))
+    plans = [
+        WorldPlan(w, n, r, d, 3, seed=5) for w, r in KINDS for n in (450, 2000) for d in ("uniform", 0.3)
+    ]
+    plans.append(WorldPlan("records", 300, unrelated=True))
     for plan in plans:
         for comparison in generate(plan, 4, word_tokenizer):
             digest.update(json.dumps(asdict(comparison), sort_keys=True).encode())
@@ -169,8 +173,8 @@ def test_the_same_bytes_on_every_machine(word_tokenizer, bpe):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"world": "recrods"}, r"there is no world 'recrods': did you mean records\?"),
-        ({"world": "xyz"}, "use one of records, chain"),
+        ({"world": "recrods"}, r"no world .recrods.; did you mean .records"),
+        ({"world": "xyz"}, "known: records, chain"),
         ({"depth": 1.5}, r"depth must be from 0 .* got 1\.5"),
         ({"depth": "middle"}, "depth must be .* got 'middle'"),
         ({"length": 0}, "length and per_group must be positive, got 0, 1"),
@@ -182,19 +186,19 @@ def test_the_same_bytes_on_every_machine(word_tokenizer, bpe):
 )
 def test_impossible_plans_are_refused_in_one_line(settings, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        Plan(**{"world": "records", "length": 100, **settings})
+        WorldPlan(**{"world": "records", "length": 100, **settings})
     assert "\n" not in str(caught.value)
 
 
 def test_a_length_too_short_for_the_question_is_refused_and_the_next_is_not(word_tokenizer):
     least = 12 * SENTENCE + word_tokenizer.count("Question: Name three people and the access code of each.")
-    assert len(group(Plan("records", least, 4), 0, word_tokenizer)) == 1
+    assert len(group(WorldPlan("records", least, 4), 0, word_tokenizer)) == 1
     with pytest.raises(ConfigError, match=f"length {least - 1} is too short: .* {least} tokens"):
-        group(Plan("records", least - 1, 4), 0, word_tokenizer)
+        group(WorldPlan("records", least - 1, 4), 0, word_tokenizer)
 
 
 def test_the_shortest_contexts_hold_many_questions(word_tokenizer, view):
-    rows = list(islice(generate(Plan("records", 36, per_group=8), 8, word_tokenizer), 8))
+    rows = list(islice(generate(WorldPlan("records", 36, per_group=8), 8, word_tokenizer), 8))
     assert len(rows) == 8
     assert all(view(row).right(view(row).responses[row.best_first()[0]]) == 1 for row in rows)
 
@@ -208,9 +212,9 @@ def test_the_shortest_contexts_hold_many_questions(word_tokenizer, view):
 )
 def test_what_would_never_end_is_refused_with_the_number(change, message):
     with pytest.raises(ConfigError, match=message):
-        Plan(**{"world": "records", "length": 400} | change)
+        WorldPlan(**{"world": "records", "length": 400} | change)
 
 
 def test_more_comparisons_than_are_ever_made_are_refused_before_the_first(word_tokenizer):
     with pytest.raises(ConfigError, match="1,000,000,000,000 comparisons are more than are made"):
-        generate(Plan("records", 400), 10**12, word_tokenizer)
+        generate(WorldPlan("records", 400), 10**12, word_tokenizer)

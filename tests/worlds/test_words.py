@@ -6,7 +6,7 @@ from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import message_text
-from longrm.worlds import Plan, generate
+from longrm.worlds import WorldPlan, generate
 from longrm.worlds.vocabulary import ENTITIES, FILLERS, LINK, RECORDS, SENTENCE, SLOTS, VALUES
 
 
@@ -28,7 +28,7 @@ def test_every_sentence_is_seven_words_and_a_full_stop():
 @pytest.mark.parametrize("responses", [2, 3, 5])
 def test_nothing_a_world_writes_is_unknown_and_all_of_it_comes_back(word_tokenizer, world, responses):
     unknown = word_tokenizer.backend.token_to_id("<unk>")
-    for comparison in generate(Plan(world, 3000, responses), 3, word_tokenizer):
+    for comparison in generate(WorldPlan(world, 3000, responses), 3, word_tokenizer):
         for message in (*comparison.prompt, *(message for r in comparison.responses for message in r)):
             text = message_text(message)
             ids = word_tokenizer.encode(text)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from longrm.data.chunking import size_of
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 
 def measure_with(tokenizer: str | None) -> Callable[[str], int]:

@@ -7,9 +7,9 @@ from pydantic import Field, model_validator
 
 from longrm.config import Config
 from longrm.types import Comparison
-from longrm.worlds import Plan, generate
-from longrm.worlds.generation import MOST_PER_GROUP, MOST_TOKENS
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds import WorldPlan, generate
+from longrm.worlds.generator import MOST_PER_GROUP, MOST_TOKENS
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 MOST_COMPARISONS = 10_000_000
 """Of a probe, for their judgments are held in memory."""
@@ -89,8 +89,8 @@ def comparisons(probe: Probe) -> Iterator[Comparison]:
         yield from generate(plan, count, tokenizer)
 
 
-def _plan(probe: Probe, cell: Cell, length: int, depth: float | Literal["uniform"]) -> Plan:
-    return Plan(
+def _plan(probe: Probe, cell: Cell, length: int, depth: float | Literal["uniform"]) -> WorldPlan:
+    return WorldPlan(
         world=probe.world,
         length=length,
         responses=probe.responses,

@@ -52,17 +52,17 @@ def command(
     unrelated: bool,
     out: Path,
 ) -> None:
-    """Writes N generated comparisons of the world NAME (records, chain) to a file.
+    """Writes N generated comparisons of the world NAME, such as records or chain, to a file.
 
     \b
     longrm world records --length 4096 --n 100 --out records.jsonl
     longrm world chain --length 8192 --n 100 --responses 4 --depth 0.5 --out chain.jsonl
     """
     from longrm.data import write
-    from longrm.worlds import Plan, generate
-    from longrm.worlds.words import load_tokenizer
+    from longrm.worlds import WorldPlan, generate
+    from longrm.worlds.words_tokenizer import load_tokenizer
 
-    plan = Plan(
+    plan = WorldPlan(
         world=name,
         length=length,
         responses=responses,

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from longrm.config import Config
 from longrm.rng import Draws
-from longrm.worlds.generation import MOST_TOKENS
+from longrm.worlds.generator import MOST_TOKENS
 
 
 class CurriculumSettings(Config):

@@ -23,8 +23,8 @@ from longrm.training.batches import Example
 from longrm.training.sampling import Mixture, Stock
 from longrm.training.written import Form, Writing
 from longrm.types import Comparison
-from longrm.worlds import Plan, group
-from longrm.worlds.generation import MOST_PER_GROUP, MOST_TOKENS
+from longrm.worlds import WorldPlan, group
+from longrm.worlds.generator import MOST_PER_GROUP, MOST_TOKENS
 
 _IDS_SAID = 5
 _logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class GeneratedSource:
         rows: list[Comparison] = []
         for index in range(contexts):
             responses = self._responses(step + index, length)
-            plan = Plan(
+            plan = WorldPlan(
                 world=world.name,
                 length=length,
                 responses=responses,

@@ -25,7 +25,7 @@ from longrm.modeling.memory import keep_layer_inputs, set_precision
 from longrm.modeling.structured_start import structure
 from longrm.modeling.tiled_mlp import tile_feed_forward, tile_length
 from longrm.training.settings import ModelSettings, NewModel, Training
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 Kind = Literal["scorer", "language_model"]
 _logger = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
 """Generated worlds: contexts whose facts, questions, right and wrong responses are known by construction."""
 
-from longrm.worlds.generation import WORLDS, Plan, generate, group
+from longrm.worlds.generator import WorldPlan, generate, group
+from longrm.worlds.known_worlds import WORLDS
 from longrm.worlds.vocabulary import VERSION
-from longrm.worlds.words import words
+from longrm.worlds.words_tokenizer import words_tokenizer
 
-__all__ = ["VERSION", "WORLDS", "Plan", "generate", "group", "words"]
+__all__ = ["VERSION", "WORLDS", "WorldPlan", "generate", "group", "words_tokenizer"]

@@ -9,7 +9,7 @@ from typing import Literal
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.rng import Draws
-from longrm.worlds.facts import Unit, World, units
+from longrm.worlds.facts import Unit, WorldRules, units
 from longrm.worlds.vocabulary import ENTITIES, FILLERS, SLOTS, VALUES
 
 Depth = float | Literal["uniform"]
@@ -32,7 +32,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class WorldContext:
     """A context.
 
     Attributes:
@@ -55,7 +55,7 @@ class Draft:
     """
 
     def __init__(
-        self, world: World, block: Block, depth: Depth, key: tuple[object, ...], tokenizer: Tokenizer
+        self, world: WorldRules, block: Block, depth: Depth, key: tuple[object, ...], tokenizer: Tokenizer
     ) -> None:
         self.units: list[Unit] = []
         self.block = block
@@ -110,7 +110,7 @@ class Draft:
             near += 1
         return near
 
-    def context(self, sentences: int) -> Context:
+    def context(self, sentences: int) -> WorldContext:
         """Puts the blocks where the depth asks for them, and everything else anywhere."""
         draws = Draws(*self._key, "layout")
         size = self.block.units * self._world.sentences
@@ -134,7 +134,7 @@ class Draft:
             ordered[position] = sentence
         ends = list(accumulate(len(sentence) + 1 for sentence in ordered))
         spans = ((ends[at] - 1 - len(ordered[at]), ends[at] - 1) for at in positions[:facts])
-        return Context(" ".join(ordered), tuple(spans), self._depths(starts, sentences - size))
+        return WorldContext(" ".join(ordered), tuple(spans), self._depths(starts, sentences - size))
 
     def _starts(self, sentences: int, size: int, draws: Draws) -> list[int]:
         if self._depth != "uniform":
@@ -153,7 +153,7 @@ class Draft:
 
 def fit(
     draft: Draft, length: int, ending: Callable[[int], str], guess: int, tokenizer: Tokenizer
-) -> tuple[int, Context]:
+) -> tuple[int, WorldContext]:
     """Finds the longest context that has, with its ending, at most `length` tokens.
 
     Token counts of the parts do not quite add up for every tokenizer, so whole texts are counted until one is
@@ -222,6 +222,11 @@ def text_tokens(tokenizer: Tokenizer, text: str) -> int:
 
 @lru_cache(maxsize=8192)  # the worlds write about 700 words, some with a full stop: room for a few tokenizers
 def _word_tokens(tokenizer: Tokenizer, word: str) -> int:
+    if tokenizer.unk_id is not None and tokenizer.unk_id in tokenizer.encode(word):
+        raise ConfigError(
+            f"the tokenizer does not know '{word}', which this world writes; list the word in the world's `forms`, "
+            "from which the words tokenizer is made, or name another tokenizer"
+        )
     return tokenizer.count(f" {word}")
 
 

@@ -45,7 +45,7 @@ class Claim:
     evidence: tuple[int, ...]
 
 
-class World(Protocol):
+class WorldRules(Protocol):
     """A generator of contexts whose facts, questions, right and wrong responses are known by construction.
 
     Attributes:
@@ -54,6 +54,8 @@ class World(Protocol):
         apart: Whether the alternative of a pair may stand anywhere in the context. Otherwise it stands beside
             the evidence, so that being near the evidence does not tell the right value.
         subject: How questions and responses speak of an entity; one `{}`.
+        forms: Every sentence form that `unit` fills in, such as "{entity} has {value}.", and every other word that
+            this world alone writes: the `words` tokenizer knows these.
     """
 
     @property
@@ -64,6 +66,8 @@ class World(Protocol):
     def apart(self) -> bool: ...  # noqa: D102 - the class documents its attributes
     @property
     def subject(self) -> str: ...  # noqa: D102 - the class documents its attributes
+    @property
+    def forms(self) -> tuple[str, ...]: ...  # noqa: D102 - the class documents its attributes
 
     def unit(self, holders: tuple[Holder, ...], draws: Draws) -> Unit:
         """Words the facts of `entities` holders."""
@@ -74,7 +78,7 @@ class World(Protocol):
         ...
 
 
-def units(world: World, draws: Draws) -> Iterator[Unit]:
+def units(world: WorldRules, draws: Draws) -> Iterator[Unit]:
     """Yields units until the entities run out, each entity once.
 
     Values go round in one random order, so that any 64 entities in a row have distinct values.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longrm.rng import Draws
-from longrm.worlds.facts import Claim, Unit, World
+from longrm.worlds.facts import Claim, Unit, WorldRules
 from longrm.worlds.vocabulary import ANSWER, CLAIM, NUMBERS, QUESTION, QUESTION_MANY
 
 
@@ -17,7 +17,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WorldQuestion:
     """A question, its responses in random order with their ranks, and the facts that decide between them."""
 
     question: str
@@ -38,7 +38,7 @@ def question_about(subject: str, responses: int) -> str:
     return QUESTION_MANY.format(number=NUMBERS[responses - 1], subject=subject)
 
 
-def ask(world: World, units: Sequence[Unit], responses: int, draws: Draws) -> Asked:
+def ask(world: WorldRules, units: Sequence[Unit], responses: int, draws: Draws) -> WorldQuestion:
     """Asks about `claims_needed(responses)` units.
 
     With two responses, the question is about the first unit and the rejected response names the value that is
@@ -70,14 +70,14 @@ def ask(world: World, units: Sequence[Unit], responses: int, draws: Draws) -> As
     texts = [_list([(claims[index].subject, values[index]) for index in hand]) for _, hand in hands]
     question = question_about(world.subject.format("each"), responses)
     evidence = tuple(Fact(unit, sentence) for unit, claim in enumerate(claims) for sentence in claim.evidence)
-    return Asked(question, tuple(texts), tuple(rank for rank, _ in hands), evidence)
+    return WorldQuestion(question, tuple(texts), tuple(rank for rank, _ in hands), evidence)
 
 
-def _pair(claims: Sequence[Claim], draws: Draws) -> Asked:
+def _pair(claims: Sequence[Claim], draws: Draws) -> WorldQuestion:
     right, other = claims
     ranked = [(1, right.value), (2, other.value)]
     draws.shuffle(ranked)
-    return Asked(
+    return WorldQuestion(
         question_about(right.subject, 2),
         tuple(ANSWER.format(subject=right.subject, value=value) for _, value in ranked),
         tuple(rank for rank, _ in ranked),

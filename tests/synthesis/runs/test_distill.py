@@ -8,7 +8,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.synthesis.distill import read_tasks
 from longrm.synthesis.runs.distill import RECIPE, run
 from longrm.types import text_of
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 from ...clients.conftest import said, server  # noqa: F401  # the server is a fixture
 
@@ -69,7 +69,7 @@ def test_one_that_reads_the_wrong_end_cannot_tell(tmp_path, recipe):
 
 
 def test_prompts_of_every_kind_are_read(tmp_path, put):
-    write(tmp_path / "pairs.jsonl", generate(Plan("records", 64), 3, words()))
+    write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64), 3, words_tokenizer()))
     pairs = list(read_tasks(tmp_path / "pairs.jsonl"))
     assert len(pairs) == 3
     assert all(task.context and task.question for task in pairs)

@@ -16,7 +16,7 @@ from longrm.runs.folder import read_manifest
 from longrm.synthesis.documents import Document, read_documents
 from longrm.synthesis.runs import vote
 from longrm.types import message_text
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 LEVAL = Path(__file__).parents[4] / "shared" / "data" / "leval"
 RATES = {"a": "error=0.1", "b": "error=0.1,misformat=0.1", "c": "error=0.4"}
@@ -26,7 +26,7 @@ RATES = {"a": "error=0.1", "b": "error=0.1,misformat=0.1", "c": "error=0.4"}
 def recipe(tmp_path):
     """Thirty documents of a world, each with a right and a wrong answer, and three judges."""
     documents, candidates = [], []
-    for comparison in generate(Plan("records", 400, seed=3), 30, words()):
+    for comparison in generate(WorldPlan("records", 400, seed=3), 30, words_tokenizer()):
         text, context, question = (
             message_text(comparison.prompt[0]),
             comparison.context[0],

@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from longrm.training.run import RECIPES
-from longrm.worlds.words import words
+from longrm.worlds.words_tokenizer import words_tokenizer
 
 ARCHITECTURES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 SHAPE = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "head_dim": 16}
@@ -14,10 +14,12 @@ def bases(tmp_path_factory):
     """Folders of small random language models, by architecture."""
     folders = {}
     for name, make in ARCHITECTURES.items():
-        config = make(**SHAPE, **HEADS, vocab_size=words().vocab_size, pad_token_id=words().pad_id)
+        config = make(
+            **SHAPE, **HEADS, vocab_size=words_tokenizer().vocab_size, pad_token_id=words_tokenizer().pad_id
+        )
         folders[name] = tmp_path_factory.mktemp(name)
         AutoModelForCausalLM.from_config(config).save_pretrained(folders[name])
-        words().save(folders[name])
+        words_tokenizer().save(folders[name])
     return folders
 
 

@@ -8,7 +8,7 @@ from longrm.data import write
 from longrm.runs.progress import no_progress
 from longrm.training.planning.rows import reading_of
 from longrm.training.run import RECIPES, run
-from longrm.worlds import Plan, generate, words
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TINY = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 2, "head_dim": 8}
 
@@ -18,7 +18,7 @@ def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
     files = []
     for number, (length, weight) in enumerate(zip((400, 64), weights, strict=True)):
         path = tmp_path / f"{length}.jsonl"
-        write(path, generate(Plan("records", length, seed=number), 8, words()))
+        write(path, generate(WorldPlan("records", length, seed=number), 8, words_tokenizer()))
         files.append({"path": str(path), "weight": weight})
     recipe = RECIPES["bradley_terry"].model_validate(
         {
@@ -36,7 +36,7 @@ def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
 
 
 def test_ties_that_the_loss_reads_are_planned(tmp_path):
-    rows = generate(Plan("records", 64), 4, words())
+    rows = generate(WorldPlan("records", 64), 4, words_tokenizer())
     path = tmp_path / "tied.jsonl"
     write(path, [replace(row, ranks=(1, 1)) for row in rows])
     tree = {

@@ -21,7 +21,7 @@ from longrm.synthesis.fates import Made
 from longrm.synthesis.inputs import Documents, digest_of
 from longrm.synthesis.models import CACHE, Model
 from longrm.synthesis.runs.course import Course, Opened, Recipe, Work
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 Item = Document | Task
 

@@ -10,7 +10,7 @@ from longrm.synthesis.records import Source
 from longrm.synthesis.runs.course import Course, Opened, Work
 from longrm.synthesis.runs.stages import StageRecipe
 from longrm.synthesis.short_to_long import Synthesizer
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 
 class ShortToLongRecipe(StageRecipe):

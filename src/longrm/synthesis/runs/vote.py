@@ -21,7 +21,7 @@ from longrm.synthesis.records import Source
 from longrm.synthesis.runs.course import Course, Opened, Work
 from longrm.synthesis.runs.stages import StageRecipe
 from longrm.synthesis.voting import Voting
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 VOTES = "votes.jsonl"
 EQUAL = "equal"

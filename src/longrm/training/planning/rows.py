@@ -18,7 +18,7 @@ from longrm.training.preference import Preference, PreferenceTraining
 from longrm.training.run import Recipe, source_of
 from longrm.training.settings import PlannedRows, Training
 from longrm.training.sft import SFT, SFTTraining
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 _ENDLESS = 2**62
 

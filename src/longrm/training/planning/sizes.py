@@ -13,7 +13,7 @@ from longrm.errors import ConfigError, ModelError, first_line
 from longrm.modeling.capabilities import check_config, check_trainable
 from longrm.training.settings import NewModel, PlannedModel, Training
 from longrm.training.start import Kind
-from longrm.worlds.words import load_tokenizer
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)

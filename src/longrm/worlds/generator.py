@@ -1,30 +1,25 @@
 """Groups of comparisons: several questions about one generated context."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.rng import Draws
 from longrm.types import Comparison, Span
-from longrm.worlds.chain import Chain
-from longrm.worlds.contexts import Block, Context, Depth, Draft, fit, text_tokens
-from longrm.worlds.facts import World
-from longrm.worlds.questions import Asked, ask, claims_needed, question_about
-from longrm.worlds.records import Records
+from longrm.worlds.contexts import Block, Depth, Draft, WorldContext, fit, text_tokens
+from longrm.worlds.questions import WorldQuestion, ask, claims_needed, question_about
+from longrm.worlds.known_worlds import WORLDS
 from longrm.worlds.vocabulary import ENTITIES, VALUES, VERSION
-
-WORLDS: Mapping[str, World] = {"records": Records(), "chain": Chain()}
 
 MOST_TOKENS, MOST_PER_GROUP, MOST_ROWS = 10_000_000, 10_000, 100_000_000
 """What is generated at most: tokens of a context and questions about it, which are held in memory, and comparisons."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorldPlan:
     """What to generate.
 
     Attributes:
@@ -53,9 +48,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.world not in WORLDS:
-            near = get_close_matches(self.world, WORLDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(WORLDS)}"
-            raise ConfigError(f"there is no world {self.world!r}: {hint}")
+            raise ConfigError(f"no world '{self.world}'; {nearest(self.world, WORLDS)}")
         if self.depth != "uniform" and not (isinstance(self.depth, int | float) and 0 <= self.depth <= 1):
             raise ConfigError(f"depth must be from 0 (start) to 1 (end) or 'uniform', got {self.depth!r}")
         if self.length < 1 or self.per_group < 1:
@@ -84,7 +77,7 @@ class Plan:
         return f"{self.world}-{self.length}-{self.responses}{depth}-s{self.seed}{control}"
 
 
-def generate(plan: Plan, n: int, tokenizer: Tokenizer) -> Iterator[Comparison]:
+def generate(plan: WorldPlan, n: int, tokenizer: Tokenizer) -> Iterator[Comparison]:
     """Yields `n` comparisons, `plan.per_group` a context; the last context may have fewer.
 
     Raises:
@@ -96,7 +89,7 @@ def generate(plan: Plan, n: int, tokenizer: Tokenizer) -> Iterator[Comparison]:
     return islice((comparison for members in groups for comparison in members), n)
 
 
-def group(plan: Plan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
+def group(plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
     """Makes group number `index` of a plan: comparisons about one context.
 
     The result depends on the version of the worlds, the plan, the index and the tokenizer's counts alone, so
@@ -121,14 +114,14 @@ def group(plan: Plan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
 class _Question:
     """What is asked, and the places among a context's facts of those that decide."""
 
-    asked: Asked
+    asked: WorldQuestion
     facts: tuple[int, ...]
 
 
 class _Questioner:
     """Asks about the context with number `index` of a plan."""
 
-    def __init__(self, plan: Plan, index: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> None:
         self._plan, self._tokenizer, self._world = plan, tokenizer, WORLDS[plan.world]
         depth: Depth = plan.depth if plan.depth == "uniform" else float(plan.depth)
         self._key = (
@@ -150,7 +143,7 @@ class _Questioner:
         self._draft = Draft(self._world, self._block, depth, self._key, tokenizer)
         self._asked: dict[tuple[int, int], list[_Question]] = {}
 
-    def fit(self, questions: Callable[[int], list[_Question]]) -> tuple[int, Context]:
+    def fit(self, questions: Callable[[int], list[_Question]]) -> tuple[int, WorldContext]:
         """Finds how many sentences the plan's length allows before the longest question, and the context."""
 
         def ending(sentences: int) -> str:
@@ -182,17 +175,19 @@ class _Questioner:
                 other = (turns[block] + number // blocks) % (known - 1)
                 chosen.append(other + (other >= chosen[0]))  # any but the block's own unit
             asked = ask(world, [self._draft.units[unit] for unit in chosen], self._plan.responses, draws)
+            for text in asked.responses:
+                text_tokens(self._tokenizer, text)  # refuses a word that the tokenizer does not know
             facts = (chosen[fact.unit] * world.sentences + fact.sentence for fact in asked.evidence)
             questions.append(_Question(asked, tuple(facts)))
         return questions
 
 
-def _ending(asked: Asked) -> str:
+def _ending(asked: WorldQuestion) -> str:
     return f"\n\n{asked.question}"
 
 
 def _comparison(
-    plan: Plan, index: int, number: int, question: _Question, context: Context, depth: float
+    plan: WorldPlan, index: int, number: int, question: _Question, context: WorldContext, depth: float
 ) -> Comparison:
     asked, text = question.asked, context.text
     content = text + _ending(asked)

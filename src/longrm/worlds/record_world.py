@@ -2,10 +2,11 @@ from dataclasses import dataclass
 
 from longrm.rng import Draws
 from longrm.worlds.facts import Claim, Holder, Unit, record
+from longrm.worlds.vocabulary import RECORDS
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class RecordWorld:
     """One fact answers: "The access code of Alora is anchor.".
 
     A wrong response holds the value of another entity of the same context. The two entities of a pair are
@@ -16,6 +17,7 @@ class Records:
     entities: int = 1
     apart: bool = True
     subject: str = "{}"
+    forms: tuple[str, ...] = RECORDS
 
     def unit(self, holders: tuple[Holder, ...], draws: Draws) -> Unit:
         """Words the one record of an entity."""

@@ -2,11 +2,11 @@ from dataclasses import dataclass
 
 from longrm.rng import Draws
 from longrm.worlds.facts import Claim, Holder, Unit, record
-from longrm.worlds.vocabulary import LINK
+from longrm.worlds.vocabulary import LINK, RECORDS
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ChainWorld:
     """Two facts must be joined: who is the partner of an entity, and what is the partner's value.
 
     A unit is a couple: both have a record of their own, so the record that names the question's entity holds
@@ -18,6 +18,7 @@ class Chain:
     entities: int = 2
     apart: bool = False
     subject: str = "the partner of {}"
+    forms: tuple[str, ...] = (*RECORDS, LINK)
 
     def unit(self, holders: tuple[Holder, ...], draws: Draws) -> Unit:
         """Words the two records of a couple and the link between them."""

@@ -7,6 +7,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.worlds import vocabulary
+from longrm.worlds.known_worlds import WORLDS
 
 SPECIALS = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
 
@@ -21,7 +22,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def words(*, verdicts: bool = False) -> Tokenizer:
+def words_tokenizer(*, verdicts: bool = False) -> Tokenizer:
     """Makes the tokenizer that knows every word any world can write, and nothing else.
 
     Words and punctuation marks are tokens; white space is none, and decoding restores single spaces.
@@ -50,24 +51,24 @@ def load_tokenizer(name: str) -> Tokenizer:
         ModelError: There is no such tokenizer.
     """
     if name in ("words", "judge_words"):
-        return words(verdicts=name == "judge_words")
+        return words_tokenizer(verdicts=name == "judge_words")
     return Tokenizer.load(name)
 
 
 def _words(verdicts: bool) -> list[str]:
+    """The entities and values first, then every other word that all worlds write, in alphabetical order."""
     forms = [
-        *vocabulary.RECORDS,
-        vocabulary.LINK,
+        *(form for world in WORLDS.values() for form in (world.subject, *world.forms)),
         *vocabulary.FILLERS,
-        *(word for words in vocabulary.SLOTS.values() for word in words),
+        *(word for slot in vocabulary.SLOTS.values() for word in slot),
         vocabulary.QUESTION,
         vocabulary.ANSWER,
         vocabulary.QUESTION_MANY,
         vocabulary.CLAIM,
         *vocabulary.NUMBERS.values(),
-        "The the partner of each, and",  # the subjects of the chain world, and what joins claims
+        "The each, and",  # how a graded question and its responses join claims
     ]
-    found = re.findall(r"\w+|[^\w\s]", " ".join(re.sub(r"\{\w+\}", " ", form) for form in forms))
+    found = re.findall(r"\w+|[^\w\s]", " ".join(re.sub(r"\{\w*\}", " ", form) for form in forms))
     return [
         *vocabulary.ENTITIES,
         *vocabulary.VALUES,

@@ -1,0 +1,69 @@
+"""A world that is added in one file and one entry is generated, tokenized and judged like the others."""
+
+import pytest
+
+from longrm.errors import ConfigError
+from longrm.evaluation.run import Evaluation, run
+from longrm.report.build import build
+from longrm.runs.folder import read_summary
+from longrm.types import message_text
+from longrm.worlds import WORLDS, WorldPlan, generate, words_tokenizer
+from longrm.worlds.facts import Claim
+
+NICKNAMES = """
+from longrm.worlds.facts import Claim, Unit
+
+FORM = "Sailors nickname {entity} after some {value}."
+
+
+class Nicknames:
+    sentences, entities, apart, subject = 1, 1, True, "the nephew of {}"
+    forms = (FORM,)
+
+    def unit(self, holders, draws):
+        return Unit((FORM.format(entity=holders[0].entity, value=holders[0].value),), holders)
+
+    def claim(self, unit, draws):
+        return Claim(self.subject.format(unit.holders[0].entity), unit.holders[0].value, (0,))
+"""
+
+
+@pytest.fixture
+def nicknames(plugin, monkeypatch):
+    """The world, registered as a user would."""
+    world = plugin(NICKNAMES).Nicknames()
+    monkeypatch.setitem(WORLDS, "nicknames", world)
+    return world
+
+
+@pytest.mark.parametrize("responses", [2, 4])
+def test_the_words_tokenizer_knows_the_words_of_an_added_world(nicknames, responses):
+    known = words_tokenizer()
+    unknown = known.backend.token_to_id("<unk>")
+    for comparison in generate(WorldPlan("nicknames", 400, responses), 4, known):
+        texts = [
+            message_text(message) for part in (comparison.prompt, *comparison.responses) for message in part
+        ]
+        assert not any(unknown in known.encode(text) for text in texts)
+    assert {"nickname", "Sailors", "nephew"} <= known.backend.get_vocab().keys()
+
+
+def test_a_word_that_an_added_world_does_not_list_is_refused_by_name(nicknames, monkeypatch):
+    monkeypatch.setattr(type(nicknames), "forms", ())
+    with pytest.raises(ConfigError, match=r"the tokenizer does not know 'Sailors', .* list the word"):
+        next(generate(WorldPlan("nicknames", 400), 1, words_tokenizer()))
+    monkeypatch.setattr(type(nicknames), "forms", ("Sailors nickname after some",))
+    monkeypatch.setattr(type(nicknames), "claim", lambda self, unit, draws: Claim("Zaphod", "anchor", (0,)))
+    with pytest.raises(ConfigError, match="does not know 'Zaphod'"):
+        next(generate(WorldPlan("nicknames", 400), 1, words_tokenizer()))
+
+
+def test_an_evaluation_of_an_added_world_runs_to_its_summary(nicknames, tmp_path):
+    probe = {"world": "nicknames", "cells": [{"lengths": [128, 256], "groups": 8, "per_group": 2}]}
+    settings = Evaluation.model_validate({"model": "baseline:overlap", "bench": "probe", "probe": probe})
+    run(settings, tmp_path / "run")
+    build([tmp_path / "run"], tmp_path / "report.html")
+    summary = read_summary(tmp_path / "run")  # checked against its schema
+    assert summary["complete"]
+    assert [*summary["metrics"]["by_length"]] == ["128", "256"]
+    assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 32

@@ -15,7 +15,6 @@ from longrm.cli.summary_text import FAILURES
 from longrm.evaluation import metrics
 from longrm.evaluation.asking import Asker, Judging
 from longrm.evaluation.calibration import calibration
-from longrm.evaluation.rules import RULES
 from longrm.evaluation.rules.rewardbench import rewardbench
 from longrm.evaluation.summary import summarize
 from longrm.evaluation.table import MetricName, ScoreTable
@@ -37,7 +36,6 @@ from longrm.types import Comparison, Outcome, Span
 from longrm.worlds import words_tokenizer
 
 OTHER = "no_such_kind"
-rule_sections = import_module("longrm.report.sections.rules")
 failure_sections = import_module("longrm.report.sections.failures")
 UNKNOWN = pytest.raises(AssertionError, match=OTHER)
 EXAMPLES = [SimpleNamespace(id="a", ranks=(1, 2), margin=None, probability=None)]
@@ -187,8 +185,6 @@ def test_kinds_of_runs(tmp_path, monkeypatch):
 def test_every_metric_has_words_and_stands_in_the_schema():
     schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())
     assert {*wording.METRIC_NAMES} == {*get_args(MetricName)} == {*schema["$defs"]["MetricName"]["enum"]}
-    told = {f"{name.replace('-', '_')}_rule" for name in RULES} | {"release_rule"}
-    assert {*material.RULES} == {*rule_sections._TOLD} == {*rule_sections._PARTS} == told
     summary = summarize(records(), model="m", bench="b", resamples=10)
     shown = {column.keys[1] for column in failure_sections._COLUMNS}
     assert {*summary["failures"]} == {*FAILURES} == shown

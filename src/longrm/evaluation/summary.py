@@ -16,7 +16,7 @@ from longrm.evaluation.length_bias import length_bias
 from longrm.evaluation.metrics import RESAMPLES, chance_of, ratio
 from longrm.evaluation.position import position
 from longrm.evaluation.power import recommended
-from longrm.evaluation.rules import RULES, release
+from longrm.evaluation.rules import figures_by_rule
 from longrm.evaluation.scoring import has_gold_order, is_scored
 from longrm.evaluation.table import ScoreTable
 from longrm.evaluation.votes import votes
@@ -44,7 +44,7 @@ def summarize(
         model: The reward model's name.
         bench: The benchmark's name.
         scale: What a difference of two scores means.
-        rule: A published rule, one of `RULES`, by which to sum up as well; empty for none.
+        rule: A published rule, one of `rules.RULES`, by which to sum up as well; empty for none.
         release_rule: Whether to add how the LongRM release would score the same outputs.
         seed: Of the bootstrap.
         resamples: Of the bootstrap.
@@ -61,9 +61,7 @@ def summarize(
     # Where nothing was answered there is no judgment whose reach could be told.
     answered = any(record.outcome is Outcome.ANSWERED for record in records)
     boundary = boundary_of(table, tau=tau, seed=seed, resamples=resamples) if answered else None
-    rules = {f"{rule.replace('-', '_')}_rule": RULES[rule](records, scale)} if rule else {}
-    if release_rule:
-        rules["release_rule"] = release(records, scale)
+    rules = [*([rule] if rule else []), *(["release"] if release_rule else [])]
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "evaluation",
@@ -78,7 +76,7 @@ def summarize(
         "failures": failures(records, seed=seed, resamples=resamples),
         **_of_scored(records, table, scale, seed, resamples),
         "boundary": None if boundary is None else _boundary(boundary),
-        **rules,
+        **figures_by_rule(rules, records, scale),
     }
 
 

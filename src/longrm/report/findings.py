@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from longrm.evaluation.metrics import Metric, main_metric
+from longrm.evaluation.rules import RULES, rule_key
 from longrm.report import wording
-from longrm.report.material import RULES, Evaluated, Material, metric_at, metric_of, short_name
+from longrm.report.material import Evaluated, Material, metric_at, metric_of, short_name
 from longrm.report.palette import Style
 from longrm.types import Outcome
 
@@ -143,9 +144,9 @@ def order(summary: Mapping[str, Any]) -> str:
 def rules(summary: Mapping[str, Any]) -> list[str]:
     """The overall figure of each published rule, one sentence each."""
     return [
-        f"{name}: {wording.published(summary[key]['overall_percent'])}."
-        for key, name in RULES.items()
-        if key in summary
+        f"{rule.title}: {wording.published(summary[rule_key(name)]['overall_percent'])}."
+        for name, rule in RULES.items()
+        if rule_key(name) in summary
     ]
 
 

@@ -51,14 +51,6 @@ STAGES: dict[str, tuple[str, str]] = {
 SCORES, WRITES = "The road that scores", "The road that writes"
 """A demo's two roads."""
 
-RULES = {
-    "judgebench_rule": "JudgeBench's own rule",
-    "rewardbench_rule": "RewardBench's own rule",
-    "rewardbench_2_rule": "RewardBench 2's own rule",
-    "release_rule": "The LongRM release's own scoring",
-}
-"""Where a summary holds what a published rule makes of it, and what the report calls that."""
-
 STEPS = "steps.jsonl"
 _LONGEST_LABEL = 40  # characters
 

@@ -1,18 +1,90 @@
 """The rules by which published benchmarks sum a run up, beside our own figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from longrm.errors import ConfigError, nearest
 from longrm.evaluation.rules.judgebench import judgebench
 from longrm.evaluation.rules.release import release
 from longrm.evaluation.rules.rewardbench import rewardbench, rewardbench_2
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
 
-__all__ = ["RULES", "release"]
 
-RULES: dict[str, Callable[[Sequence[JudgmentRecord], Scale], dict[str, Any]]] = {
-    "judgebench": judgebench,
-    "rewardbench": rewardbench,
-    "rewardbench-2": rewardbench_2,
+@dataclass(frozen=True, slots=True)
+class ScoringRule:
+    """How a published benchmark counts.
+
+    Attributes:
+        figures: Sums up the judgments of a run, whose scores are on a scale, as JSON values: `overall_percent`,
+            `left_out` (comparisons that ended in an error) and what else the rule knows.
+        title: What the report calls it.
+        explanation: How it differs from our own figures; full sentences.
+        parts: The key of the figures that holds the percent of each part of the benchmark.
+    """
+
+    figures: Callable[[Sequence[JudgmentRecord], Scale], dict[str, Any]]
+    title: str
+    explanation: str
+    parts: str
+
+
+RULES: Mapping[str, ScoringRule] = {
+    "judgebench": ScoringRule(
+        judgebench,
+        "JudgeBench's own rule",
+        "A pair counts as right if more of its trials agree with the gold order than contradict it. "
+        "Unlike in our accuracy, verdicts that cancel out earn nothing, and one order without a verdict is forgiven.",
+        "by_category_percent",
+    ),
+    "rewardbench": ScoringRule(
+        rewardbench,
+        "RewardBench's own rule",
+        "Subsets are weighted within their section as published, and sections count alike.",
+        "by_section_percent",
+    ),
+    "rewardbench-2": ScoringRule(
+        rewardbench_2,
+        "RewardBench 2's own rule",
+        "Subsets count alike; Ties has a score of its own, which also asks how far apart the scores are. It and the "
+        "overall score need ratings, so that a judge of verdicts has neither.",
+        "by_subset_percent",
+    ),
+    "release": ScoringRule(
+        release,
+        "The LongRM release's own scoring",
+        "With its mistakes, to compare with its figures only: the first verdict in a text counts, in one order; a "
+        "text without one earns 0; equal scores keep the order in which they were shown.",
+        "by_task_percent",
+    ),
 }
+"""The registry of rules: a new one is one file and one entry; the entry of a benchmark names its rule."""
+
+
+def rule_key(name: str) -> str:
+    """Where a summary holds what a rule makes of the run."""
+    return f"{name.replace('-', '_')}_rule"
+
+
+def check_rule(name: str) -> None:
+    """Checks that there is a rule of this name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in RULES:
+        raise ConfigError(f"no scoring rule '{name}'; {nearest(name, RULES)}")
+
+
+def figures_by_rule(
+    names: Sequence[str], records: Sequence[JudgmentRecord], scale: Scale
+) -> dict[str, dict[str, Any]]:
+    """What some rules make of a run, under the keys of its summary.
+
+    Raises:
+        ConfigError: There is no such rule.
+    """
+    for name in names:
+        check_rule(name)
+    return {rule_key(name): RULES[name].figures(records, scale) for name in names}

@@ -9,9 +9,9 @@ from longrm.types import Outcome, Scale
 
 
 def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
-    """A pair is correct if more of its askings agree with the gold order than contradict it.
+    """A pair is correct if more of its trials agree with the gold order than contradict it.
 
-    Each asking about a pair, one in either order, adds 1 if it agrees, takes 1 if it contradicts, and adds
+    Each trial of a pair, one in either order, adds 1 if it agrees, takes 1 if it contradicts, and adds
     nothing if it ties or has no answer. Pairs whose sum is 0 count as not correct; `undecided` says how many.
     Two identical responses, whose gold ties here, can be no judge's correct pair. An error is never scored:
     `left_out` says how many pairs ended in one.

@@ -17,7 +17,7 @@ _MOST_ARROWS = 9  # a text with more of them is taken for broken
 
 
 def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
-    """Scores the first asking of each comparison as the release does, and lists where that errs.
+    """Scores the first trial of each comparison as the release does, and lists where that errs.
 
     A pair goes to A wherever the text holds [[A]], else to B if it holds [[B]]; a ranking is the first one in
     brackets, complete or not; the position-wise match counts. What is not found scores 0, uncounted, and equal

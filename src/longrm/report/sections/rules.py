@@ -3,31 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from longrm.evaluation.rules import RULES, rule_key
 from longrm.report import wording
-from longrm.report.material import RULES, Evaluated
+from longrm.report.material import Evaluated
 from longrm.report.sections.section import Section
 from longrm.report.tables import Cell, Row, Table
-
-_TOLD = {
-    "judgebench_rule": "A pair counts as right if more of its askings agree with the gold order than contradict it. "
-    "Unlike in our accuracy, verdicts that cancel out earn nothing, and one order without a verdict is forgiven.",
-    "rewardbench_rule": "Subsets are weighted within their section as published, and sections count alike.",
-    "rewardbench_2_rule": "Subsets count alike; Ties has a score of its own, which also asks how far apart the "
-    "scores are. It and the overall score need ratings, so that a judge of verdicts has neither.",
-    "release_rule": "With its mistakes, to compare with its figures only: the first verdict in a text counts, in one "
-    "order; a text without one earns 0; equal scores keep the order in which they were shown.",
-}
-_PARTS = {
-    "judgebench_rule": "by_category_percent",
-    "rewardbench_rule": "by_section_percent",
-    "rewardbench_2_rule": "by_subset_percent",
-    "release_rule": "by_task_percent",
-}
 
 
 def rules(stages: Sequence[Evaluated]) -> Section | None:
     """Left out where no rule was asked for."""
-    shown = [key for key in RULES if any(key in stage.summary for stage in stages)]
+    shown = [name for name in RULES if any(rule_key(name) in stage.summary for stage in stages)]
     if not shown:
         return None
     errs = [_errs(stage) for stage in stages if stage.summary.get("release_rule", {}).get("errs")]
@@ -36,15 +21,17 @@ def rules(stages: Sequence[Evaluated]) -> Section | None:
         "By the rules of others",
         "Published rules",
         "These figures can be compared with published ones, and with nothing else on this page. "
-        + " ".join(f"{RULES[key]}: {_TOLD[key]}" for key in shown),
-        tables=tuple(_table([stage for stage in stages if key in stage.summary], key) for key in shown),
+        + " ".join(f"{RULES[name].title}: {RULES[name].explanation}" for name in shown),
+        tables=tuple(
+            _table([stage for stage in stages if rule_key(name) in stage.summary], name) for name in shown
+        ),
         folded=tuple(errs),
         fold="Where the release's scoring errs",
     )
 
 
-def _table(stages: Sequence[Evaluated], key: str) -> Table:
-    part = _PARTS[key]
+def _table(stages: Sequence[Evaluated], name: str) -> Table:
+    key, part = rule_key(name), RULES[name].parts
     parts = sorted({column for stage in stages for column in stage.summary[key][part]})
     ranks = sorted({column for stage in stages for column in stage.summary[key].get("by_rank_percent", {})})
     rows = [
@@ -63,7 +50,7 @@ def _table(stages: Sequence[Evaluated], key: str) -> Table:
         for stage in stages
     ]
     return Table(
-        RULES[key], ("model", "overall", *parts, *(f"best of {rank}" for rank in ranks)), tuple(rows)
+        RULES[name].title, ("model", "overall", *parts, *(f"best of {rank}" for rank in ranks)), tuple(rows)
     )
 
 

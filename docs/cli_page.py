@@ -13,7 +13,7 @@ import click
 from click.testing import CliRunner
 from pydantic_core import PydanticUndefined
 
-from longrm.auditing import Auditing
+from longrm.auditing import AuditSettings
 from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config, groups_of, to_toml
@@ -36,7 +36,7 @@ SETTINGS: dict[str, type[Config]] = {
     "score": ScoreSettings,
     **TRAININGS,
     **DATA,
-    "audit": Auditing,
+    "audit": AuditSettings,
 }
 
 

@@ -23,7 +23,7 @@ import torch
 from measuring import circumstances
 from scipy import stats
 
-from longrm.benchmarks import Cell, Probe
+from longrm.benchmarks import Probe, ProbeCell
 from longrm.clients import Completion, Request
 from longrm.data import write
 from longrm.data.chunking import size_of
@@ -73,7 +73,7 @@ RECIPE: dict[str, Any] = {
         "weight_decay": 0.01,
     },
 }
-EXAM = Cell(lengths=(512,), groups=128, per_group=4)
+EXAM = ProbeCell(lengths=(512,), groups=128, per_group=4)
 """Held-out pairs at the longest of these lengths."""
 _SUBJECT = re.compile(r"of (\w+)\?")
 _RESPONSE = re.compile(r"<response>\n(.*)\n</response>")

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from longrm.auditing.result import Auditing
+from longrm.auditing.result import AuditSettings
 from longrm.auditing.shingles import shingles
 
 pytest.importorskip("datasketch")
@@ -26,7 +26,7 @@ def changed(text, places, seed):
 def test_near_texts_are_those_of_an_exhaustive_search():
     from longrm.auditing.duplicates import NearTexts
 
-    near, hits, false = NearTexts(Auditing()), {True: 0, False: 0}, 0
+    near, hits, false = NearTexts(AuditSettings()), {True: 0, False: 0}, 0
     expected = 0
     for number in range(60):
         random_ = random.Random(number)
@@ -49,7 +49,7 @@ def test_near_texts_are_those_of_an_exhaustive_search():
 def test_two_texts_are_compared_by_number():
     from longrm.auditing.duplicates import NearTexts
 
-    near = NearTexts(Auditing())
+    near = NearTexts(AuditSettings())
     text = " ".join(map(str, range(100)))
     near.see(text)
     near.see(f"{text} 100")

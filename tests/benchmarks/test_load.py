@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from longrm.benchmarks import Benchmark, Cell, Leval, Probe, Source, load
+from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe, ProbeCell, load
 from longrm.benchmarks.probe import comparisons
 from longrm.errors import ConfigError, DataError
 from longrm.evaluation.run import Evaluation
@@ -32,11 +32,11 @@ def test_a_missing_path_is_refused_at_once(name, tmp_path, bench):
 
 
 def test_the_probe_can_be_read_again_and_is_audited():
-    probed = load("probe", source=Source(), probe=SMALL, leval=Leval())
+    probed = load("probe", source=BenchmarkSource(), probe=SMALL, leval=Leval())
     assert list(probed.comparisons) == list(probed.comparisons) == list(comparisons(SMALL))
     assert (probed.total, probed.rule, probed.audit.comparisons) == (4, "", 4)
     assert not any(finding.count for finding in probed.audit.findings.values())
-    short = load("probe", source=Source(limit=3), probe=SMALL, leval=Leval())
+    short = load("probe", source=BenchmarkSource(limit=3), probe=SMALL, leval=Leval())
     assert len(list(short.comparisons)) == short.total == 3
 
 
@@ -58,7 +58,7 @@ def test_the_probe_has_a_grid_of_lengths_and_depths():
 
 
 def test_a_depth_that_cannot_be_is_refused_before_anything_is_generated():
-    probe = Probe(cells=(Cell(lengths=(128,), depths=(0.5, 1.5)),))
+    probe = Probe(cells=(ProbeCell(lengths=(128,), depths=(0.5, 1.5)),))
     with pytest.raises(ConfigError, match=r"depth must be .* got 1\.5"):
         next(comparisons(probe))
 
@@ -153,7 +153,7 @@ def test_rows_beyond_the_limit_are_not_read(put, bench):
 
 
 def test_comparisons_of_ones_own_have_no_audit():
-    assert Benchmark("mine", []).audit is None
+    assert LoadedBenchmark("mine", []).audit is None
 
 
 @pytest.mark.parametrize(

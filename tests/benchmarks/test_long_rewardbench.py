@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from longrm.benchmarks.long_rewardbench import TASKS, to_row, write
-from longrm.benchmarks.probe import Cell, Probe, comparisons
+from longrm.benchmarks.probe import Probe, ProbeCell, comparisons
 from longrm.errors import DataError
 from longrm.types import Span, text_of
 
@@ -222,7 +222,7 @@ def test_a_hub_id_that_cannot_be_had_is_named(bench):
 def generated():
     """Pairs and graded fours, a task each, with better responses not always first."""
     for task, responses in zip(TASKS, (2, 4, 3, 2, 4, 3, 2), strict=True):
-        probe = Probe(responses=responses, cells=(Cell(lengths=(1024, 2048), groups=2, per_group=2),))
+        probe = Probe(responses=responses, cells=(ProbeCell(lengths=(1024, 2048), groups=2, per_group=2),))
         for comparison in comparisons(probe):
             yield replace(comparison, metadata={**comparison.metadata, "task": task})
 

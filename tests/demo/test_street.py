@@ -5,7 +5,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from longrm.benchmarks import Cell, Probe
+from longrm.benchmarks import Probe, ProbeCell
 from longrm.cli.commands import cli
 from longrm.demo import DemoSettings, arms, exams, street
 from longrm.errors import RunError
@@ -39,9 +39,9 @@ def small_demo(tmp_path_factory):
     recipes = tmp_path_factory.mktemp("recipes")
     for recipe in arms.FOLDER.glob("*.toml"):
         (recipes / recipe.name).write_text(shrunk(recipe.read_text()))
-    cell = Cell(lengths=(160, 200), groups=4, per_group=2)
+    cell = ProbeCell(lengths=(160, 200), groups=4, per_group=2)
     pairs, listed = Probe(seed=1, cells=(cell,)), Probe(seed=1, responses=4, cells=(cell,))
-    judged = Probe(seed=1, cells=(Cell(lengths=(160, 200), groups=2, per_group=1),))
+    judged = Probe(seed=1, cells=(ProbeCell(lengths=(160, 200), groups=2, per_group=1),))
     probes = {
         (False, "pairs"): pairs,
         (False, "best_of_4"): listed,
@@ -52,7 +52,7 @@ def small_demo(tmp_path_factory):
         patch.setattr(arms, "FOLDER", recipes)
         patch.setattr(exams, "probes", lambda settings: probes)
         patch.setattr(
-            exams, "Cell", lambda lengths, groups, per_group: Cell(lengths=(160,), groups=2, per_group=2)
+            exams, "Cell", lambda lengths, groups, per_group: ProbeCell(lengths=(160,), groups=2, per_group=2)
         )
         with RunFolder(out, "demo", ALL) as folder:
             for part in street.parts(ALL, out):

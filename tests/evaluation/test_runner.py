@@ -3,7 +3,14 @@ from dataclasses import replace
 
 import pytest
 
-from longrm.benchmarks import Benchmark, Cell, Leval, Probe, Source, load
+from longrm.benchmarks import (
+    BenchmarkSource,
+    Leval,
+    LoadedBenchmark,
+    Probe,
+    ProbeCell,
+    load,
+)
 from longrm.clients.remote_settings import Remote
 from longrm.data import write
 from longrm.errors import ConfigError, DataError, RunError
@@ -66,7 +73,7 @@ class Counting(RewardModel):
 def judge(comparisons, model, path, **judging):
     with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
         return evaluate(
-            Benchmark("test", comparisons), model, folder, judging=Judging(resamples=200, **judging)
+            LoadedBenchmark("test", comparisons), model, folder, judging=Judging(resamples=200, **judging)
         )
 
 
@@ -230,10 +237,10 @@ def test_answers_of_an_endpoint_are_kept_in_the_run_folder(tmp_path, monkeypatch
     seen = []
     monkeypatch.setattr("longrm.reward_models.remote.load_remote", lambda *given: seen.append(given))
     settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench="probe")
-    _model(settings, Benchmark("probe", []), tmp_path)
+    _model(settings, LoadedBenchmark("probe", []), tmp_path)
     assert seen[0][2].cache == str(tmp_path / "completions.sqlite")
     chosen = settings.model_copy(update={"remote": Remote(cache="elsewhere.sqlite")})
-    _model(chosen, Benchmark("probe", []), tmp_path)
+    _model(chosen, LoadedBenchmark("probe", []), tmp_path)
     assert seen[1][2].cache == "elsewhere.sqlite"
 
 
@@ -289,10 +296,10 @@ def test_the_prompt_makes_the_bucket_where_the_data_names_no_length(tmp_path):
 def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, rows(6))
-    settings = Evaluation(model="baseline:random", bench=f"file:{path}", source=Source(limit=4))
+    settings = Evaluation(model="baseline:random", bench=f"file:{path}", source=BenchmarkSource(limit=4))
     summary = run(settings, tmp_path / "file")
     assert summary["counts"]["comparisons"] == 4
-    probe = Probe(cells=(Cell(lengths=(64, 128), groups=2, per_group=3),))
+    probe = Probe(cells=(ProbeCell(lengths=(64, 128), groups=2, per_group=3),))
     summary = run(Evaluation(model="baseline:random", bench="probe", probe=probe), tmp_path / "probe")
     assert {n: m["pair_accuracy"]["n"] for n, m in summary["metrics"]["by_length"].items()} == {
         "64": 6,
@@ -301,4 +308,4 @@ def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     assert json.loads((tmp_path / "probe/summary.json").read_text()) == summary
     for name in ("nothing", "file", "probe:x"):
         with pytest.raises(ConfigError, match="no benchmark"):
-            load(name, source=Source(), probe=Probe(), leval=Leval())
+            load(name, source=BenchmarkSource(), probe=Probe(), leval=Leval())

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from longrm import reward_models
-from longrm.benchmarks import Benchmark
+from longrm.benchmarks import LoadedBenchmark
 from longrm.cli.evaluate import command as evaluate_command
 from longrm.cli.score import command
 from longrm.data import Row, write
@@ -112,7 +112,9 @@ def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, resp
 
 def judged(rows, model, path, **judging):
     with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
-        return evaluate(Benchmark("test", rows), model, folder, judging=Judging(resamples=100, **judging))
+        return evaluate(
+            LoadedBenchmark("test", rows), model, folder, judging=Judging(resamples=100, **judging)
+        )
 
 
 def test_an_evaluation_counts_it_and_is_complete(scorer, model, tmp_path):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.judgebench import comparisons
+from longrm.benchmarks.auditor import Auditor
+from longrm.benchmarks.judgebench import FINDINGS, comparisons
 from longrm.errors import DataError
 from longrm.evaluation.asking import Judging
 from longrm.evaluation.run import Evaluation, run
@@ -290,7 +290,7 @@ def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool 
 def test_published_accuracies_follow_from_the_record(name, percent):
     path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
     model = RecordedRewardModel.load(path)
-    pairs = list(comparisons(path, Auditor(["repeated_pairs", "unreadable_rows"])))
+    pairs = list(comparisons(path, Auditor(FINDINGS)))
     sums = [agreement(each, model) for each in pairs]
     assert round(100 * sum(total > 0 for total in sums) / len(sums), 2) == percent
     unflipped = [agreement(each, model, flipped=False) for each in pairs]

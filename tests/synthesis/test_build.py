@@ -52,7 +52,10 @@ def made(
 
 def loaded(folder):
     found = benchmarks.load(
-        f"long-rewardbench:{folder}", source=benchmarks.Source(strict=True), probe=Probe(), leval=Leval()
+        f"long-rewardbench:{folder}",
+        source=benchmarks.BenchmarkSource(strict=True),
+        probe=Probe(),
+        leval=Leval(),
     )
     rows = list(found.comparisons)
     return rows, {kind: finding.count for kind, finding in found.audit.findings.items() if finding.count}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longrm.benchmarks import leval
-from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.auditor import Auditor
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.documents import Document, read_answered, read_documents
 from longrm.worlds.words_tokenizer import load_tokenizer
@@ -92,7 +92,7 @@ def folder(put, tmp_path):
 
 
 def test_answers_are_joined_by_their_place_and_what_does_not_fit_is_counted(folder):
-    auditor = Auditor(leval.LOOKS_FOR)
+    auditor = Auditor(leval.FINDINGS)
     found = list(read_answered(folder, auditor))
     assert [(a.document.id, dict(a.answers)) for a in found] == [
         ("quiz/1", {"m": "rot"}),
@@ -108,7 +108,7 @@ def test_answers_are_joined_by_their_place_and_what_does_not_fit_is_counted(fold
         "token_f1",
         "rouge_l",
     ]
-    counts = {kind: finding.count for kind, finding in auditor.result().findings.items() if finding.count}
+    counts = {kind: finding.count for kind, finding in auditor.findings.items() if finding.count}
     assert counts == {
         "misaligned_predictions": 1,
         "empty_answers": 1,
@@ -127,7 +127,7 @@ def test_the_folder_is_recognized_and_documents_need_no_answers(folder):
 @pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
 def test_the_real_folder_is_in_line():
-    auditor = Auditor(leval.LOOKS_FOR)
+    auditor = Auditor(leval.FINDINGS)
     found = list(read_answered(REAL, auditor))
     assert len({a.document.id for a in found}) == len(found) == 1193
     assert len({a.document.group for a in found}) == 213
@@ -138,7 +138,7 @@ def test_the_real_folder_is_in_line():
         "rouge_l": 219,
         "math_equality": 100,
     }
-    counts = {kind: finding.count for kind, finding in auditor.result().findings.items()}
+    counts = {kind: finding.count for kind, finding in auditor.findings.items()}
     assert counts["misaligned_predictions"] == 0
     assert counts["repeated_documents"] == 16
     # Read another way: every kept question stands in the data files, under its number.

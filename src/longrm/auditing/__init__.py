@@ -1,7 +1,7 @@
 """`longrm audit`: what is in a data set, and what is wrong with it, before anything is trained or measured on it."""
 
-from longrm.auditing.audit import audit
+from longrm.auditing.data_set_audit import audit
 from longrm.auditing.rendering import as_html, as_text
-from longrm.auditing.result import Audit, Auditing
+from longrm.auditing.result import AuditSettings, DataSetAudit
 
-__all__ = ["Audit", "Auditing", "as_html", "as_text", "audit"]
+__all__ = ["AuditSettings", "DataSetAudit", "as_html", "as_text", "audit"]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longrm.auditing.entries import Entry
-from longrm.auditing.result import Auditing
+from longrm.auditing.audited_rows import AuditedRow
+from longrm.auditing.result import AuditSettings
 from longrm.auditing.shingles import Numbers, shingles
 from longrm.errors import ConfigError
 
@@ -41,7 +41,7 @@ class NearTexts:
         ConfigError: The package `datasketch` is not installed.
     """
 
-    def __init__(self, settings: Auditing) -> None:
+    def __init__(self, settings: AuditSettings) -> None:
         try:
             import datasketch  # here, because only audits need it
         except ModuleNotFoundError:
@@ -153,7 +153,7 @@ class BandIndex:
 class Duplicates:
     """Looks for rows that came before, for rows that nearly did, and for contexts that nearly are others."""
 
-    def __init__(self, settings: Auditing) -> None:
+    def __init__(self, settings: AuditSettings) -> None:
         self._exact: dict[bytes, str] = {}
         self._near_rests, self._near_contexts = NearTexts(settings), NearTexts(settings)
         # Of every row: its id, and the number of its context; of every context: its group.
@@ -161,7 +161,7 @@ class Duplicates:
         self._contexts: dict[bytes, int] = {}
         self._groups: dict[int, tuple[str, str]] = {}
 
-    def see(self, entry: Entry) -> Iterator[tuple[str, str]]:
+    def see(self, entry: AuditedRow) -> Iterator[tuple[str, str]]:
         """Takes in a row; what was found: the kind of finding, and an example."""
         digest = _digest(entry.context)
         known = digest in self._contexts
@@ -182,7 +182,7 @@ class Duplicates:
             nearest = (here or near)[0]
             yield kind, f"{entry.id} is {nearest.similarity:.0%} like {self._rows[nearest.number][0]}"
 
-    def _see_context(self, entry: Entry, context: int) -> Iterator[tuple[str, str]]:
+    def _see_context(self, entry: AuditedRow, context: int) -> Iterator[tuple[str, str]]:
         for near in self._near_contexts.see(entry.context):
             group, name = self._groups[near.number]
             if group != entry.group:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from longrm.auditing.entries import Entry, benchmark, of_comparison
-from longrm.auditing.result import Auditing
+from longrm.auditing.audited_rows import AuditedRow, benchmark, of_comparison
+from longrm.auditing.result import AuditSettings
 from longrm.auditing.shingles import Numbers, every, shingles
 from longrm.data.chunking import words
 
@@ -83,7 +83,9 @@ class Leakage:
         DataError: A benchmark that cannot be read.
     """
 
-    def __init__(self, settings: Auditing, entries: Iterable[tuple[str, Entry]] | None = None) -> None:
+    def __init__(
+        self, settings: AuditSettings, entries: Iterable[tuple[str, AuditedRow]] | None = None
+    ) -> None:
         self._settings = settings
         self._questions: dict[str, str] = {}
         contexts: dict[str, Numbers] = {}
@@ -103,7 +105,7 @@ class Leakage:
                     responses[f"{where}, response {place}"] = self._of(response)
         self._contexts, self._responses = TextIndex(contexts.items()), TextIndex(responses.items())
 
-    def see(self, entry: Entry) -> Iterator[tuple[str, str]]:
+    def see(self, entry: AuditedRow) -> Iterator[tuple[str, str]]:
         """What a row shares: the kind of finding, and an example."""
         if self._long_enough(entry.context):
             yield from self._told("leaked_contexts", entry, [self._of_context(entry)], self._contexts)
@@ -114,7 +116,7 @@ class Leakage:
         yield from self._told("leaked_responses", entry, texts, self._responses)
 
     def _told(
-        self, kind: str, entry: Entry, texts: Sequence[Numbers], index: TextIndex
+        self, kind: str, entry: AuditedRow, texts: Sequence[Numbers], index: TextIndex
     ) -> Iterator[tuple[str, str]]:
         found = [shared for numbers in texts if (shared := index.most_shared(numbers)) is not None]
         worst = max(found, key=lambda shared: shared.most, default=None)
@@ -128,7 +130,7 @@ class Leakage:
     def _of(self, text: str) -> Numbers:
         return shingles(text, self._settings.ngram)
 
-    def _of_context(self, entry: Entry) -> Numbers:
+    def _of_context(self, entry: AuditedRow) -> Numbers:
         return every(self._of(entry.context), self._settings.sampled)
 
     def _long_enough(self, text: str) -> bool:
@@ -136,7 +138,7 @@ class Leakage:
         return len(words(text)) >= self._settings.ngram
 
 
-def _benchmarks(names: Sequence[str]) -> Iterator[tuple[str, Entry]]:
+def _benchmarks(names: Sequence[str]) -> Iterator[tuple[str, AuditedRow]]:
     for name in names:
         for comparison in benchmark(name).comparisons:
             yield name, of_comparison(comparison)

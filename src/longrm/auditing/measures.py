@@ -8,38 +8,19 @@ from itertools import combinations, zip_longest
 import numpy as np
 from scipy import stats
 
-from longrm.auditing.entries import Entry
-from longrm.auditing.result import Auditing, Bias, Depths, Finding, Lengths, Votes
+from longrm.auditing.audited_rows import AuditedRow
+from longrm.auditing.result import AuditSettings, Bias, Depths, Lengths, Votes
 from longrm.benchmarks.lengths import bucket, measure_with
 from longrm.evaluation.metrics import ratio
 from longrm.synthesis.agreement import Agreement
 
-_EXAMPLES = 10
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _FOR_A_TEST = 50  # five a tenth: fewer make a chi-squared test unreliable
 _FINE = 0.05  # share of its context that a piece of evidence takes at most, if depths are to be even
 _MEASURED = "words and marks"
 
 
-class Findings:
-    """Counts findings by their kind; examples are kept while they are few."""
-
-    def __init__(self, kinds: Sequence[str]) -> None:
-        self._counts = dict.fromkeys(kinds, 0)
-        self._examples: dict[str, list[str]] = {kind: [] for kind in kinds}
-
-    def note(self, kind: str, example: str) -> None:
-        """Counts one finding."""
-        self._counts[kind] += 1
-        if len(self._examples[kind]) < _EXAMPLES:
-            self._examples[kind].append(example)
-
-    def result(self) -> dict[str, Finding]:
-        """Every kind that was looked for."""
-        return {kind: Finding(count, tuple(self._examples[kind])) for kind, count in self._counts.items()}
-
-
-def check(entry: Entry) -> Iterator[tuple[str, str]]:
+def check(entry: AuditedRow) -> Iterator[tuple[str, str]]:
     """What is odd about one row alone: the kind of finding, and an example."""
     if entry.kind in ("comparison", "judgment"):
         if not entry.ranks:
@@ -73,7 +54,7 @@ class LengthMeasure:
         self._held = {part: array("Q") for part in ("prompts", "contexts", "responses")}
         self._last = ("", 0)
 
-    def see(self, entry: Entry) -> tuple[int, tuple[int, ...]]:
+    def see(self, entry: AuditedRow) -> tuple[int, tuple[int, ...]]:
         """Measures a row: its prompt's tokens, and those of its responses."""
         context = self._of_context(entry.context)
         prompt = context if entry.prompt == entry.context else self._count(entry.prompt)
@@ -113,7 +94,7 @@ class DepthMeasure:
         self._sum = 0.0
         self._seen: set[int] = set()
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: AuditedRow) -> None:
         """Takes in a row's evidence, unless an earlier row shares its context."""
         places = entry.places
         key = hash((entry.group, places))
@@ -146,7 +127,7 @@ class BiasMeasure:
         self._first = array("q"), array("d"), array("d")
         self._longer = array("q"), array("d"), array("d")
 
-    def see(self, entry: Entry, lengths: Sequence[int]) -> None:
+    def see(self, entry: AuditedRow, lengths: Sequence[int]) -> None:
         """Takes in a comparison, and the lengths of its responses in tokens."""
         if entry.kind not in ("comparison", "judgment") or not entry.ranks:
             return
@@ -160,7 +141,7 @@ class BiasMeasure:
             if better and longer:
                 _add(self._longer, group, (better > 0) == (longer > 0), 0.5)
 
-    def result(self, settings: Auditing) -> tuple[Bias, Bias]:
+    def result(self, settings: AuditSettings) -> tuple[Bias, Bias]:
         """How often the best response is listed first, and the better one is the longer one."""
         return _bias(self._first, settings), _bias(self._longer, settings)
 
@@ -177,7 +158,7 @@ class VoteMeasure:
         self._counts = Counter[str]()
         self._agreement = Agreement()
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: AuditedRow) -> None:
         """Takes in a row that tells its votes."""
         found = entry.votes
         if found is None:
@@ -193,7 +174,7 @@ class VoteMeasure:
             rejected_outside=len(found.outside),
         )
 
-    def result(self, settings: Auditing) -> Votes | None:
+    def result(self, settings: AuditSettings) -> Votes | None:
         """What was counted."""
         if not self.rows:
             return None
@@ -211,7 +192,7 @@ def _add(columns: _Columns, group: int, found: bool, chance: float) -> None:
     columns[2].append(chance)
 
 
-def _bias(columns: _Columns, settings: Auditing) -> Bias:
+def _bias(columns: _Columns, settings: AuditSettings) -> Bias:
     group, found, chance = np.array(columns[0], np.int64), np.array(columns[1]), np.array(columns[2])
     if not len(group):
         return Bias(None, None, None, 0, 0, None)

@@ -5,8 +5,8 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
-from longrm.auditing.result import Audit
-from longrm.auditing.tables import clean, facts, headline, odd, parts
+from longrm.auditing.audit_tables import AuditTable, clean, facts, headline, odd, parts
+from longrm.auditing.result import DataSetAudit
 from longrm.reading import visible
 from longrm.report.palette import style_sheet
 from longrm.text_tables import fact_lines, table_lines, wrapped
@@ -14,7 +14,7 @@ from longrm.text_tables import fact_lines, table_lines, wrapped
 _NARROWEST = 40
 
 
-def as_text(found: Audit, width: int = 80) -> str:
+def as_text(found: DataSetAudit, width: int = 80) -> str:
     """The whole audit as lines for a terminal or a log.
 
     Args:
@@ -39,7 +39,7 @@ def as_text(found: Audit, width: int = 80) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_html(found: Audit) -> str:
+def as_html(found: DataSetAudit) -> str:
     """The whole audit as one page that holds all it needs and loads nothing. Equal audits give equal bytes."""
     environment = Environment(
         loader=FunctionLoader(lambda name: (files("longrm.auditing") / name).read_text(encoding="utf-8")),

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from longrm.benchmarks.audit import FINDINGS as OF_BENCHMARKS
+from longrm.benchmarks.auditor import AuditFinding, findings_as_dict
 from longrm.config import Config
 from longrm.synthesis.agreement import Measured
 
@@ -14,29 +14,7 @@ SCHEMA_VERSION = 1
 NOT_READ = "not read"
 """The label of a completion that ends with no score."""
 
-KINDS = (
-    "unreadable_rows",
-    "exact_duplicates",
-    "near_duplicates",
-    "repeated_elsewhere",
-    "near_contexts",
-    "leaked_contexts",
-    "leaked_questions",
-    "leaked_responses",
-    "without_contrast",
-    "contrast_of_form_only",
-    "ties",
-    "unknown_order",
-    "empty_responses",
-    "evidence_not_found",
-    "lengths_off",
-    "rows_not_as_counted",
-    "unfinished_run",
-)
-"""What every data set is searched for, as far as its rows tell."""
-
 FINDINGS: dict[str, str] = {
-    **OF_BENCHMARKS,  # what only L-Eval's folder can show; the words below come before its own
     "unreadable_rows": "rows that could not be read; left out of all other counts",
     "exact_duplicates": "rows whose prompt and responses came before",
     "near_duplicates": "rows whose question and responses are nearly those of an earlier row about the same context",
@@ -56,10 +34,10 @@ FINDINGS: dict[str, str] = {
     "rows_not_as_counted": "rows that are there beyond what the run's manifest counts, or missing",
     "unfinished_run": "the run that writes these rows has not come to its end",
 }
-"""Every kind of finding, in words. What was not looked for is not in an audit's findings."""
+"""What every data set is searched for, as far as its rows tell; an audit lists only what was looked for."""
 
 
-class Auditing(Config):
+class AuditSettings(Config):
     """What is looked at, and how closely.
 
     Attributes:
@@ -89,14 +67,6 @@ class Auditing(Config):
     leaked: float = Field(0.5, gt=0, le=1)
     resamples: int = Field(1000, ge=1, le=100_000)
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """How often something was found, and where first."""
-
-    count: int
-    examples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +157,7 @@ class Votes:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class DataSetAudit:
     """What one pass over a data set has found.
 
     Attributes:
@@ -203,7 +173,7 @@ class Audit:
         first: How often the best response is listed first; not told where the format lists it first by rule.
         longer: How often the better of two responses is the longer one.
         votes: What the judges of judgment rows said; None where no row tells.
-        findings: Every kind that was looked for, a key of `FINDINGS`.
+        findings: Every kind that was looked for: those of `FINDINGS`, and those of a benchmark.
         settings: How closely was looked.
         origin: The manifest of the run that made the rows; empty where they lie in no run folder.
     """
@@ -220,7 +190,7 @@ class Audit:
     first: Bias
     longer: Bias
     votes: Votes | None
-    findings: Mapping[str, Finding]
+    findings: Mapping[str, AuditFinding]
     settings: Mapping[str, Any] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
 
@@ -232,10 +202,7 @@ class Audit:
     def as_dict(self) -> dict[str, Any]:
         """As plain JSON values, with what each finding means."""
         plain = asdict(self)
-        plain["findings"] = {
-            kind: {"what": FINDINGS[kind], "count": found.count, "examples": list(found.examples)}
-            for kind, found in self.findings.items()
-        }
+        plain["findings"] = findings_as_dict(self.findings)
         plain["places"] = {str(place): count for place, count in self.places.items()}
         for measured in plain["lengths"].values():
             for lengths in measured.values():

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.rows import Unrateable, rateable_responses, read_rows
+from longrm.benchmarks.auditor import UNREADABLE, Auditor
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, benchmark_of_rows
+from longrm.benchmarks.published_rows import Unrateable, rateable_responses, read_rows
 from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
 from longrm.data.files import find_files
 from longrm.reading import short
@@ -19,9 +20,17 @@ CATEGORIES = {
 }
 """The categories by how the names of their sources begin."""
 
-LOOKS_FOR = ("repeated_pairs", "unreadable_rows")
+FINDINGS = {
+    "repeated_pairs": "rows of a pair that came before, judged by another judge; left out",
+    **UNREADABLE,
+}
 
 _RANKS = {"A>B": (1, 2), "B>A": (2, 1)}
+
+
+def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The pairs of a file, or of a folder of files."""
+    return benchmark_of_rows(request, comparisons, FINDINGS)
 
 
 def comparisons(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from pydantic import Field
 from longrm.answer_metrics.right_choices import choices
 from longrm.answer_metrics.rouge_l import latin_rouge_l
 from longrm.answer_metrics.token_f1 import squad_f1
-from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.lengths import bucket
+from longrm.benchmarks.auditor import Audited, Auditor
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
+from longrm.benchmarks.lengths import bucket, measure_with
 from longrm.config import Config
 from longrm.data.fields import FieldError, group_of
 from longrm.data.files import Raw, raw_rows
@@ -20,20 +22,21 @@ from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import check_file, located, reading
 from longrm.types import Comparison, Span
 
-LOOKS_FOR = (
-    "repeated_documents",
-    "no_predictions",
-    "no_documents",
-    "missing_predictions",
-    "surplus_predictions",
-    "misaligned_predictions",
-    "empty_answers",
-    "identical_answers",
-    "unreadable_choices",
-    "not_scorable",
-    "too_few_answers",
-    "no_clear_gap",
-)
+FINDINGS = {
+    "repeated_documents": "rows that repeat a document with its questions; left out",
+    "no_predictions": "tasks that have documents, but no predictions; left out",
+    "no_documents": "files of predictions that have no documents; left out",
+    "missing_predictions": "questions for which a model's file of predictions has no line",
+    "surplus_predictions": "predictions beyond the last question of their task; left out",
+    "misaligned_predictions": "predictions for another question or gold answer than their line's; left out",
+    "empty_answers": "empty answers; left out",
+    "identical_answers": "answers that another model gave word for word; left out",
+    "unreadable_choices": "answers to multiple-choice questions that do not say which choice; left out",
+    "not_scorable": "questions whose answers can only be rated by a judge; left out",
+    "too_few_answers": "questions with fewer scored answers than a comparison needs; left out",
+    "no_clear_gap": "questions without answers that are clearly apart; left out",
+}
+"""What this benchmark is searched for, in words."""
 
 _OPENING = "Here is a document.\n\n"
 _BETWEEN = "\n\nThis was the whole document. Answer from it.\n\n"
@@ -85,6 +88,14 @@ class _Answer:
     model: str
     text: str
     score: float
+
+
+def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The comparisons of a folder with L-Eval's documents and predictions."""
+    folder = Path(request.path)
+    find_files(folder, request.leval)  # raises now, and not when the first comparison is asked for
+    rows = partial(comparisons, folder, request.leval, measure_with(request.source.tokenizer))
+    return LoadedBenchmark(request.name, Audited(rows, FINDINGS, request.source.limit))
 
 
 def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tuple[str, str], Path]]:

@@ -1,5 +1,6 @@
 """Long-RewardBench (arXiv 2510.06915): pairs and rankings in seven tasks, with contexts of 4K to 128K tokens."""
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -8,8 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longrm import hub
-from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.rows import listed, rateable_responses, read_rows
+from longrm.benchmarks.auditor import UNREADABLE, Audited, Auditor
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through
+from longrm.benchmarks.lengths import measure_with
+from longrm.benchmarks.published_rows import listed, rateable_responses, read_rows
 from longrm.data import write_rows
 from longrm.data.chunking import size_of
 from longrm.data.fields import (
@@ -28,16 +31,20 @@ from longrm.errors import DataError
 from longrm.reading import check_file, reading, short
 from longrm.types import Comparison, Message, Span, message_text, text_of
 
+_logger = logging.getLogger(__name__)
+
 TASKS = ("Cite", "Code", "ICL", "LongQA", "Math", "Safety", "Summ")
-LOOKS_FOR = (
-    "rising_scores",
-    "length_labels_off",
-    "stated_lengths_off",
-    "word_counts_off",
-    "question_not_found",
-    "missing_tasks",
-    "unreadable_rows",
-)
+FINDINGS = {
+    "rising_scores": "items whose candidates come best first, but whose scores rise; the order of the file is kept",
+    "length_labels_off": "items whose length label is more than twice or less than half of the measured tokens",
+    "stated_lengths_off": "items whose `length` is near neither their tokens, words nor characters",
+    "word_counts_off": "items whose `words_count` is more than twice or less than half of their words",
+    "question_not_found": "items whose question does not stand in their prompt: their context is not known, so it "
+    "can be neither cut, compressed nor checked",
+    "missing_tasks": "tasks of the benchmark that are not there",
+    **UNREADABLE,
+}
+"""What this benchmark is searched for, in words."""
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 # A part of the prompt is context if it holds at least this share of all characters; the rest instructs.
@@ -45,6 +52,18 @@ _CONTEXT_SHARE = 0.1
 # Columns that become fields of the comparison, or metadata under another name.
 _USED = {"prompt_template", "question", "chosen", "rejected", "candidates", "group"}
 _RENAMED = {"ctx_length_for_length": "length", "length": "stated_length", "id": "row_id"}
+
+
+def load_long_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The items of a folder as it is published, of one file, or of a data set of the Hub."""
+    source, files = request.source, find_files(request.path)
+    _logger.info("Long-RewardBench: reading %s", ", ".join(str(file) for file in files.values()))
+    read_items = partial(comparisons, files, on_bad_row=source.on_bad_row, strict=source.strict)
+    read_through(read_items(len, Auditor(FINDINGS)), source, refuses=source.strict)
+    rows = Audited(partial(read_items, measure_with(source.tokenizer)), FINDINGS, source.limit)
+    commit = hub.commit_of(next(iter(files.values())).parent)
+    provenance = {} if commit is None else {"commit": commit}
+    return LoadedBenchmark(request.name, rows, provenance=provenance)
 
 
 def find_files(path: str) -> dict[str, Path]:

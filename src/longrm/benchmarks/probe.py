@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from longrm.benchmarks.auditor import Audited
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.config import Config
 from longrm.types import Comparison
 from longrm.worlds import WorldPlan, generate
@@ -15,7 +17,7 @@ MOST_COMPARISONS = 10_000_000
 """Of a probe, for their judgments are held in memory."""
 
 
-class Cell(Config):
+class ProbeCell(Config):
     """Contexts of some lengths and depths, with how many of them and how many questions each.
 
     Attributes:
@@ -51,7 +53,7 @@ class Probe(Config):
     tokenizer: str = "words"
     seed: int = 1_000_000
     unrelated: bool = False
-    cells: tuple[Cell, ...] = (Cell(),)
+    cells: tuple[ProbeCell, ...] = (ProbeCell(),)
 
     @property
     def total(self) -> int:
@@ -69,6 +71,13 @@ class Probe(Config):
                 "lessen groups, per_group, lengths or depths"
             )
         return self
+
+
+def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The comparisons of the probe, which are generated whenever they are read."""
+    probe, limit = request.probe, request.source.limit
+    rows = Audited(lambda _: comparisons(probe), limit=limit)
+    return LoadedBenchmark(request.name, rows, min(probe.total, limit or probe.total))
 
 
 def comparisons(probe: Probe) -> Iterator[Comparison]:
@@ -89,7 +98,7 @@ def comparisons(probe: Probe) -> Iterator[Comparison]:
         yield from generate(plan, count, tokenizer)
 
 
-def _plan(probe: Probe, cell: Cell, length: int, depth: float | Literal["uniform"]) -> WorldPlan:
+def _plan(probe: Probe, cell: ProbeCell, length: int, depth: float | Literal["uniform"]) -> WorldPlan:
     return WorldPlan(
         world=probe.world,
         length=length,

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.rows import rateable_responses, read_rows
+from longrm.benchmarks.auditor import UNREADABLE, Auditor
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, benchmark_of_rows
+from longrm.benchmarks.published_rows import rateable_responses, read_rows
 from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
 from longrm.data.files import find_files
 from longrm.reading import short
@@ -33,10 +34,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }
 """The subsets of each section."""
 
-LOOKS_FOR = ("unreadable_rows",)
 
 _SECTION_OF = {subset: section for section, subsets in SECTIONS.items() for subset in subsets}
 _USED = {"id", "prompt", "chosen", "rejected", "subset"}
+
+
+def load_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The pairs of a file, or of a folder of files."""
+    return benchmark_of_rows(request, comparisons, UNREADABLE)
 
 
 def comparisons(

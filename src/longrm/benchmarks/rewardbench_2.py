@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from longrm.benchmarks.audit import Auditor
-from longrm.benchmarks.rows import listed, rateable_responses, read_rows
+from longrm.benchmarks.auditor import UNREADABLE, Auditor
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, benchmark_of_rows
+from longrm.benchmarks.published_rows import listed, rateable_responses, read_rows
 from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
 from longrm.data.files import find_files
 from longrm.reading import short
@@ -13,9 +14,13 @@ from longrm.types import Comparison
 
 TIES = "Ties"
 SUBSETS = ("Factuality", "Precise IF", "Math", "Safety", "Focus", TIES)
-LOOKS_FOR = ("unreadable_rows",)
 
 _USED = {"id", "prompt", "chosen", "rejected", "subset"}
+
+
+def load_rewardbench_2(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The items of a file, or of a folder of files."""
+    return benchmark_of_rows(request, comparisons, UNREADABLE)
 
 
 def comparisons(

@@ -51,12 +51,12 @@ def command(
     reads, a folder that `longrm synthesize` wrote, L-Eval's folder, or a benchmark's NAME:PATH. What is found is
     told and is no failure: the exit status is 0.
     """
-    from longrm.auditing import Auditing, as_html, as_text, audit
+    from longrm.auditing import AuditSettings, as_html, as_text, audit
     from longrm.cli.progress_bar import progress
     from longrm.runs.folder import write_file
 
     flags = {"tokenizers": list(tokenizers) or None, "against": list(against) or None, "format": row_format}
-    settings = resolve(Auditing, config_file, assignments, flags)
+    settings = resolve(AuditSettings, config_file, assignments, flags)
     with progress() as report:
         found = audit(path, settings, progress=report)
     if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longrm import benchmarks
-from longrm.benchmarks import Benchmark
+from longrm.benchmarks import LoadedBenchmark
 from longrm.errors import ConfigError
 from longrm.evaluation.run import Evaluation, run
 from longrm.evaluation.table import PAIR_METRICS
@@ -64,7 +64,7 @@ def _evaluate(
     trainee: "Scorer | LanguageModel",
     folder: Path,
     evaluation: Evaluation,
-    bench: Benchmark,
+    bench: LoadedBenchmark,
     progress: Progress,
 ) -> Mapping[str, Any]:
     name = f"{folder.resolve().parent.parent.name} at step {folder.name}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from longrm.benchmarks import Benchmark, Cell, Probe
+from longrm.benchmarks import LoadedBenchmark, Probe, ProbeCell
 from longrm.benchmarks.probe import comparisons
 from longrm.data.training_rows import context_digest
 from longrm.demo.arms import LONG, WRITES_LOGO, WRITES_LONG, WRITES_SHORT, DemoSettings, model_of, writes
@@ -43,15 +43,21 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     drawn = _EVALUATION_SEED + settings.seed
     part = 2 if settings.generative else 1
     pairs = (
-        Cell(lengths=_SHORT, groups=256 // part, per_group=2),
-        Cell(lengths=_LONG, groups=64 // part, per_group=8),
+        ProbeCell(lengths=_SHORT, groups=256 // part, per_group=2),
+        ProbeCell(lengths=_LONG, groups=64 // part, per_group=8),
     )
     listed = (
-        Cell(lengths=_SHORT, groups=64 // part, per_group=2),
-        Cell(lengths=_LONG, groups=32 // part, per_group=4),
+        ProbeCell(lengths=_SHORT, groups=64 // part, per_group=2),
+        ProbeCell(lengths=_LONG, groups=32 // part, per_group=4),
     )
-    judged = (Cell(lengths=_SHORT, groups=32, per_group=2), Cell(lengths=_LONG, groups=8, per_group=8))
-    scored = (Cell(lengths=_SHORT, groups=16, per_group=2), Cell(lengths=_LONG, groups=4, per_group=8))
+    judged = (
+        ProbeCell(lengths=_SHORT, groups=32, per_group=2),
+        ProbeCell(lengths=_LONG, groups=8, per_group=8),
+    )
+    scored = (
+        ProbeCell(lengths=_SHORT, groups=16, per_group=2),
+        ProbeCell(lengths=_LONG, groups=4, per_group=8),
+    )
     return {
         (False, PAIRS): Probe(seed=drawn, cells=pairs),
         (False, BEST_OF_4): Probe(seed=drawn, responses=4, cells=listed),
@@ -69,7 +75,7 @@ def take_exam(stage: str, exam: str, settings: DemoSettings, out: Path, *, progr
     evaluate(
         _asked(stage, exam, probe, out, beside),
         out / "stages" / stage / exam,
-        bench=Benchmark("probe", drawn, len(drawn)),
+        bench=LoadedBenchmark("probe", drawn, len(drawn)),
         progress=progress,
     )
 
@@ -77,7 +83,7 @@ def take_exam(stage: str, exam: str, settings: DemoSettings, out: Path, *, progr
 def take_control(name: str, settings: DemoSettings, out: Path, *, progress: Progress) -> None:
     """Asks a stage about contexts that have nothing to do with the answers."""
     stage = UNRELATED[name]
-    cell = Cell(lengths=(256, 1024), groups=16 if writes(stage) else 64, per_group=8)
+    cell = ProbeCell(lengths=(256, 1024), groups=16 if writes(stage) else 64, per_group=8)
     probe = Probe(seed=_EVALUATION_SEED + settings.seed, unrelated=True, cells=(cell,))
     evaluate(_asked(stage, PAIRS, probe, out, ()), out / "controls" / name, progress=progress)
 

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from longrm import benchmarks, reward_models
-from longrm.benchmarks import Benchmark, Leval, Probe, Source
+from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
 from longrm.clients.addresses import ModelName, refuse_server
 from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.asking import Judging
+from longrm.evaluation.rules import check_rule
 from longrm.evaluation.runner import evaluate
 from longrm.reward_models import Compress, Judge, RewardModel
 from longrm.runs.folder import RunFolder, claimed_once
@@ -40,7 +41,7 @@ class Evaluation(Config):
     model: ModelName | None = None
     recorded: str | None = None
     bench: str
-    source: Source = Source()
+    source: BenchmarkSource = BenchmarkSource()
     probe: Probe = Probe()
     leval: Leval = Leval()
     judge: Judge = Judge()
@@ -53,7 +54,7 @@ def run(
     settings: Evaluation,
     out: Path,
     *,
-    bench: Benchmark | None = None,
+    bench: LoadedBenchmark | None = None,
     model: RewardModel | None = None,
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
@@ -86,6 +87,8 @@ def run(
         bench = benchmarks.load(
             settings.bench, source=settings.source, probe=settings.probe, leval=settings.leval
         )
+    if bench.rule:
+        check_rule(bench.rule)
     with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or _model(settings, bench, out)
         if place.is_main_process:
@@ -93,7 +96,7 @@ def run(
         return evaluate(bench, judge, folder, judging=settings.judging, place=place, progress=progress)
 
 
-def _model(settings: Evaluation, bench: Benchmark, out: Path) -> RewardModel:
+def _model(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> RewardModel:
     if settings.recorded is not None:
         from longrm.reward_models.recorded import RecordedRewardModel
 

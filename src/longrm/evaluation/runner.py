@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longrm.benchmarks import Benchmark
+from longrm.benchmarks import LoadedBenchmark
 from longrm.data.places import place_in
 from longrm.errors import DataError, RunError
 from longrm.evaluation.asking import Asker, Judging
@@ -28,7 +28,7 @@ _LOGS: dict[str, type[Any]] = {JUDGMENTS: JudgmentRecord, GOLD: GoldRecord, EXAM
 
 
 def evaluate(
-    bench: Benchmark,
+    bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
     *,
@@ -86,7 +86,7 @@ def evaluate(
 
 
 def _judge_all(
-    bench: Benchmark,
+    bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
     judging: Judging,
@@ -112,7 +112,7 @@ def _judge_all(
 
 
 def _judge_share(
-    bench: Benchmark,
+    bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
     judging: Judging,

@@ -10,7 +10,7 @@ from typing import Any
 from longrm.answer_metrics import answer_metric
 from longrm.answer_metrics.right_choices import choices
 from longrm.benchmarks import leval
-from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.auditor import Auditor
 from longrm.data import Reading, read
 from longrm.data.fields import FieldError, name_of, plain
 from longrm.data.files import find_files, raw_rows
@@ -73,7 +73,7 @@ def read_documents(
             writes: their gold answer is the best response.
         format: A key of `FORMATS`: "jsonl" (Parquet and the other containers too), "leval" or "comparisons"; None
             tells the first two by what lies there.
-        auditor: Counts what L-Eval's rows repeat, by the names of `benchmarks.leval.LOOKS_FOR`.
+        auditor: Counts what L-Eval's rows repeat, by the names of `benchmarks.leval.FINDINGS`.
 
     Raises:
         ConfigError: There is no such format.
@@ -84,7 +84,7 @@ def read_documents(
         format = "leval" if is_leval(place) else "jsonl"
     if format not in FORMATS:
         raise ConfigError(f"no format of documents '{format}'; {nearest(format, FORMATS)}")
-    return FORMATS[format](place, auditor or Auditor(leval.LOOKS_FOR))
+    return FORMATS[format](place, auditor or Auditor(leval.FINDINGS))
 
 
 def is_leval(path: Path) -> bool:
@@ -134,7 +134,7 @@ def read_answered(folder: Path, auditor: Auditor) -> Iterator[Answered]:
 
     Args:
         folder: Holds `data/TASK.jsonl` and `predictions/MODEL/TASK.pred.jsonl`.
-        auditor: Counts what is left out; it must look for `benchmarks.leval.LOOKS_FOR`.
+        auditor: Counts what is left out; it must look for `benchmarks.leval.FINDINGS`.
 
     Raises:
         DataError: The folder does not hold L-Eval, or a row cannot be read.

@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from longrm.benchmarks import leval
-from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.auditor import Auditor
 from longrm.config import Config
 from longrm.data.files import find_files
 from longrm.errors import ConfigError
@@ -51,7 +51,7 @@ class Documents(Config):
         return islice(found, self.limit)
 
     def _of_leval(self) -> Iterator[Source]:
-        for found in read_answered(self._place, Auditor(leval.LOOKS_FOR)):
+        for found in read_answered(self._place, Auditor(leval.FINDINGS)):
             own = found.document.id
             yield Source(
                 found.document, tuple(Candidate(own, model, text) for model, text in found.answers.items())

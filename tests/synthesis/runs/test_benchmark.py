@@ -46,7 +46,10 @@ def of(recipe, **more):
 
 def rows_of(folder):
     found = benchmarks.load(
-        f"long-rewardbench:{folder}", source=benchmarks.Source(strict=True), probe=Probe(), leval=Leval()
+        f"long-rewardbench:{folder}",
+        source=benchmarks.BenchmarkSource(strict=True),
+        probe=Probe(),
+        leval=Leval(),
     )
     return list(found.comparisons)
 

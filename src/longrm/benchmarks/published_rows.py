@@ -5,7 +5,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from longrm.benchmarks.audit import Auditor
+from longrm.benchmarks.auditor import Auditor
 from longrm.data.fields import FieldError, Source, messages_of
 from longrm.data.files import raw_rows
 from longrm.data.places import place_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import krippendorff
 import pytest
 
-from longrm.auditing import Auditing, as_html, as_text, audit
+from longrm.auditing import AuditSettings, as_html, as_text, audit
 from longrm.data import write, write_rows
 from longrm.errors import DataError
 from longrm.worlds import WorldPlan, generate
@@ -116,7 +116,7 @@ def test_leakage_against_a_named_benchmark(put):
         comparison(5, text(15, 2000)),
         comparison(6, f"{text(16, 2000)} {' '.join(document.split()[:100])}"),  # a twentieth
     )
-    found = audit(rows, Auditing(against=(f"file:{bench}",))).findings
+    found = audit(rows, AuditSettings(against=(f"file:{bench}",))).findings
     told = {kind: [example.partition(":")[0] for example in found[kind].examples] for kind in found}
     assert told["leaked_contexts"] == ["row 1", "row 2"]
     assert told["leaked_questions"] == ["row 3"]
@@ -137,7 +137,7 @@ def test_depths_of_worlds_are_where_they_were_drawn(tmp_path):
         tmp_path / "any.jsonl",
         generate(replace(plan, depth="uniform"), 200, load_tokenizer("words")),
     )
-    even = audit(tmp_path / "any.jsonl", Auditing(tokenizers=("words",)))
+    even = audit(tmp_path / "any.jsonl", AuditSettings(tokenizers=("words",)))
     assert even.depths.even > 0.001
     assert even.depths.mean == pytest.approx(0.5, abs=0.1)
     lengths = even.lengths["words"]["prompts"]
@@ -203,7 +203,7 @@ def test_unreadable_rows_are_counted_and_the_rest_is_audited(put):
     assert (found.rows, found.findings["unreadable_rows"].count) == (1, 2)
     assert "line 3" in found.findings["unreadable_rows"].examples[1]
     documents = put("b.jsonl", {"context": "c", "question": "q", "answer": "a"}, {"context": 3})
-    assert audit(documents, Auditing(format="documents")).findings["unreadable_rows"].count == 1
+    assert audit(documents, AuditSettings(format="documents")).findings["unreadable_rows"].count == 1
     path.write_text('{"prompt": "q", "responses": ["one"]}\n')
     with pytest.raises(DataError):
         audit(path)
@@ -312,7 +312,7 @@ def test_a_context_made_of_many_benchmark_texts_has_leaked(put):
     mixed, alone = " ".join(quarters), f"{quarters[0]} {text(40, 500)}"
     rows = put("rows.jsonl", comparison(1, mixed), comparison(2, alone))
     (found,) = (
-        audit(rows, Auditing(against=(f"file:{bench}",), sampled=1)).findings["leaked_contexts"].examples
+        audit(rows, AuditSettings(against=(f"file:{bench}",), sampled=1)).findings["leaked_contexts"].examples
     )
     assert found.startswith("row 1: 90% of it")  # at each of five seams 12 runs are new
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from longrm.auditing.evidence import NOWHERE, Places, places_of, places_told, region_of
-from longrm.auditing.result import KINDS, NOT_READ, Finding
-from longrm.benchmarks import BENCHMARKS, Benchmark, Leval, Probe, Source, load
-from longrm.benchmarks.audit import Audit, Auditor
-from longrm.benchmarks.leval import LOOKS_FOR
+from longrm.auditing.evidence_places import NOWHERE, EvidencePlaces, places_of, places_told, region_of
+from longrm.auditing.result import FINDINGS, NOT_READ
+from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
+from longrm.benchmarks.auditor import AuditFinding, Auditor
 from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
@@ -42,7 +41,7 @@ _FREE = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_similarity"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditedRow:
     """One row, whatever it is.
 
     Attributes:
@@ -71,13 +70,13 @@ class Entry:
     question: str = ""
     responses: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
-    places: Places = NOWHERE
+    places: EvidencePlaces = NOWHERE
     label: str = ""
     votes: Recount | None = None
     facts: Mapping[str, Any] | None = None
 
 
-class Entries:
+class AuditedRows:
     """The rows of a path, read anew at every iteration.
 
     Args:
@@ -109,39 +108,36 @@ class Entries:
         self._told_format = format
         self._rules = _rules_of(folder, self.origin)
         self.format = name if named else format or _recognized(self._path)
-        self.unreadable = Finding(0)
-        self.noted: dict[str, Finding] = {}
+        self.unreadable = _unreadable()
+        self.noted: dict[str, AuditFinding] = {}
 
-    def __iter__(self) -> Iterator[Entry]:
-        self.unreadable = Finding(0)
+    def __iter__(self) -> Iterator[AuditedRow]:
+        self.unreadable = _unreadable()
         if self._benchmark:
             bench = benchmark(self._benchmark)
             yield from map(of_comparison, bench.comparisons)
             self._note(bench.audit)
             return
         if self.format == "leval":
-            auditor = Auditor(LOOKS_FOR)
+            auditor = Auditor(leval.FINDINGS)
             yield from map(of_document, read_documents(self._path, "leval", auditor))
-            self._note(auditor.result())
+            self._note(auditor)
             return
         for entry, skipped in self._rows():
-            self.unreadable = Finding(skipped.count, skipped.messages)
+            self.unreadable = _unreadable(skipped.count, skipped.messages)
             if entry is not None:
                 yield entry
 
-    def _note(self, seen: Audit | None) -> None:
+    def _note(self, seen: Auditor | None) -> None:
         """Takes over what a benchmark's own audit found; what an audit looks for itself is left to it."""
-        found = {} if seen is None else {**seen.findings}
-        unreadable = found.pop("unreadable_rows", None)
-        if unreadable is not None:
-            self.unreadable = Finding(unreadable.count, unreadable.examples)
+        found = {} if seen is None else seen.findings
+        if "unreadable_rows" in found:
+            self.unreadable = _unreadable(found["unreadable_rows"].count, found["unreadable_rows"].examples)
         self.noted = {
-            kind: Finding(one.count, one.examples)
-            for kind, one in found.items()
-            if one.count and kind not in (*KINDS, "duplicates")
+            kind: one for kind, one in found.items() if one.count and kind not in (*FINDINGS, "duplicates")
         }
 
-    def _rows(self) -> Iterator[tuple[Entry | None, Skipped]]:
+    def _rows(self) -> Iterator[tuple[AuditedRow | None, Skipped]]:
         if self.format == "documents":
             skipped = Skipped()
             for raw in raw_rows(find_files(self._path), repair=True):
@@ -158,6 +154,10 @@ class Entries:
             for one in comparisons:
                 yield of_comparison(one.comparison, *self._rules), comparisons.skipped
             yield None, comparisons.skipped
+
+
+def _unreadable(count: int = 0, examples: tuple[str, ...] = ()) -> AuditFinding:
+    return AuditFinding(FINDINGS["unreadable_rows"], count, examples)
 
 
 def origin_of(folder: Path) -> dict[str, Any]:
@@ -187,19 +187,19 @@ class _Agreement(BaseModel):
 _AGREEMENT: TypeAdapter[_Agreement | None] = TypeAdapter(_Agreement | None)
 
 
-def benchmark(name: str) -> Benchmark:
+def benchmark(name: str) -> LoadedBenchmark:
     """A benchmark by its name and path, rows that cannot be read left out.
 
     Raises:
         ConfigError: An unknown name.
         DataError: There is nothing to read.
     """
-    return load(name, source=Source(on_bad_row="skip"), probe=Probe(), leval=Leval())
+    return load(name, source=BenchmarkSource(on_bad_row="skip"), probe=Probe(), leval=Leval())
 
 
 def of_comparison(
     row: Comparison, voting: Voting = LARGEST, weights: Mapping[str, float] | None = None
-) -> Entry:
+) -> AuditedRow:
     """An entry for a comparison or a row of judgments.
 
     Args:
@@ -213,8 +213,8 @@ def of_comparison(
     if row.role == "judgment" and not row.evidence:
         places = places_told(row.metadata, row.prompt)
         if not places.depths and "context" in row.metadata:  # where released rows name their critical chunk
-            places = Places(missing=True)
-    return Entry(
+            places = EvidencePlaces(missing=True)
+    return AuditedRow(
         id=row.id,
         kind="judgment" if row.role == "judgment" else "comparison",
         group=row.group,
@@ -233,13 +233,13 @@ def of_comparison(
     )
 
 
-def of_demonstration(row: Demonstration) -> Entry:
+def of_demonstration(row: Demonstration) -> AuditedRow:
     """An entry for a demonstration; `evidence`, or else `depths`, and `question` of our own rows are used."""
     prompt, completion = text_of(row.prompt), text_of(row.completion)
     group = row.metadata.get("group") or row.metadata.get("document") or group_of({}, row.prompt, (), None)
     asked = row.metadata.get("question")
     question = asked if isinstance(asked, str) else ""
-    return Entry(
+    return AuditedRow(
         id=row.id,
         kind="demonstration",
         group=str(group),
@@ -254,7 +254,7 @@ def of_demonstration(row: Demonstration) -> Entry:
     )
 
 
-def of_document(document: Document) -> Entry:
+def of_document(document: Document) -> AuditedRow:
     """An entry for a document.
 
     Its gold answer is evidence where it stands in the text, word for word and once: one that comes up again and again
@@ -264,7 +264,7 @@ def of_document(document: Document) -> Entry:
     found = _places(answer, document.text) if answer and document.metric not in _FREE else None
     around = len(document.text) - len(answer)
     once = found is not None and len(found) == 1 and around > 0
-    return Entry(
+    return AuditedRow(
         id=document.id,
         kind="document",
         group=document.group,
@@ -273,9 +273,9 @@ def of_document(document: Document) -> Entry:
         rest=f"{document.question}\n{document.answer}",
         question=document.question,
         responses=(document.answer,),
-        places=Places((found[0] / around,), (len(answer) / len(document.text),))
+        places=EvidencePlaces((found[0] / around,), (len(answer) / len(document.text),))
         if found and once
-        else Places(missing=found == []),
+        else EvidencePlaces(missing=found == []),
         label=document.metric or "a judge only",
         facts=_facts({"task": document.task, **document.metadata}),
     )
@@ -324,7 +324,7 @@ def _is_long_rewardbench(folder: Path) -> bool:
     return all(file.name.split(".")[0] in TASKS for file in files)
 
 
-def _document_entry(raw: Raw) -> tuple[Entry | None, str]:
+def _document_entry(raw: Raw) -> tuple[AuditedRow | None, str]:
     if raw.value is None:
         return None, raw.message
     try:

@@ -12,7 +12,7 @@ _CONTEXT = re.compile(r"<(context(?:-\d+)?)>\n")  # how the judging prompts of o
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class EvidencePlaces:
     """Where the evidence of a row stands.
 
     Attributes:
@@ -26,10 +26,10 @@ class Places:
     missing: bool = False
 
 
-NOWHERE = Places()
+NOWHERE = EvidencePlaces()
 
 
-def places_of(spans: Sequence[Span | None], regions: Sequence[Span]) -> Places:
+def places_of(spans: Sequence[Span | None], regions: Sequence[Span]) -> EvidencePlaces:
     """Finds the spans of evidence in the regions of a context.
 
     Args:
@@ -47,17 +47,17 @@ def places_of(spans: Sequence[Span | None], regions: Sequence[Span]) -> Places:
         if size < total:  # else there is nothing that it could stand before or after
             depths.append(before / (total - size))
             shares.append(size / total)
-    return Places(tuple(depths), tuple(shares), missing)
+    return EvidencePlaces(tuple(depths), tuple(shares), missing)
 
 
-def places_told(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> Places:
+def places_told(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> EvidencePlaces:
     """What a row of ours tells: the spans in its `evidence`, or else the `depths` that its maker wrote down."""
     spans = metadata.get("evidence")
     if isinstance(spans, list) and spans:
         return places_of([_span_of(value) for value in spans], region_of(prompt))
     told = metadata.get("depths")
     depths = [depth for depth in told if isinstance(depth, int | float)] if isinstance(told, list) else []
-    return Places(tuple(depth for depth in depths if 0 <= depth <= 1))
+    return EvidencePlaces(tuple(depth for depth in depths if 0 <= depth <= 1))
 
 
 def region_of(prompt: Sequence[Message]) -> tuple[Span, ...]:

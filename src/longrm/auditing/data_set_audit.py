@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from longrm.auditing.audited_rows import AuditedRow, AuditedRows
 from longrm.auditing.duplicates import Duplicates
-from longrm.auditing.entries import Entries, Entry
 from longrm.auditing.leakage import Leakage
-from longrm.auditing.measures import BiasMeasure, DepthMeasure, Findings, LengthMeasure, VoteMeasure, check
-from longrm.auditing.result import KINDS, Audit, Auditing, Finding
+from longrm.auditing.measures import BiasMeasure, DepthMeasure, LengthMeasure, VoteMeasure, check
+from longrm.auditing.result import FINDINGS, AuditSettings, DataSetAudit
+from longrm.benchmarks.auditor import AuditFinding, FindingCounter
 from longrm.benchmarks.lengths import bucket
 from longrm.errors import DataError
 from longrm.runs.progress import Progress, no_progress
@@ -21,7 +22,7 @@ _OF_RUNS = ("rows_not_as_counted", "unfinished_run")
 _OF_JUDGMENTS = ("without_contrast", "contrast_of_form_only")
 
 
-def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progress = no_progress) -> Audit:
+def audit(path: str | Path, settings: AuditSettings | None = None, *, progress: Progress = no_progress) -> DataSetAudit:
     """Audits a data set.
 
     Args:
@@ -37,8 +38,8 @@ def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progr
         ModelError: There is no such tokenizer.
         RunError: The manifest of the run folder is damaged.
     """
-    settings = settings or Auditing()
-    entries = Entries(path, settings.format)
+    settings = settings or AuditSettings()
+    entries = AuditedRows(path, settings.format)
     seen = _Seen(settings, entries.format)
     for number, entry in enumerate(entries, start=1):
         seen.see(entry)
@@ -52,7 +53,7 @@ def audit(path: str | Path, settings: Auditing | None = None, *, progress: Progr
 class _Seen:
     """Everything that is counted in one pass."""
 
-    def __init__(self, settings: Auditing, format: str) -> None:
+    def __init__(self, settings: AuditSettings, format: str) -> None:
         self._settings = settings
         self._lengths = [LengthMeasure(name) for name in settings.tokenizers or (None,)]
         self._leakage = Leakage(settings) if settings.against else None
@@ -63,12 +64,14 @@ class _Seen:
             name: Counter() for name in ("task", "source", _STATED, _RESPONSES)
         }
         self._labels: Counter[str] = Counter()
-        self._findings = Findings([kind for kind in KINDS if self._looked_for(kind)])
+        self._findings = FindingCounter(
+            {kind: what for kind, what in FINDINGS.items() if self._looked_for(kind)}
+        )
         self._votes = VoteMeasure()
         self._asked = False  # whether any row tells its question
         self.kinds: Counter[str] = Counter()
 
-    def see(self, entry: Entry) -> None:
+    def see(self, entry: AuditedRow) -> None:
         """Takes in a row."""
         self.kinds[entry.kind] += 1
         self._groups.add(entry.group)
@@ -86,15 +89,15 @@ class _Seen:
         for kind, example in found:
             self._findings.note(kind, example)
 
-    def result(self, path: str, entries: Entries) -> Audit:
+    def result(self, path: str, entries: AuditedRows) -> DataSetAudit:
         """What was found."""
         first, longer = self._biases.result(self._settings)
-        findings = {kind: one for kind, one in self._findings.result().items() if self._applies(kind, one)}
-        findings["unreadable_rows"] = Finding(entries.unreadable.count, entries.unreadable.examples)
+        findings = {kind: one for kind, one in self._findings.findings.items() if self._applies(kind, one)}
+        findings["unreadable_rows"] = entries.unreadable
         findings |= entries.noted | _of_run(
             entries.origin, sum(self.kinds.values()) + entries.unreadable.count
         )
-        return Audit(
+        return DataSetAudit(
             path=path,
             format=entries.format,
             kinds=dict(self.kinds),
@@ -112,7 +115,7 @@ class _Seen:
             origin=entries.origin,
         )
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: AuditedRow) -> None:
         facts = entry.facts or {}
         for fact in ("task", "source"):
             if fact in facts:
@@ -126,7 +129,7 @@ class _Seen:
         if entry.label:
             self._labels[entry.label] += 1
 
-    def _applies(self, kind: str, found: Finding) -> bool:
+    def _applies(self, kind: str, found: AuditFinding) -> bool:
         """Whether any row told what is needed to find this; if not, its count of 0 would say nothing."""
         if found.count:
             return True
@@ -144,16 +147,18 @@ class _Seen:
         return kind not in _OF_RUNS and (self._leakage is not None or not kind.startswith("leaked_"))
 
 
-def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, Finding]:
+def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
     """Whether a run's folder holds what its manifest says."""
     if not origin:
         return {}
     counts = origin.get("counts") or {}
     counted = counts.get("rows")
-    found = {"unfinished_run": Finding(int(not counts), ("the same command continues it",) * (not counts))}
+    advice = ("the same command continues it",) * (not counts)
+    found = {"unfinished_run": AuditFinding(FINDINGS["unfinished_run"], int(not counts), advice)}
     if isinstance(counted, int):
         told = (f"{counted} are counted, {rows} are there",) if counted != rows else ()
-        found["rows_not_as_counted"] = Finding(abs(counted - rows), told)
+        what = FINDINGS["rows_not_as_counted"]
+        found["rows_not_as_counted"] = AuditFinding(what, abs(counted - rows), told)
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.auditing.result import FINDINGS, NOT_READ, Audit, Bias, Lengths
+from longrm.auditing.result import NOT_READ, Bias, DataSetAudit, Lengths
 from longrm.report.wording import plural, tokens
 from longrm.synthesis.agreement import Measured
 
@@ -24,7 +24,7 @@ _QUANTILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AuditTable:
     """One table.
 
     Attributes:
@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class ShownFinding:
     """One kind of finding that there was.
 
     Attributes:
@@ -59,7 +59,7 @@ class Odd:
     examples: tuple[str, ...]
 
 
-def headline(found: Audit) -> str:
+def headline(found: DataSetAudit) -> str:
     """What was read, in one sentence."""
     kinds = ", ".join(plural(count, kind) for kind, count in found.kinds.items())
     some = [kind for kind, finding in found.findings.items() if finding.count]
@@ -67,7 +67,7 @@ def headline(found: Audit) -> str:
     return f"{kinds} about {plural(found.groups, 'text')}: {told}"
 
 
-def facts(found: Audit) -> list[tuple[str, str]]:
+def facts(found: DataSetAudit) -> list[tuple[str, str]]:
     """What is told in a line each: the format, what all rows share, and the run that made them."""
     told = [("format", found.format)]
     for name, counts in found.counts.items():
@@ -83,22 +83,22 @@ def facts(found: Audit) -> list[tuple[str, str]]:
     return told
 
 
-def odd(found: Audit) -> list[Odd]:
+def odd(found: DataSetAudit) -> list[ShownFinding]:
     """Every kind of finding that there was."""
     return [
-        Odd(_words(kind), FINDINGS[kind], tokens(one.count), tuple(one.examples[:_EXAMPLES]))
+        ShownFinding(_words(kind), one.what, tokens(one.count), tuple(one.examples[:_EXAMPLES]))
         for kind, one in found.findings.items()
         if one.count
     ]
 
 
-def clean(found: Audit) -> str:
+def clean(found: DataSetAudit) -> str:
     """What was looked for and not found; empty where everything was found."""
     names = [_words(kind) for kind, one in found.findings.items() if not one.count]
     return f"Looked for and not found: {', '.join(names)}." if names else ""
 
 
-def parts(found: Audit) -> tuple[Part, ...]:
+def parts(found: DataSetAudit) -> tuple[AuditTable, ...]:
     """All tables of an audit, those without a row left out."""
     only_documents = [*found.kinds] == ["document"]
     learned, head = _LEARNED["document"] if only_documents else _SCORES
@@ -131,7 +131,7 @@ def _source(source: Mapping[str, Any]) -> str:
     return f"{source.get('name', 'unnamed')}{path}, license: {source.get('license', 'not told')}"
 
 
-def _lengths(name: str, measured: Mapping[str, Lengths]) -> Part:
+def _lengths(name: str, measured: Mapping[str, Lengths]) -> AuditTable:
     rows = [
         ("texts", *(tokens(lengths.texts) for lengths in measured.values())),
         ("tokens", *(tokens(lengths.total) for lengths in measured.values())),
@@ -139,22 +139,22 @@ def _lengths(name: str, measured: Mapping[str, Lengths]) -> Part:
     for head, share in _QUANTILES.items():
         rows.append((head, *(tokens(lengths.quantiles[share]) for lengths in measured.values())))
     note = "Of the bare text: a chat template adds to it."
-    return Part(f"Lengths in tokens, measured by {name}", note, ("", *measured), tuple(rows))
+    return AuditTable(f"Lengths in tokens, measured by {name}", note, ("", *measured), tuple(rows))
 
 
-def _buckets(found: Audit) -> Iterator[Part]:
+def _buckets(found: DataSetAudit) -> Iterator[AuditTable]:
     for name, measured in found.lengths.items():
         buckets = measured["prompts"].buckets
         most = max(buckets.values(), default=1)
         rows = [(f"up to {tokens(size)}", tokens(count)) for size, count in buckets.items()]
         bars = tuple(count / most for count in buckets.values())
-        yield Part(f"Prompts by length, measured by {name}", "", ("tokens", "rows"), tuple(rows), bars)
+        yield AuditTable(f"Prompts by length, measured by {name}", "", ("tokens", "rows"), tuple(rows), bars)
 
 
-def _depths(found: Audit) -> Part:
+def _depths(found: DataSetAudit) -> AuditTable:
     depths = found.depths
     if not depths.known:
-        return Part("", "", (), ())
+        return AuditTable("", "", (), ())
     most = max(depths.tenths)
     rows = [
         (f"{place / 10:.1f} to {(place + 1) / 10:.1f}", tokens(count))
@@ -167,13 +167,13 @@ def _depths(found: Audit) -> Part:
     known = f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
     note = f"0 is the start and 1 the end of the context; rows that share theirs count once. {known}"
     bars = tuple(count / most for count in depths.tenths)
-    return Part("Evidence by depth", note + even, ("depth", "pieces"), tuple(rows), bars)
+    return AuditTable("Evidence by depth", note + even, ("depth", "pieces"), tuple(rows), bars)
 
 
-def _biases(found: Audit) -> Part:
+def _biases(found: DataSetAudit) -> AuditTable:
     told = (("listed first", found.first), ("the longer one", found.longer))
     rows = [(name, *_cells(bias)) for name, bias in told if bias.value is not None]
-    return Part(
+    return AuditTable(
         "The better response is …",
         "95% intervals (bootstrap over texts); a share that excludes chance helps a judge that reads nothing.",
         ("", "share", "95% interval", "chance", "n"),
@@ -181,10 +181,10 @@ def _biases(found: Audit) -> Part:
     )
 
 
-def _votes(found: Audit) -> Part:
+def _votes(found: DataSetAudit) -> AuditTable:
     title, votes = "Votes of the judges, counted again", found.votes
     if votes is None:
-        return Part(title, "", (), ())
+        return AuditTable(title, "", (), ())
     rows = [
         ("rows that tell their votes", tokens(votes.rows)),
         ("clusters of the recorded sizes", f"{votes.same_clusters:,} of {votes.recorded:,}"),
@@ -199,7 +199,7 @@ def _votes(found: Audit) -> Part:
         "judges agree less on all that they were asked. Alpha is Krippendorff's, for "
         "interval data: 1 is agreement, 0 chance. Equal scores: the share of pairs of judges. 95% intervals over texts."
     )
-    return Part(
+    return AuditTable(
         title, note, ("", "found"), tuple(row for row in rows if row[1] and not row[1].endswith(" of 0"))
     )
 
@@ -211,11 +211,11 @@ def _measured(one: Measured) -> str:
     return f"{one.value:.2f}{interval}"
 
 
-def _places(found: Audit) -> Part:
+def _places(found: DataSetAudit) -> AuditTable:
     most = max(found.places.values(), default=1)
     rows = [(str(place), tokens(count)) for place, count in found.places.items()]
     bars = tuple(count / most for count in found.places.values())
-    return Part("Best response by its place in the list", "", ("place", "rows"), tuple(rows), bars)
+    return AuditTable("Best response by its place in the list", "", ("place", "rows"), tuple(rows), bars)
 
 
 def _cells(bias: Bias) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ def _cells(bias: Bias) -> tuple[str, ...]:
     return f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)
 
 
-def _count(title: str, counts: Mapping[str, int], head: str) -> Part:
+def _count(title: str, counts: Mapping[str, int], head: str) -> AuditTable:
     ordered = list(counts.items())
     shown = ordered if len(ordered) <= _SHOWN else ordered[: _SHOWN - 1]
     rows = [(tokens(int(name)) if name.isdecimal() else name, tokens(count)) for name, count in shown]
@@ -234,19 +234,23 @@ def _count(title: str, counts: Mapping[str, int], head: str) -> Part:
         rows.append((f"{len(ordered) - len(shown)} others", tokens(rest)))
     most = max(counts.values(), default=1)
     bars = tuple(count / most for _, count in shown) + (0.0,) * (len(rows) - len(shown))
-    return Part(title, "", (head, "rows"), tuple(rows), bars)
+    return AuditTable(title, "", (head, "rows"), tuple(rows), bars)
 
 
-def _steps(found: Audit) -> Iterator[Part]:
+def _steps(found: DataSetAudit) -> Iterator[AuditTable]:
     """What the run that made the rows took in, kept and dropped, by its manifest."""
     steps = (found.origin.get("counts") or {}).get("steps")
     if not isinstance(steps, Mapping) or not steps:
         return
     rows = [(name, tokens(step["in"]), tokens(step["kept"])) for name, step in steps.items()]
-    yield Part("Steps of the run that made it, by its manifest", "", ("step", "in", "kept"), tuple(rows))
+    yield AuditTable(
+        "Steps of the run that made it, by its manifest", "", ("step", "in", "kept"), tuple(rows)
+    )
     dropped = [
         (f"{name}: {why}", tokens(count))
         for name, step in steps.items()
         for why, count in step["dropped"].items()
     ]
-    yield Part("Dropped on the way, by its manifest", "", ("step and reason", "dropped"), tuple(dropped))
+    yield AuditTable(
+        "Dropped on the way, by its manifest", "", ("step and reason", "dropped"), tuple(dropped)
+    )

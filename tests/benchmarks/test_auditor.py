@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from longrm.benchmarks.audit import FINDINGS, Audited, Auditor
+from longrm.benchmarks.auditor import Audited, Auditor
 from longrm.types import Comparison
 
 USER = ({"role": "user", "content": "?"},)
@@ -58,10 +58,10 @@ def test_an_iteration_that_was_left_has_no_audit():
 
 
 def test_examples_are_few_and_counts_are_whole():
-    auditor = Auditor(["no_clear_gap"])
+    auditor = Auditor({"no_clear_gap": "questions without answers that are clearly apart"})
     for number in range(25):
         auditor.note("no_clear_gap", str(number))
-    finding = auditor.result().findings["no_clear_gap"]
+    finding = auditor.findings["no_clear_gap"]
     assert (finding.count, len(finding.examples), finding.examples[0]) == (25, 10, "0")
 
 
@@ -71,12 +71,12 @@ def test_a_kind_that_was_not_announced_is_a_mistake():
 
 
 def test_it_is_json_and_says_what_each_kind_means():
-    audited = Audited(lambda _: ROWS, ["rising_scores"])
+    audited = Audited(lambda _: ROWS, {"rising_scores": "scores that rise"})
     list(audited)
     plain = json.loads(json.dumps(audited.audit.as_dict()))
     assert plain["comparisons"] == 5
     assert plain["findings"]["rising_scores"] == {
-        "what": FINDINGS["rising_scores"],
+        "what": "scores that rise",
         "count": 0,
         "examples": [],
     }

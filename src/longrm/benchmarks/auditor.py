@@ -1,0 +1,137 @@
+"""What is odd about data: counted while rows stream by, and part of every report."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations, islice
+from types import MappingProxyType
+from typing import Any
+
+from longrm.types import Comparison, text_of
+
+_EXAMPLES = 10
+_IN_ALL = {
+    "duplicates": "comparisons whose prompt and responses came before",
+    "identical_responses": "comparisons with two identical responses; left out where these are ranked apart",
+    "empty_responses": "comparisons with an empty response; left out",
+    "ties": "comparisons in which gold ranks tie",
+}
+UNREADABLE: Mapping[str, str] = {"unreadable_rows": "rows that could not be read; left out"}
+"""A kind of finding that most benchmarks have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """One kind of finding.
+
+    Attributes:
+        what: What was looked for, in words.
+        count: How often it was found.
+        examples: The first of them.
+    """
+
+    what: str
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+
+class FindingCounter:
+    """Counts findings by their kind.
+
+    Args:
+        kinds: What is looked for: the kinds, each in words.
+    """
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._kinds = kinds
+        self._counts = dict.fromkeys(kinds, 0)
+        self._examples: dict[str, list[str]] = {kind: [] for kind in kinds}
+
+    def note(self, kind: str, example: str) -> None:
+        """Counts one finding; its example is kept while they are few."""
+        self._counts[kind] += 1
+        if len(self._examples[kind]) < _EXAMPLES:
+            self._examples[kind].append(example)
+
+    @property
+    def findings(self) -> dict[str, AuditFinding]:
+        """Every kind that is looked for; what has not been found has the count 0."""
+        return {
+            kind: AuditFinding(what, self._counts[kind], tuple(self._examples[kind]))
+            for kind, what in self._kinds.items()
+        }
+
+
+class Auditor(FindingCounter):
+    """Looks at the comparisons of a benchmark; it keeps hashes only.
+
+    Args:
+        kinds: What this benchmark is searched for beside what every one is.
+
+    Attributes:
+        comparisons: How many came by.
+    """
+
+    def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(_IN_ALL | dict(kinds))
+        self.comparisons = 0
+        self._seen: set[bytes] = set()
+
+    def see(self, comparison: Comparison) -> None:
+        """Looks at a comparison for all that can be odd about any."""
+        self.comparisons += 1
+        responses = comparison.responses
+        digest = _digest(comparison)
+        if digest in self._seen:
+            self.note("duplicates", comparison.id)
+        self._seen.add(digest)
+        if any(one == other for one, other in combinations(responses, 2)):
+            self.note("identical_responses", comparison.id)
+        if not all(text_of(response).strip() for response in responses):
+            self.note("empty_responses", comparison.id)
+        if comparison.ranks is not None and len({*comparison.ranks}) < len(comparison.ranks):
+            self.note("ties", comparison.id)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was found, as plain JSON values."""
+        return {"comparisons": self.comparisons, "findings": findings_as_dict(self.findings)}
+
+
+def findings_as_dict(findings: Mapping[str, AuditFinding]) -> dict[str, Any]:
+    """Findings as plain JSON values."""
+    return {kind: asdict(one) | {"examples": list(one.examples)} for kind, one in findings.items()}
+
+
+class Audited:
+    """Comparisons that are read anew, from the start, at every iteration.
+
+    Args:
+        read: Yields the comparisons, and notes what only the benchmark itself can see.
+        kinds: The kinds of finding that `read` may note, in words.
+        limit: Take the first comparisons only.
+
+    Attributes:
+        audit: What the latest complete iteration has found; None before.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Auditor], Iterable[Comparison]],
+        kinds: Mapping[str, str] = MappingProxyType({}),
+        limit: int | None = None,
+    ) -> None:
+        self.audit: Auditor | None = None
+        self._read, self._kinds, self._limit = read, kinds, limit
+
+    def __iter__(self) -> Iterator[Comparison]:
+        auditor = Auditor(self._kinds)
+        for comparison in islice(self._read(auditor), self._limit):
+            auditor.see(comparison)
+            yield comparison
+        self.audit = auditor
+
+
+def _digest(comparison: Comparison) -> bytes:
+    """A hash of the prompt and the responses, whose order does not matter."""
+    texts = [text_of(comparison.prompt), *sorted(text_of(response) for response in comparison.responses)]
+    return hashlib.sha256("\x00".join(texts).encode(errors="surrogatepass")).digest()[:16]

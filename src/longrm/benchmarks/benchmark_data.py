@@ -1,0 +1,116 @@
+"""What the file of a benchmark makes: comparisons under a name, which can be read again and again."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from longrm.benchmarks.auditor import Audited, Auditor
+from longrm.benchmarks.lengths import bucket, measure_with
+from longrm.config import Config
+from longrm.data import Reading
+from longrm.data.files import find_files
+from longrm.data.places import place_of
+from longrm.types import Comparison, text_of
+
+if TYPE_CHECKING:  # their files make what is defined here
+    from longrm.benchmarks.leval import Leval
+    from longrm.benchmarks.probe import Probe
+
+
+class BenchmarkSource(Config):
+    """Which rows of a file are taken, and how they are read.
+
+    Attributes:
+        format: The rows' format, of `file` only; recognized from the columns when not given.
+        on_bad_row: What a row that cannot be read does: "stop", or "skip" (counted and said).
+        limit: Take the first comparisons only.
+        strict: Refuse a benchmark whose candidates come best first by order, but not by their scores.
+        tokenizer: "words", or a tokenizer's file, folder or Hub id, that measures lengths where the data names none;
+            estimated from words and punctuation marks when not given.
+    """
+
+    format: str | None = None
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    limit: int | None = Field(None, ge=1)
+    strict: bool = False
+    tokenizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRequest:
+    """A benchmark's name with the path in it, and the settings of all benchmarks."""
+
+    name: str
+    path: str
+    source: BenchmarkSource
+    probe: "Probe"
+    leval: "Leval"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBenchmark:
+    """Comparisons under a name.
+
+    Attributes:
+        name: As summaries and reports call it.
+        comparisons: In an order that never changes; may be iterated again and again.
+        total: How many there are; None where only reading tells.
+        reading: How the file was read, where it is one: its format, and what was skipped.
+        rule: The scoring rule that its entry names; empty for none.
+        provenance: What the manifest of a run tells of it: its commit, where it comes from the Hub.
+    """
+
+    name: str
+    comparisons: Iterable[Comparison]
+    total: int | None = None
+    reading: Reading | None = None
+    rule: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def audit(self) -> Auditor | None:
+        """What the latest complete iteration found; None before, and for comparisons that nobody audits."""
+        return self.comparisons.audit if isinstance(self.comparisons, Audited) else None
+
+
+def benchmark_of_rows(
+    request: BenchmarkRequest,
+    comparisons: Callable[..., Iterator[Comparison]],
+    kinds: Mapping[str, str],
+) -> LoadedBenchmark:
+    """A benchmark whose published rows tell no length: it is measured.
+
+    Args:
+        request: What was asked for.
+        comparisons: Reads the rows of a path, counts with an auditor what is odd, and takes `on_bad_row`.
+        kinds: The kinds of finding that it may note, in words.
+
+    Raises:
+        DataError: There is nothing to read, or a row cannot be read though that stops the run.
+    """
+    path, source = Path(request.path), request.source
+    find_files(path)  # raises now, and not when the first comparison is asked for
+    measure = measure_with(source.tokenizer)
+    read_rows = partial(comparisons, path, on_bad_row=source.on_bad_row)
+    read_through(read_rows(Auditor(kinds)), source)
+    rows = Audited(lambda auditor: with_length(read_rows(auditor), measure), kinds, source.limit)
+    return LoadedBenchmark(request.name, rows)
+
+
+def read_through(rows: Iterable[Comparison], source: BenchmarkSource, *, refuses: bool = False) -> None:
+    """Reads all rows that will be taken, where one may stop the run: before any work is done, not when it comes by."""
+    if refuses or source.on_bad_row == "stop":
+        deque(islice(rows, source.limit), maxlen=0)
+
+
+def with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> Iterator[Comparison]:
+    """Gives comparisons that name no length the bucket of their prompt, whatever a model makes of it."""
+    for comparison in rows:
+        length = place_of(comparison.metadata).length or bucket(measure(text_of(comparison.prompt)))
+        yield replace(comparison, metadata={**comparison.metadata, "length": length})

@@ -1,0 +1,40 @@
+"""Comparisons in a file or folder of any format that longrm reads."""
+
+from collections.abc import Iterator
+
+from longrm.benchmarks.auditor import Audited
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
+from longrm.benchmarks.lengths import measure_with
+from longrm.data import Reading, read
+from longrm.data.fields import FieldError
+from longrm.data.places import place_of
+from longrm.errors import DataError
+from longrm.types import Comparison
+
+
+def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
+    """The comparisons of a file of one's own.
+
+    Raises:
+        DataError: There is nothing to read, or a row cannot be read though that stops the run.
+    """
+    source = request.source
+    reading = read(request.path, format=source.format, on_bad_row=source.on_bad_row)
+    measure = measure_with(source.tokenizer)
+    read_through(_comparisons(reading), source)
+    rows = Audited(lambda _: with_length(_comparisons(reading), measure), limit=source.limit)
+    return LoadedBenchmark(request.name, rows, reading=reading)
+
+
+def _comparisons(reading: Reading) -> Iterator[Comparison]:
+    """The comparisons of a file; a row that names no place that can be is one that cannot be read."""
+    for row in reading:
+        try:
+            place_of(row.comparison.metadata)
+        except FieldError as fault:
+            message = f"{row.place}, {fault}"
+            if reading.on_bad_row == "stop":
+                raise DataError(message) from fault
+            reading.skipped = reading.skipped.with_one_more(message)
+        else:
+            yield row.comparison

@@ -46,7 +46,7 @@ def test_a_list_content_is_measured_by_its_text():
 
 
 def test_an_unknown_baseline_is_named():
-    with pytest.raises(ConfigError, match="no baseline 'longets'; known: random, first"):
+    with pytest.raises(ConfigError, match="no baseline 'longets'; did you mean 'longest'"):
         load("baseline:longets")
 
 

@@ -1,8 +1,9 @@
-"""Judges without a model. A reward model that does not beat them has learned nothing of use."""
+"""Baselines: rules without a model. A reward model that does not beat them has learned nothing of use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import hash_fraction
 from longrm.types import Judgment, Outcome, Query, message_text, text_of
@@ -43,26 +44,44 @@ def _overlap(query: Query) -> list[float]:
     return [lexicon.support(text_of(response)) for response in query.responses]
 
 
-BASELINES: dict[str, Callable[[Query], list[float]]] = {
-    "random": _random,
-    "first": _first,
-    "last": _last,
-    "longest": _longest,
-    "shortest": _shortest,
-    "overlap": _overlap,
+@dataclass(frozen=True, slots=True)
+class BaselineRule:
+    """A rule that scores responses without a model.
+
+    Attributes:
+        scores: One number a response, higher is better.
+        sees_order: Whether the place at which a response is shown changes its score.
+    """
+
+    scores: Callable[[Query], Sequence[float]]
+    sees_order: bool = False
+
+
+BASELINES: Mapping[str, BaselineRule] = {
+    "random": BaselineRule(_random),
+    "first": BaselineRule(_first, sees_order=True),
+    "last": BaselineRule(_last, sees_order=True),
+    "longest": BaselineRule(_longest),
+    "shortest": BaselineRule(_shortest),
+    "overlap": BaselineRule(_overlap),
 }
+"""The registry of baselines: a new one is one function and one entry."""
 
 
 class Baseline(RewardModel):
-    """One of `BASELINES`, such as `baseline:longest`: scores by a rule; only `overlap` reads the context."""
+    """One of `BASELINES` as a reward model, such as `baseline:longest`.
+
+    Raises:
+        ConfigError: There is no such baseline.
+    """
 
     def __init__(self, name: str) -> None:
         if name not in BASELINES:
-            raise ConfigError(f"no baseline '{name}'; known: {', '.join(BASELINES)}")
-        self.name = f"baseline:{name}"
-        self.sees_order = name in ("first", "last")
+            raise ConfigError(f"no baseline '{name}'; {nearest(name, BASELINES)}")
         self._rule = BASELINES[name]
+        self.name = f"baseline:{name}"
+        self.sees_order = self._rule.sees_order
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Scores every response by the rule."""
-        return [Judgment(Outcome.ANSWERED, scores=tuple(self._rule(query))) for query in queries]
+        return [Judgment(Outcome.ANSWERED, scores=tuple(self._rule.scores(query))) for query in queries]

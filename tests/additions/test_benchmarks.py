@@ -1,0 +1,81 @@
+"""A benchmark and its scoring rule, each added in one file and one entry, run to the summary."""
+
+import pytest
+
+from longrm.benchmarks import BENCHMARKS, BenchmarkEntry
+from longrm.errors import ConfigError
+from longrm.evaluation.rules import RULES, ScoringRule
+from longrm.evaluation.run import Evaluation, run
+
+RIDDLES = """
+from longrm.benchmarks.auditor import UNREADABLE
+from longrm.benchmarks.benchmark_data import benchmark_of_rows
+from longrm.benchmarks.published_rows import Unrateable, rateable_responses, read_rows
+from longrm.data.fields import messages_of, name_of
+from longrm.data.files import find_files
+from longrm.types import Comparison
+
+FINDINGS = {"stale_riddles": "riddles that everybody knows; left out", **UNREADABLE}
+
+
+def load_riddles(request):
+    return benchmark_of_rows(request, comparisons, FINDINGS)
+
+
+def comparisons(path, auditor, on_bad_row="stop"):
+    return read_rows(find_files(path), _comparison, auditor, on_bad_row)
+
+
+def _comparison(row, number):
+    if row.get("stale"):
+        raise Unrateable("stale_riddles")
+    given = {"right": row["right"], "wrong": row["wrong"]}
+    return Comparison(
+        id=f"riddle-{number}",
+        group=f"riddle-{number}",
+        prompt=messages_of(name_of(row, "riddle"), "riddle", "user"),
+        responses=rateable_responses(given, (1, 2)),
+        ranks=(1, 2),
+        metadata={"task": "riddles"},
+    )
+
+
+def solved(records, scale):
+    right = sum(record.scores[0] > record.scores[1] for record in records)
+    percent = 100 * right / len(records)
+    return {"overall_percent": percent, "by_kind_percent": {"short": percent}, "left_out": 0}
+"""
+ROWS = [{"riddle": f"What is {n}?", "right": f"the number {n}", "wrong": "a"} for n in range(8)]
+
+
+@pytest.fixture
+def riddles(plugin, monkeypatch, put):
+    """The benchmark and its rule, registered; its path."""
+    added = plugin(RIDDLES)
+    monkeypatch.setitem(BENCHMARKS, "riddles", BenchmarkEntry(added.load_riddles, rule="riddles"))
+    rule = ScoringRule(
+        added.solved, "The riddlers' own rule", "Solved riddles count one each.", "by_kind_percent"
+    )
+    monkeypatch.setitem(RULES, "riddles", rule)
+    return put("riddles.jsonl", *ROWS, {**ROWS[0], "stale": True})
+
+
+def settings(path):
+    told = {"model": "baseline:longest", "bench": f"riddles:{path}", "judging": {"resamples": 100}}
+    return Evaluation.model_validate(told)
+
+
+def test_an_added_benchmark_and_its_rule_stand_in_the_summary(riddles, tmp_path):
+    summary = run(settings(riddles), tmp_path / "run")
+    assert summary["riddles_rule"]["overall_percent"] == 100
+    assert summary["audit"]["findings"]["stale_riddles"]["count"] == 1
+
+
+def test_a_benchmark_whose_rule_nobody_knows_is_refused_before_anything_is_judged(
+    riddles, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(RULES, "ridles", RULES.pop("riddles"))
+    with pytest.raises(ConfigError, match="no scoring rule 'riddles'; did you mean 'ridles'"):
+        run(settings(riddles), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setitem(RULES, "riddles", RULES["ridles"])

@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from longrm.benchmarks import long_rewardbench
 from longrm.data.tokenizing import Tokenizer
-from longrm.judging import Format, load_format
+from longrm.judging import JudgingFormat, load_format
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.runs.judgments import read_judgments
 from longrm.types import Comparison, presented_order, query_of, text_of
@@ -96,7 +96,7 @@ def labelled(one: Comparison, task: str, subtype: str, length: int) -> Compariso
     return replace(one, metadata={"task": task, "subtype": subtype, "length": length, "source": "generated"})
 
 
-def make_tokenizer(formats: tuple[Format, ...]) -> Tokenizer:
+def make_tokenizer(formats: tuple[JudgingFormat, ...]) -> Tokenizer:
     """A byte-level BPE tokenizer of the texts that the set and the judging prompts hold."""
     rows = [
         *generate(WorldPlan("records", 512, responses=4), 30, words_tokenizer()),
@@ -113,15 +113,17 @@ def make_tokenizer(formats: tuple[Format, ...]) -> Tokenizer:
     return Tokenizer.from_backend(backend, chat_template=TEMPLATE, eos="<|end|>", pad="<|pad|>")
 
 
-def prompts(row: Comparison, formats: tuple[Format, ...]) -> list[Any]:
+def prompts(row: Comparison, formats: tuple[JudgingFormat, ...]) -> list[Any]:
     return form(row, formats).render(query_of(row, presented_order(row, 0)))
 
 
-def form(row: Comparison, formats: tuple[Format, ...]) -> Format:
+def form(row: Comparison, formats: tuple[JudgingFormat, ...]) -> JudgingFormat:
     return formats[len(row.responses) > 2]
 
 
-def teach(tokenizer: Tokenizer, formats: tuple[Format, ...], steps: int, longest: int) -> LlamaForCausalLM:
+def teach(
+    tokenizer: Tokenizer, formats: tuple[JudgingFormat, ...], steps: int, longest: int
+) -> LlamaForCausalLM:
     """Teaches a tiny model to end with a verdict in the required form; short contexts are enough for that."""
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size,

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.errors import DataError
-from longrm.judging import Reading, load_format
+from longrm.judging import ParsedVerdict, load_format
 
 PAIRWISE = load_format("pairwise")
 A, B, TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
@@ -59,9 +59,9 @@ def test_relations_are_read_without_their_strength(query, marker, points):
 def test_contradiction_comes_with_the_reading(query):
     text = "Response A is better. [[{}]]"
     asked = query("Marlow.", "Tamsin.")
-    assert PAIRWISE.parse(text.format("A"), asked) == Reading(A, (), False)
-    assert PAIRWISE.parse(text.format("B"), asked) == Reading(B, (), True)
-    assert PAIRWISE.parse("<think>Response A is better.</think>[[B]]", asked) == Reading(B)
+    assert PAIRWISE.parse(text.format("A"), asked) == ParsedVerdict(A, (), False)
+    assert PAIRWISE.parse(text.format("B"), asked) == ParsedVerdict(B, (), True)
+    assert PAIRWISE.parse("<think>Response A is better.</think>[[B]]", asked) == ParsedVerdict(B)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longrm.judging import FORMATS, load_format
+from longrm.judging import JUDGING_FORMATS, load_format
 from longrm.judging.prompts import conversation_text
 from longrm.types import Query
 
@@ -14,7 +14,7 @@ def shared(one, other):
     return next((at for at, pair in pairs if pair[0] != pair[1]), min(len(one), len(other)))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", JUDGING_FORMATS)
 def test_all_that_is_the_same_in_every_order_comes_first(query, name):
     texts = ("Marlow has it.", "Tamsin has it.")
     prompts = [
@@ -29,7 +29,7 @@ def test_all_that_is_the_same_in_every_order_comes_first(query, name):
         assert prompt.index("Who has the key?") < same
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", JUDGING_FORMATS)
 def test_responses_stand_in_the_order_of_the_query(query, name):
     text = "".join(message["content"] for (message,) in load_format(name).render(query("one 1", "two 2")))
     assert text.index("one 1") < text.index("two 2")

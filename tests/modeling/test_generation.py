@@ -34,7 +34,7 @@ from longrm.modeling.heads import hidden_states
 from longrm.modeling.loading import load_language_model, writing
 from longrm.modeling.memory import set_precision
 from longrm.modeling.shared_prefix import TokenTree, pack
-from longrm.reward_models import Judge
+from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.types import Outcome, Query
 
@@ -479,7 +479,7 @@ def test_a_judge_tells_which_of_its_askings_failed(failing: Any):
     responses = [({"role": "assistant", "content": text},) for text in ("w5", "w90")]
     query = Query("q", ({"role": "user", "content": "w6 w7"},), tuple(responses))
     writer = failing(fails_with(MemoryError()))
-    settings = Judge(format="pointwise", max_tokens=NEW)
+    settings = JudgeSettings(format="pointwise", max_tokens=NEW)
     (judgment,) = GenerativeRewardModel(writer, settings, tokenizer=writer.tokenizer).judge([query])
     assert judgment.outcome is Outcome.ERROR
     assert re.match(

@@ -9,9 +9,9 @@ from longrm.data.chunking import chunks, size_of
 from longrm.reward_models.baselines import Baseline
 from longrm.reward_models.compress import LEFT_OUT, CompressRewardModel
 from longrm.reward_models.compress import compress as compress_and_tell
+from longrm.reward_models.judge_settings import Compress
 from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.settings import Compress
 from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer as word_tokenizer
 

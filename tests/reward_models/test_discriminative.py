@@ -12,8 +12,8 @@ from longrm.errors import DataError, ModelError
 from longrm.judging import fit
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
-from longrm.reward_models.settings import Judge
 from longrm.types import Outcome, Query, presented_order, query_of
+from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
@@ -110,7 +110,7 @@ def test_what_the_model_cannot_read_is_counted_and_not_cut(model):
 
 @pytest.mark.parametrize("policy", ["middle", "left", "right"])
 def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
-    cutting = DiscriminativeRewardModel.load(str(folder), Judge(cut=policy))
+    cutting = DiscriminativeRewardModel.load(str(folder), JudgeSettings(cut=policy))
     tokenizer = cutting._scorer.tokenizer
     short, long = queries(n=1, per_group=1)[0], queries(n=1, per_group=1, length=700)[0]
 
@@ -132,7 +132,7 @@ def test_a_named_policy_cuts_the_context_and_says_so(folder, policy):
 def test_max_length_is_the_users_and_never_more_than_the_model_reads(folder):
     query = queries(n=1, per_group=1, length=400)[0]
     for most, reads in [(200, 200), (10_000, 600)]:
-        model = DiscriminativeRewardModel.load(str(folder), Judge(max_length=most))
+        model = DiscriminativeRewardModel.load(str(folder), JudgeSettings(max_length=most))
         assert model.judge([query])[0].outcome is (Outcome.TOO_LONG if most == 200 else Outcome.ANSWERED)
         (long,) = model.judge(queries(n=1, per_group=1, length=700))
         assert f"the model reads {reads}" in long.detail
@@ -141,7 +141,7 @@ def test_max_length_is_the_users_and_never_more_than_the_model_reads(folder):
 def test_nothing_is_cut_where_the_context_is_not_known(folder):
     (query,) = queries(n=1, per_group=1, length=700)
     unknown = dataclasses.replace(query, context=())
-    (judged,) = DiscriminativeRewardModel.load(str(folder), Judge(cut="middle")).judge([unknown])
+    (judged,) = DiscriminativeRewardModel.load(str(folder), JudgeSettings(cut="middle")).judge([unknown])
     assert judged.outcome is Outcome.TOO_LONG
 
 

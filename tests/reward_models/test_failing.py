@@ -23,7 +23,7 @@ from longrm.modeling import loading
 from longrm.modeling.attention import forced_path
 from longrm.modeling.encoding import plant
 from longrm.modeling.loading import ModelShape, new_scorer
-from longrm.reward_models import Compress, Judge
+from longrm.reward_models import Compress, JudgeSettings
 from longrm.reward_models import discriminative as scoring
 from longrm.reward_models.compress import CompressRewardModel
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
@@ -51,7 +51,7 @@ def scorer():
 
 @pytest.fixture
 def model(scorer):
-    return DiscriminativeRewardModel(scorer, "tiny", Judge(max_length=4000))
+    return DiscriminativeRewardModel(scorer, "tiny", JudgeSettings(max_length=4000))
 
 
 def comparisons(n=12, length=64, responses=2):
@@ -295,7 +295,7 @@ def test_a_worker_of_ray_hands_on_what_failed_as_records(scorer, model, limited,
     block = {
         "batch": [pickle.dumps(one) for one in batches([Row(n, "", {}, row) for n, row in enumerate(rows)])]
     }
-    (packed,) = _Worker("x", Judge(), ".", starts)(block)["records"]
+    (packed,) = _Worker("x", JudgeSettings(), ".", starts)(block)["records"]
     outcomes = [record.outcome for record in pickle.loads(packed)]
     assert outcomes == [Outcome.ANSWERED, Outcome.UNPARSED, Outcome.ANSWERED, Outcome.ERROR]
 

@@ -6,7 +6,7 @@ from longrm.clients import Completion, Writer
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.settings import Judge
+from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.trials import points, trial_of
 from longrm.types import Outcome, Query, Span, text_of
 
@@ -65,7 +65,7 @@ def one(model, some):
 
 
 def test_a_pair_is_judged_where_it_stands():
-    model = GenerativeRewardModel(Script(prefers_good), Judge())
+    model = GenerativeRewardModel(Script(prefers_good), JudgeSettings())
     judgments = model.judge([query(GOOD, BAD), query(BAD, GOOD, trial=1)])
     assert [judgment.scores for judgment in judgments] == [(1.0, 0.0), (0.0, 1.0)]
     assert {judgment.outcome for judgment in judgments} == {Outcome.ANSWERED}
@@ -75,7 +75,7 @@ def test_a_pair_is_judged_where_it_stands():
 
 
 def test_more_than_two_are_ranked():
-    model = GenerativeRewardModel(Script(lambda _: "[[C > A > B]]"), Judge())
+    model = GenerativeRewardModel(Script(lambda _: "[[C > A > B]]"), JudgeSettings())
     judgment = one(model, query("x", "y", "z"))
     assert (judgment.order, judgment.scores) == ((2, 0, 1), ())
 
@@ -84,23 +84,23 @@ def test_more_than_two_are_ranked():
     ("verdict", "worth"), [("[[C > A > B]]", (0.5, 0.0, 1.0)), ("[[C > A = B]]", (0.25, 0.25, 1.0))]
 )
 def test_rankings_with_and_without_ties_are_worth_alike(verdict, worth):
-    model = GenerativeRewardModel(Script(lambda _: verdict), Judge())
+    model = GenerativeRewardModel(Script(lambda _: verdict), JudgeSettings())
     assert points(trial_of(one(model, query("x", "y", "z")), (0, 1, 2))) == worth
     assert points(trial_of(one(model, query("x", "y", "z")), (2, 0, 1))) == (worth[1], worth[2], worth[0])
 
 
 def test_score_gives_the_points_of_two():
-    model = GenerativeRewardModel(Script(prefers_good), Judge())
+    model = GenerativeRewardModel(Script(prefers_good), JudgeSettings())
     assert model.score("What is the code?", [BAD, GOOD]) == [0.0, 1.0]
     with pytest.raises(DataError, match="pairwise"):
         model.score("What is the code?", [GOOD])
-    pointwise = GenerativeRewardModel(Script(lambda _: "[[7]]"), Judge(format="pointwise"))
+    pointwise = GenerativeRewardModel(Script(lambda _: "[[7]]"), JudgeSettings(format="pointwise"))
     assert pointwise.score("What is the code?", [GOOD]) == [7.0]
 
 
 def test_pointwise_asks_about_each_response_alone():
     script = Script(lambda request: "[[9.5]]" if GOOD in asked(request) else "[[2]]")
-    model = GenerativeRewardModel(script, Judge(format="pointwise"))
+    model = GenerativeRewardModel(script, JudgeSettings(format="pointwise"))
     judgment = one(model, query(BAD, GOOD, BAD))
     assert judgment.scores == (2.0, 9.5, 2.0)
     assert judgment.explanation == "Response 1:\n[[2]]\n\nResponse 2:\n[[9.5]]\n\nResponse 3:\n[[2]]"
@@ -117,7 +117,7 @@ def test_what_brought_no_verdict_is_asked_again_together():
         return prefers_good(request)
 
     script = Script(answer)
-    model = GenerativeRewardModel(script, Judge(retries=3))
+    model = GenerativeRewardModel(script, JudgeSettings(retries=3))
     judgments = model.judge([query(GOOD, BAD + " first of all"), query(), query(GOOD, "first of all " + BAD)])
     assert [judgment.attempts for judgment in judgments] == [2, 1, 2]
     assert [len(batch) for batch in script.batches] == [3, 2]
@@ -134,7 +134,7 @@ def test_what_brought_no_verdict_is_asked_again_together():
 @pytest.mark.parametrize("retries", [0, 2])
 def test_an_answer_without_a_verdict_is_given_up_after_the_retries(retries):
     script = Script(lambda _: "hm")
-    judgment = one(GenerativeRewardModel(script, Judge(retries=retries)), query())
+    judgment = one(GenerativeRewardModel(script, JudgeSettings(retries=retries)), query())
     assert judgment.outcome is Outcome.UNPARSED
     assert judgment.attempts == len(script.batches) == 1 + retries
     assert judgment.scores == ()
@@ -144,11 +144,11 @@ def test_an_answer_without_a_verdict_is_given_up_after_the_retries(retries):
 
 def test_an_answer_that_was_cut_off_counts_by_what_it_says():
     cut_off = Completion(Outcome.TRUNCATED, "So far, so", detail="the answer reached its end")
-    judgment = one(GenerativeRewardModel(Script(lambda _: cut_off), Judge(retries=1)), query())
+    judgment = one(GenerativeRewardModel(Script(lambda _: cut_off), JudgeSettings(retries=1)), query())
     assert (judgment.outcome, judgment.attempts) == (Outcome.TRUNCATED, 2)
     assert judgment.detail == "the answer reached its end"
     said = Completion(Outcome.TRUNCATED, "Copper is right.\n[[A]]\nand so on and", detail="cut")
-    judgment = one(GenerativeRewardModel(Script(lambda _: said), Judge()), query())
+    judgment = one(GenerativeRewardModel(Script(lambda _: said), JudgeSettings()), query())
     assert (judgment.outcome, judgment.scores, judgment.detail) == (Outcome.ANSWERED, (1.0, 0.0), "")
 
 
@@ -172,7 +172,7 @@ MUSING = "Perhaps the first.\n[[A]]\nOr is it"
 )
 def test_a_thought_that_the_prompt_opens_is_no_answer_where_it_was_cut_off(tokenizer, completion, outcome):
     def judged(known):
-        model = GenerativeRewardModel(Script(lambda _: completion), Judge(retries=0), tokenizer=known)
+        model = GenerativeRewardModel(Script(lambda _: completion), JudgeSettings(retries=0), tokenizer=known)
         return one(model, query())
 
     thought = judged(thoughtful(tokenizer))
@@ -185,14 +185,14 @@ def test_a_thought_that_the_prompt_opens_is_no_answer_where_it_was_cut_off(token
 @pytest.mark.parametrize("thought", ["Perhaps [[B]].</think>\n", "<think>Perhaps [[B]].</think>", ""])
 def test_a_reminder_follows_the_answer_without_its_thinking(thought):
     script = Script(lambda request: f"{thought}hm" if len(request.messages) == 1 else "[[A]]")
-    assert one(GenerativeRewardModel(script, Judge()), query()).attempts == 2
+    assert one(GenerativeRewardModel(script, JudgeSettings()), query()).attempts == 2
     assert script.batches[1][0].messages[1]["content"].strip() == "hm"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.TOO_LONG, Outcome.ERROR])
 def test_what_is_no_answer_is_not_asked_again(outcome):
     script = Script(lambda _: Completion(outcome, detail="because"))
-    judgment = one(GenerativeRewardModel(script, Judge(retries=3)), query())
+    judgment = one(GenerativeRewardModel(script, JudgeSettings(retries=3)), query())
     assert (judgment.outcome, judgment.detail, judgment.attempts) == (outcome, "because", 1)
     assert len(script.batches) == 1
 
@@ -201,13 +201,13 @@ def test_a_reminder_that_does_not_fit_leaves_the_answer_before_it():
     def answer(request):
         return "hm" if len(request.messages) == 1 else Completion(Outcome.TOO_LONG, detail="too long")
 
-    judgment = one(GenerativeRewardModel(Script(answer), Judge(retries=3)), query())
+    judgment = one(GenerativeRewardModel(Script(answer), JudgeSettings(retries=3)), query())
     assert (judgment.outcome, judgment.attempts, judgment.explanation) == (Outcome.UNPARSED, 1, "hm")
 
 
 def test_thinking_is_kept_and_marked_and_never_read():
     thought = Completion(Outcome.ANSWERED, "[[A]]", "Perhaps [[B]]\n[[B]]")
-    judgment = one(GenerativeRewardModel(Script(lambda _: thought), Judge()), query())
+    judgment = one(GenerativeRewardModel(Script(lambda _: thought), JudgeSettings()), query())
     assert judgment.scores == (1.0, 0.0)
     assert judgment.explanation == "<think>\nPerhaps [[B]]\n[[B]]\n</think>\n\n[[A]]"
 
@@ -215,7 +215,7 @@ def test_thinking_is_kept_and_marked_and_never_read():
 def test_a_thought_without_an_answer_is_reminded_within_the_question():
     thought = Completion(Outcome.TRUNCATED, "", "Perhaps [[B]]\n[[B]]")
     script = Script(lambda request: thought if len(script.batches) == 1 else "[[A]]")
-    judgment = one(GenerativeRewardModel(script, Judge()), query())
+    judgment = one(GenerativeRewardModel(script, JudgeSettings()), query())
     assert judgment.scores == (1.0, 0.0)
     (again,) = script.batches[1][0].messages
     first = script.batches[0][0].messages[0]["content"]
@@ -240,7 +240,7 @@ def test_pointwise_needs_every_score_and_names_the_worst(answers, outcome, detai
     def answer(request):
         return answers[next(index for index in range(3) if f"answer {index}" in asked(request))]
 
-    model = GenerativeRewardModel(Script(answer), Judge(format="pointwise"))
+    model = GenerativeRewardModel(Script(answer), JudgeSettings(format="pointwise"))
     judgment = one(model, query(*(f"answer {index}" for index in range(3))))
     assert (judgment.outcome, judgment.scores) == (outcome, ())
     assert judgment.detail.startswith(detail)
@@ -250,7 +250,7 @@ def test_judgments_do_not_depend_on_the_batch():
     def answer(request):
         return "hm" if request.seed % 3 else prefers_good(request)
 
-    model = GenerativeRewardModel(Script(answer), Judge(temperature=1.0, retries=2))
+    model = GenerativeRewardModel(Script(answer), JudgeSettings(temperature=1.0, retries=2))
     some = [query(name=f"q{index}", trial=trial) for index in range(10) for trial in range(2)]
     together = model.judge(some)
     assert together == [one(model, each) for each in some]
@@ -266,9 +266,9 @@ def test_seeds_differ_by_all_that_they_are_drawn_from_and_by_nothing_else():
         GenerativeRewardModel(script, settings).judge(some)
         return [request.seed for batch in script.batches for request in batch]
 
-    sampled = Judge(temperature=1.0, format="pointwise")
+    sampled = JudgeSettings(temperature=1.0, format="pointwise")
     drawn = seeds(sampled, query(), query(trial=1), query(name="other"))
-    drawn += seeds(Judge(temperature=1.0, format="pointwise", seed=1), query())
+    drawn += seeds(JudgeSettings(temperature=1.0, format="pointwise", seed=1), query())
     assert len(set(drawn)) == len(drawn) == 16
     assert all(0 <= seed < 2**31 for seed in drawn)
     assert seeds(sampled, query("x", "y")) == seeds(sampled, query("z", "w"))
@@ -277,7 +277,7 @@ def test_seeds_differ_by_all_that_they_are_drawn_from_and_by_nothing_else():
 
 def test_a_context_that_does_not_fit_is_cut_by_the_policy(tokenizer):
     script = Script(prefers_good, limit=1000)
-    model = GenerativeRewardModel(script, Judge(cut="middle", max_tokens=100), tokenizer=tokenizer)
+    model = GenerativeRewardModel(script, JudgeSettings(cut="middle", max_tokens=100), tokenizer=tokenizer)
     short, long = model.judge([query(words=50), query(words=2000)])
     assert short.cut is None
     assert long.cut.policy == "middle"
@@ -292,7 +292,7 @@ def test_a_context_that_does_not_fit_is_cut_by_the_policy(tokenizer):
 
 def test_what_does_not_fit_is_too_long_where_nothing_may_be_cut(tokenizer):
     script = Script(prefers_good, limit=1000)
-    model = GenerativeRewardModel(script, Judge(max_tokens=100), tokenizer=tokenizer)
+    model = GenerativeRewardModel(script, JudgeSettings(max_tokens=100), tokenizer=tokenizer)
     short, long = model.judge([query(words=50), query(words=2000)])
     assert short.outcome is Outcome.ANSWERED
     assert long.outcome is Outcome.TOO_LONG
@@ -303,7 +303,9 @@ def test_what_does_not_fit_is_too_long_where_nothing_may_be_cut(tokenizer):
 
 def test_a_limit_of_ones_own_goes_before_the_models(tokenizer):
     model = GenerativeRewardModel(
-        Script(prefers_good, limit=10_000), Judge(max_tokens=100, max_length=1000), tokenizer=tokenizer
+        Script(prefers_good, limit=10_000),
+        JudgeSettings(max_tokens=100, max_length=1000),
+        tokenizer=tokenizer,
     )
     assert one(model, query(words=2000)).outcome is Outcome.TOO_LONG
 
@@ -312,7 +314,7 @@ def test_pointwise_fits_the_longest_response(tokenizer):
     long = " ".join(["long"] * 300)
     script = Script(lambda _: "[[5]]", limit=1500)
     model = GenerativeRewardModel(
-        script, Judge(format="pointwise", cut="left", max_tokens=100), tokenizer=tokenizer
+        script, JudgeSettings(format="pointwise", cut="left", max_tokens=100), tokenizer=tokenizer
     )
     judgment = one(model, query("short", long, words=2000))
     assert judgment.outcome is Outcome.ANSWERED
@@ -323,7 +325,9 @@ def test_pointwise_fits_the_longest_response(tokenizer):
 
 def test_a_retry_writes_no_more_than_the_limit_leaves(tokenizer):
     script = Script(lambda _: "hm " * 40, limit=600)
-    model = GenerativeRewardModel(script, Judge(max_tokens=100, retries=9, cut="right"), tokenizer=tokenizer)
+    model = GenerativeRewardModel(
+        script, JudgeSettings(max_tokens=100, retries=9, cut="right"), tokenizer=tokenizer
+    )
     judgment = one(model, query(words=2000))
     rooms = [batch[0].max_tokens for batch in script.batches]
     assert rooms[0] == 100
@@ -336,29 +340,32 @@ def test_a_retry_writes_no_more_than_the_limit_leaves(tokenizer):
 def test_prompt_tokens_are_those_of_the_first_attempt_as_the_writer_says():
     counted = Completion(Outcome.ANSWERED, "hm", prompt_tokens=123)
     script = Script(lambda request: counted if len(request.messages) == 1 else "[[A]]")
-    assert one(GenerativeRewardModel(script, Judge()), query()).prompt_tokens == 123
+    assert one(GenerativeRewardModel(script, JudgeSettings()), query()).prompt_tokens == 123
     script = Script(prefers_good)
-    assert one(GenerativeRewardModel(script, Judge()), query()).prompt_tokens == len(
+    assert one(GenerativeRewardModel(script, JudgeSettings()), query()).prompt_tokens == len(
         asked(script.batches[0][0]).split()
     )
     assert (
-        one(GenerativeRewardModel(Script(prefers_good, counts=False), Judge()), query()).prompt_tokens is None
+        one(GenerativeRewardModel(Script(prefers_good, counts=False), JudgeSettings()), query()).prompt_tokens
+        is None
     )
 
 
 def test_contradictions_are_told():
     wrong = "Response B is more accurate overall.\n\n[[A]]"
-    assert one(GenerativeRewardModel(Script(lambda _: wrong), Judge()), query()).contradicted is True
+    assert one(GenerativeRewardModel(Script(lambda _: wrong), JudgeSettings()), query()).contradicted is True
     right = "Response A is more accurate overall.\n\n[[A]]"
-    assert one(GenerativeRewardModel(Script(lambda _: right), Judge()), query()).contradicted is False
-    assert one(GenerativeRewardModel(Script(lambda _: "[[A]]"), Judge()), query()).contradicted is None
+    assert one(GenerativeRewardModel(Script(lambda _: right), JudgeSettings()), query()).contradicted is False
+    assert (
+        one(GenerativeRewardModel(Script(lambda _: "[[A]]"), JudgeSettings()), query()).contradicted is None
+    )
 
 
 def test_a_template_and_a_pattern_of_ones_own(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("{{ question }} 1: {{ responses[0] }} 2: {{ responses[1] }} Which? Write WINNER=")
     script = Script(lambda _: "WINNER=2")
-    settings = Judge(format="pairwise", template=str(file), verdict=r"WINNER=([12])")
+    settings = JudgeSettings(format="pairwise", template=str(file), verdict=r"WINNER=([12])")
     some = query()
     some = Query(some.id, some.prompt, some.responses, question=Span(0, 2, len(some.prompt[0]["content"])))
     assert one(GenerativeRewardModel(script, settings), some).scores == (0.0, 1.0)
@@ -368,10 +375,10 @@ def test_a_template_and_a_pattern_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "limit", "words"),
     [
-        (Judge(template="mine.txt"), None, "needs judge.format"),
-        (Judge(max_length=2000), None, "max_length cannot be kept"),
-        (Judge(cut="left"), 5000, 'cut = "left" needs'),
-        (Judge(max_tokens=512), 512, "leaves no room"),
+        (JudgeSettings(template="mine.txt"), None, "needs judge.format"),
+        (JudgeSettings(max_length=2000), None, "max_length cannot be kept"),
+        (JudgeSettings(cut="left"), 5000, 'cut = "left" needs'),
+        (JudgeSettings(max_tokens=512), 512, "leaves no room"),
     ],
 )
 def test_settings_that_cannot_go_together_fail_before_any_work(settings, limit, words):
@@ -380,7 +387,7 @@ def test_settings_that_cannot_go_together_fail_before_any_work(settings, limit, 
 
 
 def test_a_query_that_the_format_does_not_take_is_an_error_and_the_others_are_judged():
-    model = GenerativeRewardModel(Script(prefers_good), Judge(format="pairwise"))
+    model = GenerativeRewardModel(Script(prefers_good), JudgeSettings(format="pairwise"))
     three, two = model.judge([query("x", "y", "z"), query()])
     assert (three.outcome, two.outcome) == (Outcome.ERROR, Outcome.ANSWERED)
     assert "pairwise" in three.detail
@@ -388,7 +395,7 @@ def test_a_query_that_the_format_does_not_take_is_an_error_and_the_others_are_ju
 
 def test_a_stated_limit_cannot_stretch_the_model_s_own(tokenizer):
     script = Script(prefers_good, limit=300)
-    stated = Judge(max_length=100_000, max_tokens=8)
+    stated = JudgeSettings(max_length=100_000, max_tokens=8)
     model = GenerativeRewardModel(script, stated, tokenizer=tokenizer)
     assert one(model, query(words=600)).outcome is Outcome.TOO_LONG
     assert not script.batches

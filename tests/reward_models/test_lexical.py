@@ -8,7 +8,7 @@ import pytest
 
 from longrm.data.chunking import words
 from longrm.reward_models import load
-from longrm.reward_models.lexical import Index, index
+from longrm.reward_models.lexical import LexicalIndex, index
 from longrm.types import Query, Span
 
 STORY = (
@@ -57,7 +57,7 @@ def bm25(texts, sought, k1=1.5, b=0.75):
 
 
 def test_scores_follow_the_formula():
-    found = Index((STORY * 2, FILLER), 12)
+    found = LexicalIndex((STORY * 2, FILLER), 12)
     passages = (STORY * 2, FILLER)
     texts = [words(passages[chunk.passage][chunk.start : chunk.end]) for chunk in found.chunks]
     sought = "The OLD captain, the captain: anchor, zebra and Bekin!"
@@ -67,7 +67,7 @@ def test_scores_follow_the_formula():
 
 
 def test_the_order_and_the_number_of_words_do_not_change_a_bit_of_the_scores():
-    found = Index((STORY,), 12)
+    found = LexicalIndex((STORY,), 12)
     sought = words(STORY)
     turned = random.Random(0).sample(sought, len(sought))
     assert found.scores(" ".join(sought)).tobytes() == found.scores(" ".join(turned * 2)).tobytes()
@@ -75,7 +75,7 @@ def test_the_order_and_the_number_of_words_do_not_change_a_bit_of_the_scores():
 
 @pytest.mark.parametrize("passages", [(), ("",), ("...",), ("", "?")])
 def test_passages_without_words_hold_nothing(passages):
-    found = Index(passages, 8)
+    found = LexicalIndex(passages, 8)
     assert not found.scores("anything").any()
     assert found.support("anything") == 0
 
@@ -104,7 +104,7 @@ def test_length_alone_wins_nothing(seed):
     assert once > 1.5 * drawn
     assert once > 1.5 * longer
     # A sum that is no share prefers the longest: the negative control.
-    found = Index((context,), 128)
+    found = LexicalIndex((context,), 128)
     assert found.scores(babble).max() > found.scores(short).max()
 
 

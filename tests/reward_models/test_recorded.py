@@ -94,7 +94,7 @@ def test_what_was_not_recorded_is_an_error(put):
     judgments = model.judge(queries)
     assert {judgment.outcome for judgment in judgments} == {Outcome.ERROR}
     assert [judgment.detail for judgment in judgments] == [
-        "asking 3 of 'p' is not in the record",
+        "trial 3 of 'p' is not in the record",
         "'q' is not in the record",
         "'p' was recorded with 2 responses, and has 3",
     ]

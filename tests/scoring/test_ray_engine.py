@@ -18,11 +18,11 @@ import pytest
 from longrm.data import Row, write
 from longrm.errors import ConfigError, RunError
 from longrm.modeling.loading import ModelShape, new_scorer, save
-from longrm.reward_models import Judge
 from longrm.scoring import ray_engine
 from longrm.scoring.ray_engine import _Starts, _Worker
 from longrm.scoring.row_scores import batches
 from longrm.scoring.scored_file import ScoreSettings, score_file
+from longrm.reward_models import JudgeSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 ROWS = 2000  # some blocks for each worker
@@ -218,7 +218,7 @@ def test_rows_that_kill_their_workers_are_named_in_the_end(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
     row = Row(7, "", {}, next(iter(generate(WorldPlan("records", 64), 1, words_tokenizer()))))
     block = {"batch": [pickle.dumps(batch) for batch in batches([row])]}
-    worker = _Worker("baseline:longest", Judge(), str(Path.cwd()), Actor())
+    worker = _Worker("baseline:longest", JudgeSettings(), str(Path.cwd()), Actor())
     for _ in range(4):
         (packed,) = worker(block)["records"]
         assert [record.number for record in pickle.loads(packed)] == [7]

@@ -11,7 +11,7 @@ from longrm.benchmarks import LoadedBenchmark
 from longrm.errors import ConfigError
 from longrm.evaluation.run import Evaluation, run
 from longrm.evaluation.table import PAIR_METRICS
-from longrm.reward_models import Judge, RewardModel
+from longrm.reward_models import JudgeSettings, RewardModel
 from longrm.runs.judgments import JUDGMENTS
 from longrm.runs.progress import Progress
 
@@ -85,7 +85,7 @@ def _evaluate(
 
 
 @contextmanager
-def _judge(trainee: "Scorer | LanguageModel", name: str, settings: Judge) -> Iterator[RewardModel]:
+def _judge(trainee: "Scorer | LanguageModel", name: str, settings: JudgeSettings) -> Iterator[RewardModel]:
     """The reward model that shares its weights with the model in training, which is left as it was."""
     from longrm.modeling.generation import LocalWriter
     from longrm.modeling.loading import Scorer, writing

@@ -11,7 +11,7 @@ from longrm.demo.arms import LONG, WRITES_LOGO, WRITES_LONG, WRITES_SHORT, DemoS
 from longrm.evaluation.asking import Judging
 from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate
-from longrm.reward_models import Judge
+from longrm.reward_models import JudgeSettings
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord
@@ -103,12 +103,12 @@ def assert_unseen(settings: DemoSettings, out: Path, *, progress: Progress) -> N
 
 def _asked(stage: str, exam: str, probe: Probe, out: Path, beside: tuple[str, ...]) -> Evaluation:
     form = "pointwise" if exam == POINTWISE else "pairwise"
-    judge = Judge(format=form, template=str(TEMPLATES[form]), max_tokens=_ROOM, retries=0)
+    judge = JudgeSettings(format=form, template=str(TEMPLATES[form]), max_tokens=_ROOM, retries=0)
     return Evaluation(
         model=str(model_of(stage, out)),
         bench="probe",
         probe=probe,
-        judge=judge if writes(stage) else Judge(),
+        judge=judge if writes(stage) else JudgeSettings(),
         judging=Judging(baselines=beside),
     )
 

@@ -12,7 +12,7 @@ from longrm.errors import ConfigError
 from longrm.evaluation.asking import Judging
 from longrm.evaluation.rules import check_rule
 from longrm.evaluation.runner import evaluate
-from longrm.reward_models import Compress, Judge, RewardModel
+from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.folder import RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
@@ -44,7 +44,7 @@ class Evaluation(Config):
     source: BenchmarkSource = BenchmarkSource()
     probe: Probe = Probe()
     leval: Leval = Leval()
-    judge: Judge = Judge()
+    judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
     compress: Compress = Compress()
     judging: Judging = Judging()

@@ -2,21 +2,23 @@
 
 from pathlib import Path
 
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.judging.cutting import Policy, fit, why_uncut
-from longrm.judging.format import Format, Reading
+from longrm.judging.format import JudgingFormat, ParsedVerdict
 from longrm.judging.listwise import Listwise
 from longrm.judging.pairwise import Pairwise
 from longrm.judging.pointwise import Pointwise
 from longrm.judging.templates import Template, verdict_pattern
 
-__all__ = ["FORMATS", "Format", "Policy", "Reading", "fit", "load_format", "why_uncut"]
+__all__ = ["JUDGING_FORMATS", "JudgingFormat", "ParsedVerdict", "Policy", "fit", "load_format", "why_uncut"]
 
-FORMATS: dict[str, type[Format]] = {kind.name: kind for kind in (Pairwise, Listwise, Pointwise)}
-"""The formats by name."""
+JUDGING_FORMATS: dict[str, type[JudgingFormat]] = {
+    kind.name: kind for kind in (Pairwise, Listwise, Pointwise)
+}
+"""The registry of formats."""
 
 
-def load_format(name: str, *, template: Path | None = None, verdict: str | None = None) -> Format:
+def load_format(name: str, *, template: Path | None = None, verdict: str | None = None) -> JudgingFormat:
     """Makes a format, with the user's own prompt or verdict pattern where they are given.
 
     Args:
@@ -29,9 +31,9 @@ def load_format(name: str, *, template: Path | None = None, verdict: str | None 
     Raises:
         ConfigError: An unknown name, a template that cannot be used, or a pattern without exactly one group.
     """
-    if name not in FORMATS:
-        raise ConfigError(f"no judging format '{name}'; known: {', '.join(FORMATS)}")
-    kind = FORMATS[name]
+    if name not in JUDGING_FORMATS:
+        raise ConfigError(f"no judging format '{name}'; {nearest(name, JUDGING_FORMATS)}")
+    kind = JUDGING_FORMATS[name]
     return kind(
         None if template is None else Template(template, alone=kind.alone),
         None if verdict is None else verdict_pattern(verdict),

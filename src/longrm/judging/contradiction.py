@@ -1,4 +1,4 @@
-"""Whether an explanation argues for another verdict than the one it comes with: a failure of judges that write.
+"""Whether an explanation argues for another verdict than the one it comes with: a failure of generative reward models.
 
 Only plain statements about the whole count, such as "Response B is more accurate overall", or one score for each
 response. Sentences that negate, suppose, weigh or speak of one aspect are passed over. What is found is therefore a

@@ -18,7 +18,7 @@ _REMINDER = "Your answer holds no verdict that can be read. Reply with the verdi
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedVerdict:
     """What one answer of a judge says.
 
     Attributes:
@@ -33,7 +33,7 @@ class Reading:
     contradicted: bool | None = None
 
 
-class Format(ABC):
+class JudgingFormat(ABC):
     """One way to ask for a judgment and to read it.
 
     Attributes:
@@ -86,7 +86,7 @@ class Format(ABC):
         groups = [[text] for text in shown] if self.alone else [shown]
         return [({"role": "user", "content": self._text(query, group)},) for group in groups]
 
-    def parse(self, text: str, query: Query) -> Reading | None:
+    def parse(self, text: str, query: Query) -> ParsedVerdict | None:
         """Reads the last verdict of an answer; thinking and quotations are set aside.
 
         Args:
@@ -106,7 +106,7 @@ class Format(ABC):
         return None if said is None else self.read(said, own, count)
 
     @abstractmethod
-    def read(self, said: str, explanation: str, responses: int) -> Reading | None:
+    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads what a verdict says about so many responses; None where it says nothing that can be."""
 
     def text_of(self, said: Any) -> str:

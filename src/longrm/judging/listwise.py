@@ -5,7 +5,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Any
 
 from longrm.judging.contradiction import argues_otherwise
-from longrm.judging.format import Format, Reading
+from longrm.judging.format import JudgingFormat, ParsedVerdict
 from longrm.judging.prompts import CRITERIA
 from longrm.judging.verdicts import marked, valued, worded
 
@@ -20,7 +20,7 @@ _FORM = (
 )
 
 
-class Listwise(Format):
+class Listwise(JudgingFormat):
     """Asks for a ranking of 2 to 26 responses, best first: [[B > A > C]].
 
     Letters with equal signs between them tie, though none are asked for. What a verdict pattern finds may also
@@ -51,7 +51,7 @@ class Listwise(Format):
             return " > ".join(said)
         return super().text_of(said)
 
-    def read(self, said: str, explanation: str, responses: int) -> Reading | None:
+    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads letters or numbers as an order; every response must stand in it once.
 
         With ties it is read as values: 1 for the first place down to 0 for the last, their mean where some tie.
@@ -67,8 +67,8 @@ class Listwise(Format):
                 values[position] = (responses - 1 - sum(places) / len(places)) / (responses - 1)
         contradicted = argues_otherwise(explanation, values)
         if len(blocks) < responses:
-            return Reading(tuple(values), (), contradicted)
-        return Reading((), order, contradicted)
+            return ParsedVerdict(tuple(values), (), contradicted)
+        return ParsedVerdict((), order, contradicted)
 
 
 def _blocks(said: str) -> list[list[int]]:

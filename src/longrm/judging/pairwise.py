@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from longrm.judging.claims import claimed_at_end
 from longrm.judging.contradiction import argues_otherwise
-from longrm.judging.format import Format, Reading
+from longrm.judging.format import JudgingFormat, ParsedVerdict
 from longrm.judging.prompts import CRITERIA
 from longrm.judging.verdicts import marked, valued, worded
 
@@ -41,7 +41,7 @@ _FIRST, _SECOND, _TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 _POINTS = {"A": _FIRST, "1": _FIRST, "B": _SECOND, "2": _SECOND, "C": _TIE}
 
 
-class Pairwise(Format):
+class Pairwise(JudgingFormat):
     """Asks which of two responses is better: [[A]], [[B]], or [[C]] for neither.
 
     Arena-Hard's [[A>>B]], [[A>B]], [[A=B]], [[B>A]] and [[B>>A]] are read too, without their strength; what a
@@ -66,10 +66,10 @@ class Pairwise(Format):
     value = valued(_SAID)
     keys = _KEYS
 
-    def read(self, said: str, explanation: str, responses: int) -> Reading | None:
+    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads a letter, a relation or a number as the points of the two responses."""
         points = _points(said)
-        return None if points is None else Reading(points, (), argues_otherwise(explanation, points))
+        return None if points is None else ParsedVerdict(points, (), argues_otherwise(explanation, points))
 
     def claimed(self, own: str, sources: Sequence[str]) -> str | None:
         """A whole last line such as "Assistant A wins." or "It is a tie."."""

@@ -5,7 +5,7 @@ import re
 import sys
 
 from longrm.judging.contradiction import names_another_score
-from longrm.judging.format import Format, Reading
+from longrm.judging.format import JudgingFormat, ParsedVerdict
 from longrm.judging.prompts import CRITERIA
 from longrm.judging.verdicts import marked, valued, worded
 
@@ -15,7 +15,7 @@ _MOST = 10.0
 _FORM = "between double square brackets a number from 0 to 10, decimals allowed, in this form: [[5]]."
 
 
-class Pointwise(Format):
+class Pointwise(JudgingFormat):
     """Asks for a score from 0 to 10 for one response at a time, decimals allowed: [[7]], [[7.5]], [[7/10]]."""
 
     name = "pointwise"
@@ -46,10 +46,10 @@ class Pointwise(Format):
         r"\b(?:scor|rat(?:e|ing)|verdict|grade|giv|gets|deserv|earn|assign|award)", re.IGNORECASE
     )
 
-    def read(self, said: str, explanation: str, responses: int) -> Reading | None:
+    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads a number from 0 to 10."""
         score = _SCORE.fullmatch(said)
         points = float(score[1].replace(",", ".")) if score else math.inf
         if points > _MOST:
             return None
-        return Reading((points,), (), names_another_score(explanation, points))
+        return ParsedVerdict((points,), (), names_another_score(explanation, points))

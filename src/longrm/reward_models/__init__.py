@@ -8,15 +8,15 @@ from longrm.clients import Completion
 from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError
 from longrm.reward_models.baselines import BASELINES, Baseline
+from longrm.reward_models.judge_settings import Compress, JudgeSettings
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.settings import Compress, Judge
 from longrm.types import Comparison
 
 __all__ = [
     "BASELINES",
     "Baseline",
     "Compress",
-    "Judge",
+    "JudgeSettings",
     "RewardModel",
     "load",
     "pinned",
@@ -26,7 +26,7 @@ __all__ = [
 def load(
     model: str,
     *,
-    judge: Judge | None = None,
+    judge: JudgeSettings | None = None,
     remote: Remote | None = None,
     compress: Compress | None = None,
     key: Iterable[Comparison] = (),
@@ -35,8 +35,8 @@ def load(
     """Loads a reward model by its name.
 
     Args:
-        model: A folder or Hub id of a one-label sequence classifier or of a causal language model, which then
-            judges in words; `openai:URL#NAME`, a model behind an OpenAI-compatible endpoint; `baseline:NAME`;
+        model: A folder or Hub id of a one-label sequence classifier or of a causal language model, which is then
+            a generative reward model; `openai:URL#NAME`, a model behind an OpenAI-compatible endpoint; `baseline:NAME`;
             `compress:MODEL`, any of these on the chunks of the context that matter; `simulated:RATE`.
         judge: How a model is asked, and what it does with a context that does not fit.
         remote: How an endpoint is reached.
@@ -48,7 +48,7 @@ def load(
         ConfigError: An unknown baseline, or a name that lacks a part.
         ModelError: A folder or Hub id that cannot be loaded, or an endpoint; the message says why.
     """
-    judge, remote, compress = judge or Judge(), remote or Remote(), compress or Compress()
+    judge, remote, compress = judge or JudgeSettings(), remote or Remote(), compress or Compress()
     kind, _, name = model.partition(":")
     match kind:
         case "baseline" if name:
@@ -63,7 +63,7 @@ def load(
 
             return SimulatedRewardModel(Rates.parse(name), key_of(key), judge.seed)
         case "openai" if name:
-            from longrm.reward_models.remote import load_remote
+            from longrm.reward_models.generative import load_remote
 
             return load_remote(name, judge, remote, paid)
         case "baseline" | "compress" | "simulated" | "openai":
@@ -98,7 +98,7 @@ def pinned(model: str) -> str:
     return model if commit is None else f"{found[0]}@{commit}"
 
 
-def _local(model: str, judge: Judge) -> RewardModel:
+def _local(model: str, judge: JudgeSettings) -> RewardModel:
     from longrm.modeling.folders import kind_of
 
     # Imported late: everything but a local model works without torch.

@@ -8,9 +8,9 @@ from itertools import groupby
 import numpy as np
 
 from longrm.data.spans import apart, edited
-from longrm.reward_models.lexical import Index, index
+from longrm.reward_models.judge_settings import Compress
+from longrm.reward_models.lexical import LexicalIndex, index
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.settings import Compress
 from longrm.types import Cut, Judgment, Query, Span, message_text, text_of
 
 _logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def _with(judgment: Judgment, cut: Cut | None) -> Judgment:
     return replace(judgment, cut=replace(cut, tokens=cut.tokens + after))
 
 
-def _choose(found: Index, sought: Sequence[str], room: int) -> set[int]:
+def _choose(found: LexicalIndex, sought: Sequence[str], room: int) -> set[int]:
     """Numbers of the chunks that are closest to all sought texts and fit into so many words together."""
     total = np.zeros(len(found.chunks))
     for text in sought:
@@ -112,7 +112,7 @@ def _choose(found: Index, sought: Sequence[str], room: int) -> set[int]:
     return kept
 
 
-def _left_out(regions: Sequence[Span], found: Index, kept: set[int]) -> Iterator[Span]:
+def _left_out(regions: Sequence[Span], found: LexicalIndex, kept: set[int]) -> Iterator[Span]:
     """The runs of chunks that were not kept, as spans of the prompt."""
     numbered = enumerate(found.chunks)
     for (stays, passage), run in groupby(numbered, lambda item: (item[0] in kept, item[1].passage)):

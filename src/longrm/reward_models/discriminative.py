@@ -14,8 +14,8 @@ from longrm.modeling.heads import scores
 from longrm.modeling.loading import Scorer, load_scorer
 from longrm.modeling.memory import concerns_one_query
 from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.settings import Judge
 from longrm.types import Cut, Judgment, Outcome, Query, Scale
 
 # Tokens of one forward pass. Short contexts are packed up to it; a longer one is read alone.
@@ -31,8 +31,8 @@ class DiscriminativeRewardModel(RewardModel):
 
     scale: Scale = "logit"
 
-    def __init__(self, scorer: Scorer, name: str, settings: Judge | None = None) -> None:
-        settings = settings or Judge()
+    def __init__(self, scorer: Scorer, name: str, settings: JudgeSettings | None = None) -> None:
+        settings = settings or JudgeSettings()
         self.name = name
         self.provenance = scorer.provenance
         self._scorer = scorer
@@ -41,7 +41,7 @@ class DiscriminativeRewardModel(RewardModel):
         self._limit = reads if settings.max_length is None else min(settings.max_length, reads)
 
     @classmethod
-    def load(cls, model: str, settings: Judge | None = None) -> Self:
+    def load(cls, model: str, settings: JudgeSettings | None = None) -> Self:
         """Loads a folder or Hub id.
 
         Raises:

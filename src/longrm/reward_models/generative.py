@@ -1,16 +1,19 @@
-"""Reward models that write: they are asked for a verdict, and what they write is read."""
+"""Generative reward models (judges): they are asked for a verdict, which is parsed from what they write."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from longrm.clients import Completion, Request, Writer
+from longrm.clients.addresses import split_address
+from longrm.clients.openai import OpenAIClient
+from longrm.clients.settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
-from longrm.judging import Format, Reading, fit, load_format, why_uncut
+from longrm.judging import JudgingFormat, ParsedVerdict, fit, load_format, why_uncut
 from longrm.judging.answers import answer_of, opened_thought, thinking_tags
+from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.settings import Judge
 from longrm.rng import seed_of
 from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text
 
@@ -27,7 +30,9 @@ class GenerativeRewardModel(RewardModel):
     unless the prompt is known to open a thought and nothing closes it.
     """
 
-    def __init__(self, writer: Writer, settings: Judge, *, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self, writer: Writer, settings: JudgeSettings, *, tokenizer: Tokenizer | None = None
+    ) -> None:
         """Prepares the formats.
 
         Args:
@@ -185,7 +190,7 @@ class _Conversation:
     """
 
     query: Query
-    format: Format
+    format: JudgingFormat
     place: int
     messages: tuple[Message, ...]
     room: int
@@ -194,7 +199,7 @@ class _Conversation:
     prompt_tokens: int | None = None
     texts: list[str] = field(default_factory=list)
     completion: Completion = _NOT_ASKED
-    reading: Reading | None = None
+    reading: ParsedVerdict | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -257,3 +262,25 @@ def _reminded(messages: tuple[Message, ...], text: str, reminder: str) -> tuple[
         return (*messages, {"role": "assistant", "content": text}, {"role": "user", "content": reminder})
     *before, last = messages
     return (*before, {**last, "content": f"{message_text(last)}\n\n{reminder}"})
+
+
+def load_remote(
+    address: str, judge: JudgeSettings, remote: Remote, paid: Callable[[Completion], None] | None = None
+) -> GenerativeRewardModel:
+    """A language model on an OpenAI-compatible server, asked for its judgment.
+
+    Args:
+        address: `URL#NAME`, such as `http://127.0.0.1:8000/v1#NAME`.
+        judge: How it is asked.
+        remote: How requests are sent; with a `tokenizer`, prompts are counted and can be cut.
+        paid: Is told of every answer that came from the server.
+
+    Raises:
+        ConfigError: The address is none, or the settings cannot go together.
+        ModelError: The tokenizer cannot be loaded.
+    """
+    url, name = split_address(address)
+    tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
+    count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
+    client = OpenAIClient(url, name, remote, limit=judge.max_length, count=count, paid=paid)
+    return GenerativeRewardModel(client, judge, tokenizer=tokenizer)

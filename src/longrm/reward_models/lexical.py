@@ -21,7 +21,7 @@ _CLAIM = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PassageChunk:
     """Characters `start` to `end` (exclusive) of the passage with number `passage`, and their size."""
 
     passage: int
@@ -30,7 +30,7 @@ class Chunk:
     size: int
 
 
-class Index:
+class LexicalIndex:
     """BM25 as Lucene has it (k1 = 1.5, b = 0.75) over the chunks of some passages.
 
     The words that are looked for weigh by their inverse document frequency too, as in the cosine of tf-idf: else
@@ -42,7 +42,7 @@ class Index:
 
     def __init__(self, passages: Sequence[str], size: int) -> None:
         self.chunks = tuple(
-            Chunk(number, start, end, size_of(passage[start:end]))
+            PassageChunk(number, start, end, size_of(passage[start:end]))
             for number, passage in enumerate(passages)
             for start, end in chunks(passage, size)
         )
@@ -83,6 +83,6 @@ class Index:
 
 
 @lru_cache(maxsize=4)
-def index(passages: tuple[str, ...], size: int) -> Index:
+def index(passages: tuple[str, ...], size: int) -> LexicalIndex:
     """Indexes passages; responses to one context, and neighboring queries about it, share its index."""
-    return Index(passages, size)
+    return LexicalIndex(passages, size)

@@ -18,12 +18,12 @@ from longrm.runs.logs import Log
 from longrm.runs.records import GoldRecord, JudgmentRecord, Trial
 from longrm.types import Judgment, Outcome, Query, Scale
 
-AnyRow = TypeVar("AnyRow")
+RecordedRow = TypeVar("RecordedRow")
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """One recorded asking.
+class RecordedTrial:
+    """One recorded trial.
 
     Attributes:
         order: The presented order: entry k is the index of the response shown at position k.
@@ -45,17 +45,17 @@ class RecordedRewardModel(RewardModel):
 
     Args:
         name: How summaries and reports call it.
-        askings: Every comparison's askings, by its id; the trial of a query counts them.
+        trials: Every comparison's trials, by its id; the `trial` of a query counts them.
         scale: What a difference of two recorded scores means.
     """
 
     sees_order = True
 
-    def __init__(self, name: str, askings: Mapping[str, Sequence[Asking]], scale: Scale) -> None:
+    def __init__(self, name: str, trials: Mapping[str, Sequence[RecordedTrial]], scale: Scale) -> None:
         self.name = name
         self.scale = scale
-        self._askings = askings
-        formats = {asking.format for found in askings.values() for asking in found if asking.format}
+        self._trials = trials
+        formats = {trial.format for recorded in trials.values() for trial in recorded if trial.format}
         self._formats = {format: load_format(format) for format in formats}
 
     @classmethod
@@ -85,49 +85,49 @@ class RecordedRewardModel(RewardModel):
     @property
     def ids(self) -> frozenset[str]:
         """The comparisons that the record knows, whether they are asked about or not."""
-        return frozenset(self._askings)
+        return frozenset(self._trials)
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Looks every query up by its comparison and its trial."""
         return [self._answer(query) for query in queries]
 
     def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
-        """The recorded orders, one an asking."""
-        return tuple(asking.order for asking in self._askings.get(comparison, ()))
+        """The recorded orders, one a trial."""
+        return tuple(trial.order for trial in self._trials.get(comparison, ()))
 
     def _answer(self, query: Query) -> Judgment:
-        askings = self._askings.get(query.id, ())
-        if query.trial >= len(askings):
-            which = f"asking {query.trial + 1} of '{query.id}'" if askings else f"'{query.id}'"
+        trials = self._trials.get(query.id, ())
+        if query.trial >= len(trials):
+            which = f"trial {query.trial + 1} of '{query.id}'" if trials else f"'{query.id}'"
             return Judgment(Outcome.ERROR, detail=f"{which} is not in the record")
-        asking = askings[query.trial]
-        if len(asking.order) != len(query.responses):
+        trial = trials[query.trial]
+        if len(trial.order) != len(query.responses):
             return Judgment(
                 Outcome.ERROR,
-                detail=f"'{query.id}' was recorded with {len(asking.order)} responses, and has {len(query.responses)}",
+                detail=f"'{query.id}' was recorded with {len(trial.order)} responses, and has {len(query.responses)}",
             )
-        if asking.digest:
-            shown = dict(zip(asking.order, query.responses, strict=True))
-            if text_digest(query.prompt, [shown[index] for index in range(len(shown))]) != asking.digest:
+        if trial.digest:
+            shown = dict(zip(trial.order, query.responses, strict=True))
+            if text_digest(query.prompt, [shown[index] for index in range(len(shown))]) != trial.digest:
                 detail = f"'{query.id}' was recorded about another text; the benchmark is not the one that was judged"
                 return Judgment(Outcome.ERROR, detail=detail)
-        if asking.judgment is not None:
-            return asking.judgment
-        reading = self._formats[asking.format].parse(asking.text, query)
-        if reading is None:
+        if trial.judgment is not None:
+            return trial.judgment
+        verdict = self._formats[trial.format].parse(trial.text, query)
+        if verdict is None:
             return Judgment(
-                Outcome.UNPARSED, explanation=asking.text, detail="no verdict in the recorded text"
+                Outcome.UNPARSED, explanation=trial.text, detail="no verdict in the recorded text"
             )
         return Judgment(
             Outcome.ANSWERED,
-            scores=reading.values,
-            order=reading.order,
-            explanation=asking.text,
-            contradicted=reading.contradicted,
+            scores=verdict.values,
+            order=verdict.order,
+            explanation=trial.text,
+            contradicted=verdict.contradicted,
         )
 
 
-_Read = tuple[dict[str, tuple[Asking, ...]], Scale]
+_Read = tuple[dict[str, tuple[RecordedTrial, ...]], Scale]
 
 
 def _from_runs(files: Sequence[Path]) -> _Read:
@@ -143,14 +143,14 @@ def _from_runs(files: Sequence[Path]) -> _Read:
     if summary.exists():
         scale = typed(_SCALE, read_object(summary, DataError), summary, DataError).scale
     digests = {gold.id: gold.digest for gold in Log(file.with_name(GOLD), GoldRecord)}
-    askings = {
+    trials = {
         name: tuple(
-            Asking(trial.order, _presented(trial, record), digest=digests.get(name, ""))
+            RecordedTrial(trial.order, _presented(trial, record), digest=digests.get(name, ""))
             for trial in record.askings()
         )
         for name, record in records.items()
     }
-    return askings, scale
+    return trials, scale
 
 
 def _check_answered(trial: Trial, place: str) -> None:
@@ -188,23 +188,23 @@ def _presented(trial: Trial, record: JudgmentRecord) -> Judgment:
 
 
 def _from_judgebench(files: Sequence[Path]) -> _Read:
-    askings: dict[str, tuple[Asking, ...]] = {}
+    trials: dict[str, tuple[RecordedTrial, ...]] = {}
     for place, row in _rows([_only(files)], _JUDGEBENCH):
         entries = zip(((0, 1), (1, 0)), row.judgments, strict=False)
-        if row.pair_id in askings:
+        if row.pair_id in trials:
             raise DataError(f"{place}, field 'pair_id': a second record of {short(row.pair_id)}; remove one")
-        askings[row.pair_id] = tuple(_judgebench_asking(*entry, place) for entry in entries)
-    return askings, _scale(askings)
+        trials[row.pair_id] = tuple(_judgebench_trial(*entry, place) for entry in entries)
+    return trials, _scale(trials)
 
 
-def _judgebench_asking(order: tuple[int, ...], entry: "_Judged | None", place: str) -> Asking:
-    """The second asking presents the responses swapped, and its scores and its text say so."""
+def _judgebench_trial(order: tuple[int, ...], entry: "_Judged | None", place: str) -> RecordedTrial:
+    """The second trial presents the responses swapped, and its scores and its text say so."""
     if entry is None:
-        return Asking(order, Judgment(Outcome.UNPARSED, detail="the record holds no judgment"))
+        return RecordedTrial(order, Judgment(Outcome.UNPARSED, detail="the record holds no judgment"))
     judgment = entry.judgment or _Told()
     if judgment.scores:
-        return Asking(order, _scored(judgment.scores, order, f"{place}, field 'judgments'"))
-    return Asking(order, text=judgment.response or "", format="pairwise")
+        return RecordedTrial(order, _scored(judgment.scores, order, f"{place}, field 'judgments'"))
+    return RecordedTrial(order, text=judgment.response or "", format="pairwise")
 
 
 Score = Annotated[float, Field(allow_inf_nan=False)]
@@ -235,17 +235,17 @@ _JUDGEBENCH = TypeAdapter(_JudgebenchRow)
 
 
 def _from_release(files: Sequence[Path]) -> _Read:
-    askings: dict[str, tuple[Asking, ...]] = {}
+    trials: dict[str, tuple[RecordedTrial, ...]] = {}
     for file in files:
         for number, (place, row) in enumerate(_rows([file], _RELEASE), start=1):
             task = row.subset or file.name.split(".")[0]
             identity = f"{task}/{number if row.index is None else row.index + 1}"
-            if identity in askings:
+            if identity in trials:
                 raise DataError(
                     f"{place}, field 'index': a second result for the item {short(identity)}; remove one"
                 )
-            askings[identity] = (_release_asking(row, place),)
-    return askings, _scale(askings)
+            trials[identity] = (_release_trial(row, place),)
+    return trials, _scale(trials)
 
 
 class _ReleaseRow(BaseModel):
@@ -263,15 +263,17 @@ class _ReleaseRow(BaseModel):
 _RELEASE = TypeAdapter(_ReleaseRow)
 
 
-def _release_asking(row: _ReleaseRow, place: str) -> Asking:
+def _release_trial(row: _ReleaseRow, place: str) -> RecordedTrial:
     order = tuple(row.shuffled_order)
     if sorted(order) != list(range(len(order))):
         raise DataError(
             f"{place}, field 'shuffled_order': needs every number from 0 up once, got {short(order)}"
         )
     if isinstance(row.output, list):
-        return Asking(order, _scored(row.output, order, f"{place}, field 'output'"))
-    return Asking(order, text=row.output, format="listwise" if row.tasktype == "BestOfN" else "pairwise")
+        return RecordedTrial(order, _scored(row.output, order, f"{place}, field 'output'"))
+    return RecordedTrial(
+        order, text=row.output, format="listwise" if row.tasktype == "BestOfN" else "pairwise"
+    )
 
 
 def _scored(scores: Sequence[float], order: tuple[int, ...], place: str) -> Judgment:
@@ -280,9 +282,9 @@ def _scored(scores: Sequence[float], order: tuple[int, ...], place: str) -> Judg
     return Judgment(Outcome.ANSWERED, scores=tuple(scores))
 
 
-def _scale(askings: Mapping[str, Sequence[Asking]]) -> Scale:
+def _scale(trials: Mapping[str, Sequence[RecordedTrial]]) -> Scale:
     """Others record raw logits, or texts that end in a verdict."""
-    texts = any(asking.format for found in askings.values() for asking in found)
+    texts = any(trial.format for recorded in trials.values() for trial in recorded)
     return "verdict" if texts else "logit"
 
 
@@ -318,7 +320,7 @@ def _only(files: Sequence[Path]) -> Path:
     return files[0]
 
 
-def _rows(files: Sequence[Path], kind: TypeAdapter[AnyRow]) -> Iterator[tuple[str, AnyRow]]:
+def _rows(files: Sequence[Path], kind: TypeAdapter[RecordedRow]) -> Iterator[tuple[str, RecordedRow]]:
     """Every row with its place; halves of surrogate pairs, which models do write, become question marks."""
     for raw in raw_rows(files, repair=True):
         yield raw.place, typed(kind, raw.checked(), raw.place, DataError)

@@ -1,4 +1,4 @@
-"""The askings of one comparison: in which orders, how often, and what they say together."""
+"""The trials of one comparison: in which orders, and what their judgments say together."""
 
 import math
 from collections.abc import Sequence

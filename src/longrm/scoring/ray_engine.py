@@ -22,8 +22,8 @@ from typing import Any
 from longrm import reward_models
 from longrm.data import Reading
 from longrm.errors import ConfigError, LongRMError, RunError, first_line
-from longrm.reward_models import Judge
 from longrm.scoring.row_scores import RowScores, ScoreBatch, ScoreRecord, batches, score
+from longrm.reward_models import JudgeSettings
 
 # Batches travel to a worker together until they have so many bytes, some 16,000 tokens of text: Ray takes some 30 ms
 # for a block, and a killed run loses one for each worker.
@@ -37,7 +37,7 @@ _MAX_TRIES = 4
 
 
 def scored_by_ray(
-    model: str, judge: Judge, workers: int | None, reading: Reading, done: RowScores
+    model: str, judge: JudgeSettings, workers: int | None, reading: Reading, done: RowScores
 ) -> Generator[list[ScoreRecord]]:
     """Scores every row that the log does not hold.
 
@@ -75,7 +75,9 @@ def scored_by_ray(
             raise _failure(error) from None
 
 
-def _pipeline(model: str, judge: Judge, size: int, gpu: bool, reading: Reading, done: RowScores) -> Any:
+def _pipeline(
+    model: str, judge: JudgeSettings, size: int, gpu: bool, reading: Reading, done: RowScores
+) -> Any:
     """The rows of the scoring: one for every block of batches, with their records."""
     import ray.data
 
@@ -129,7 +131,7 @@ class _Starts:
 class _Worker:
     """Holds the model; it is loaded with the first block, so that its error is handed on."""
 
-    def __init__(self, model: str, judge: Judge, home: str, starts: Any) -> None:
+    def __init__(self, model: str, judge: JudgeSettings, home: str, starts: Any) -> None:
         _enter(home)
         self._model = model
         self._judge = judge

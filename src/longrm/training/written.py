@@ -13,7 +13,7 @@ from typing import Literal, assert_never
 from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
-from longrm.judging import Format, load_format
+from longrm.judging import JudgingFormat, load_format
 from longrm.rng import Draws
 from longrm.types import Comparison, Message, message_text, query_of, text_of
 
@@ -66,7 +66,7 @@ class Writing:
         self._forms = forms
         self._judges = judges
         self._error = error
-        self._formats: dict[str, Format] = {
+        self._formats: dict[str, JudgingFormat] = {
             name: load_format(name, template=template) for name, template in TEMPLATES.items()
         }
 

@@ -13,7 +13,7 @@ from longrm.clients.addresses import ModelName
 from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.data.files import find_files
-from longrm.reward_models import Compress, Judge, RewardModel
+from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.distill import Distillation, Distilling, Reads, ShortSighted, Task, read_tasks, task_of
 from longrm.synthesis.documents import Document
@@ -60,7 +60,7 @@ class DistillRecipe(Recipe, Distilling):
     prompts: str | None = None
     policy: Model
     reward_model: ModelName
-    judge: Judge = Judge()
+    judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
     compress: Compress = Compress()
     reads: ShortReading | None = None

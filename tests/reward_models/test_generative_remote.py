@@ -5,8 +5,8 @@ from tokenizers import models, pre_tokenizers
 from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError
-from longrm.reward_models.remote import load_remote
-from longrm.reward_models.settings import Judge
+from longrm.reward_models.generative import load_remote
+from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.types import Outcome, Query, Span
 
 from ..clients import conftest as peer
@@ -41,7 +41,7 @@ def test_a_server_judges_and_what_does_not_fit_is_cut_for_it(server, folder):
     server.script = lambda seen, number: peer.said("It is the second.\n[[B]]", usage=None)
     model = load_remote(
         f"{server.url}#tiny",
-        Judge(max_tokens=50, max_length=800, cut="middle"),
+        JudgeSettings(max_tokens=50, max_length=800, cut="middle"),
         Remote(tokenizer=folder, concurrency=1),
     )
     assert model.name == f"openai:{server.url}#tiny"
@@ -64,7 +64,9 @@ def test_without_a_tokenizer_the_server_says_what_is_too_long(server):
         return peer.said("[[A]]", usage=(77, 3))
 
     server.script = script
-    short, long = load_remote(f"{server.url}/v1#tiny", Judge(), Remote()).judge([query(20), query(2000)])
+    short, long = load_remote(f"{server.url}/v1#tiny", JudgeSettings(), Remote()).judge(
+        [query(20), query(2000)]
+    )
     assert (short.outcome, short.prompt_tokens) == (Outcome.ANSWERED, 77)
     assert (long.outcome, long.scores) == (Outcome.TOO_LONG, ())
     assert "maximum context length" in long.detail
@@ -72,8 +74,8 @@ def test_without_a_tokenizer_the_server_says_what_is_too_long(server):
 
 def test_what_cannot_be_loaded_is_said_before_anything_is_sent(tmp_path):
     with pytest.raises(ConfigError, match="is not URL#NAME"):
-        load_remote("http://127.0.0.1:1/v1", Judge(), Remote())
+        load_remote("http://127.0.0.1:1/v1", JudgeSettings(), Remote())
     with pytest.raises(ConfigError, match="max_length cannot be kept without the tokenizer"):
-        load_remote("http://127.0.0.1:1/v1#tiny", Judge(max_length=2000), Remote())
+        load_remote("http://127.0.0.1:1/v1#tiny", JudgeSettings(max_length=2000), Remote())
     with pytest.raises(ModelError, match="no tokenizer here"):
-        load_remote("http://127.0.0.1:1/v1#tiny", Judge(), Remote(tokenizer=str(tmp_path)))
+        load_remote("http://127.0.0.1:1/v1#tiny", JudgeSettings(), Remote(tokenizer=str(tmp_path)))

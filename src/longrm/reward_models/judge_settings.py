@@ -1,4 +1,4 @@
-"""How reward models that write, read within a limit, or compress are asked."""
+"""How a judge is asked, what becomes of a context that does not fit, and what compression leaves of it."""
 
 from typing import Literal
 
@@ -7,11 +7,11 @@ from pydantic import Field
 from longrm.config import Config
 
 
-class Judge(Config):
+class JudgeSettings(Config):
     """How a model is asked for its judgment.
 
     Attributes:
-        format: What a model that writes is asked for. "pairwise" (which of two is better), "listwise" (a ranking)
+        format: What a generative reward model is asked for. "pairwise" (which of two is better), "listwise" (a ranking)
             or "pointwise" (0 to 10 for each response alone); by default pairwise for two responses and listwise
             for more.
         template: A file with a prompt of your own (jinja2); by default the format's.

@@ -9,21 +9,15 @@ from longrm.evaluation.run import Evaluation, run
 
 RIDDLES = """
 from longrm.benchmarks.auditor import UNREADABLE
-from longrm.benchmarks.benchmark_data import benchmark_of_rows
-from longrm.benchmarks.published_rows import Unrateable, rateable_responses, read_rows
+from longrm.benchmarks.published_rows import Unrateable, load_rows, rateable_responses
 from longrm.data.fields import messages_of, name_of
-from longrm.data.files import find_files
 from longrm.types import Comparison
 
 FINDINGS = {"stale_riddles": "riddles that everybody knows; left out", **UNREADABLE}
 
 
 def load_riddles(request):
-    return benchmark_of_rows(request, comparisons, FINDINGS)
-
-
-def comparisons(path, auditor, on_bad_row="stop"):
-    return read_rows(find_files(path), _comparison, auditor, on_bad_row)
+    return load_rows(request, lambda: _comparison, FINDINGS)
 
 
 def _comparison(row, number):

@@ -1,5 +1,7 @@
 """A world that is added in one file and one entry is generated, tokenized and judged like the others."""
 
+from dataclasses import replace
+
 import pytest
 
 from longrm.errors import ConfigError
@@ -11,29 +13,30 @@ from longrm.worlds import WORLDS, WorldPlan, generate, words_tokenizer
 from longrm.worlds.facts import Claim
 
 NICKNAMES = """
-from longrm.worlds.facts import Claim, Unit
+from longrm.worlds.facts import Claim, Unit, WorldRules
 
 FORM = "Sailors nickname {entity} after some {value}."
+SUBJECT = "the nephew of {}"
 
 
-class Nicknames:
-    sentences, entities, apart, subject = 1, 1, True, "the nephew of {}"
-    forms = (FORM,)
+def unit(holders, draws):
+    return Unit((FORM.format(entity=holders[0].entity, value=holders[0].value),), holders)
 
-    def unit(self, holders, draws):
-        return Unit((FORM.format(entity=holders[0].entity, value=holders[0].value),), holders)
 
-    def claim(self, unit, draws):
-        return Claim(self.subject.format(unit.holders[0].entity), unit.holders[0].value, (0,))
+def claim(unit, draws):
+    return Claim(SUBJECT.format(unit.holders[0].entity), unit.holders[0].value, (0,))
+
+
+RULES = WorldRules(unit, claim, (FORM,), anywhere=True, subject=SUBJECT)
 """
 
 
 @pytest.fixture
 def nicknames(plugin, monkeypatch):
     """The world, registered as a user would."""
-    world = plugin(NICKNAMES).Nicknames()
-    monkeypatch.setitem(WORLDS, "nicknames", world)
-    return world
+    rules = plugin(NICKNAMES).RULES
+    monkeypatch.setitem(WORLDS, "nicknames", rules)
+    return rules
 
 
 @pytest.mark.parametrize("responses", [2, 4])
@@ -49,11 +52,11 @@ def test_the_words_tokenizer_knows_the_words_of_an_added_world(nicknames, respon
 
 
 def test_a_word_that_an_added_world_does_not_list_is_refused_by_name(nicknames, monkeypatch):
-    monkeypatch.setattr(type(nicknames), "forms", ())
+    monkeypatch.setitem(WORLDS, "nicknames", replace(nicknames, forms=()))
     with pytest.raises(ConfigError, match=r"the tokenizer does not know 'Sailors', .* list the word"):
         next(generate(WorldPlan("nicknames", 400), 1, words_tokenizer()))
-    monkeypatch.setattr(type(nicknames), "forms", ("Sailors nickname after some",))
-    monkeypatch.setattr(type(nicknames), "claim", lambda self, unit, draws: Claim("Zaphod", "anchor", (0,)))
+    named = replace(nicknames, claim=lambda unit, draws: Claim("Zaphod", "anchor", (0,)))
+    monkeypatch.setitem(WORLDS, "nicknames", named)
     with pytest.raises(ConfigError, match="does not know 'Zaphod'"):
         next(generate(WorldPlan("nicknames", 400), 1, words_tokenizer()))
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longrm.benchmarks.auditor import Auditor
-from longrm.benchmarks.judgebench import FINDINGS, comparisons
+from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.errors import DataError
 from longrm.evaluation.asking import Judging
 from longrm.evaluation.run import Evaluation, run
@@ -290,11 +289,13 @@ def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool 
 def test_published_accuracies_follow_from_the_record(name, percent):
     path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
     model = RecordedRewardModel.load(path)
-    pairs = list(comparisons(path, Auditor(FINDINGS)))
+    pairs = list(
+        load(f"judgebench:{path}", source=BenchmarkSource(), probe=Probe(), leval=Leval()).comparisons
+    )
     sums = [agreement(each, model) for each in pairs]
     assert round(100 * sum(total > 0 for total in sums) / len(sums), 2) == percent
     unflipped = [agreement(each, model, flipped=False) for each in pairs]
-    assert sum(total > 0 for total in unflipped) == 0  # both askings would cancel each other
+    assert sum(total > 0 for total in unflipped) == 0  # both trials would cancel each other
 
 
 @pytest.mark.real

@@ -3,18 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from longrm.benchmarks.auditor import Audited, Auditor
-from longrm.benchmarks.lengths import bucket, measure_with
+from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data import Reading
-from longrm.data.files import find_files
 from longrm.data.places import place_of
 from longrm.types import Comparison, text_of
 
@@ -77,30 +74,6 @@ class LoadedBenchmark:
     def audit(self) -> Auditor | None:
         """What the latest complete iteration found; None before, and for comparisons that nobody audits."""
         return self.comparisons.audit if isinstance(self.comparisons, Audited) else None
-
-
-def benchmark_of_rows(
-    request: BenchmarkRequest,
-    comparisons: Callable[..., Iterator[Comparison]],
-    kinds: Mapping[str, str],
-) -> LoadedBenchmark:
-    """A benchmark whose published rows tell no length: it is measured.
-
-    Args:
-        request: What was asked for.
-        comparisons: Reads the rows of a path, counts with an auditor what is odd, and takes `on_bad_row`.
-        kinds: The kinds of finding that it may note, in words.
-
-    Raises:
-        DataError: There is nothing to read, or a row cannot be read though that stops the run.
-    """
-    path, source = Path(request.path), request.source
-    find_files(path)  # raises now, and not when the first comparison is asked for
-    measure = measure_with(source.tokenizer)
-    read_rows = partial(comparisons, path, on_bad_row=source.on_bad_row)
-    read_through(read_rows(Auditor(kinds)), source)
-    rows = Audited(lambda auditor: with_length(read_rows(auditor), measure), kinds, source.limit)
-    return LoadedBenchmark(request.name, rows)
 
 
 def read_through(rows: Iterable[Comparison], source: BenchmarkSource, *, refuses: bool = False) -> None:

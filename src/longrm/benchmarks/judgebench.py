@@ -1,14 +1,9 @@
 """JudgeBench (arXiv 2410.12784): pairs of which one is objectively right."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal
-
-from longrm.benchmarks.auditor import UNREADABLE, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, benchmark_of_rows
-from longrm.benchmarks.published_rows import Unrateable, rateable_responses, read_rows
+from longrm.benchmarks.auditor import UNREADABLE
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
+from longrm.benchmarks.published_rows import Converter, Unrateable, load_rows, rateable_responses
 from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
-from longrm.data.files import find_files
 from longrm.reading import short
 from longrm.types import Comparison
 
@@ -29,14 +24,7 @@ _RANKS = {"A>B": (1, 2), "B>A": (2, 1)}
 
 
 def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The pairs of a file, or of a folder of files."""
-    return benchmark_of_rows(request, comparisons, FINDINGS)
-
-
-def comparisons(
-    path: Path, auditor: Auditor, on_bad_row: Literal["stop", "skip"] = "stop"
-) -> Iterator[Comparison]:
-    """Reads the pairs of a file, or of a folder of files, under their `pair_id`; the task is the category.
+    """The pairs of a file, or of a folder of files, under their `pair_id`; the task is the category.
 
     A pair that several judges judged comes once. The judgments recorded beside the pairs are not looked at.
     Where both responses are identical the gold ranks tie: nobody can be right, but the pair counts in its rule.
@@ -44,6 +32,10 @@ def comparisons(
     Raises:
         DataError: There is nothing to read, or a row cannot be read.
     """
+    return load_rows(request, _converter, FINDINGS)
+
+
+def _converter() -> Converter:
     seen: set[str] = set()
 
     def convert(row: Source, number: int) -> Comparison:
@@ -53,7 +45,7 @@ def comparisons(
         seen.add(identity)
         return _comparison(identity, row)
 
-    return read_rows(find_files(path), convert, auditor, on_bad_row)
+    return convert
 
 
 def _comparison(identity: str, row: Source) -> Comparison:

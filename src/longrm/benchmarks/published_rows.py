@@ -5,13 +5,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from longrm.benchmarks.auditor import Auditor
+from longrm.benchmarks.auditor import Audited, Auditor
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
+from longrm.benchmarks.lengths import measure_with
 from longrm.data.fields import FieldError, Source, messages_of
-from longrm.data.files import raw_rows
+from longrm.data.files import find_files, raw_rows
 from longrm.data.places import place_of
 from longrm.errors import DataError
 from longrm.reading import located, short
 from longrm.types import Comparison, Response
+
+Converter = Callable[[Source, int], Comparison]
+"""Makes a row and its number, from 1 over all files, a comparison; raises `FieldError` or `Unrateable`."""
 
 
 class Unrateable(Exception):  # noqa: N818  # no error: such an item is counted
@@ -22,9 +27,34 @@ class _RowError(DataError):
     """A row that may be skipped, unlike what a benchmark refuses on its own account."""
 
 
+def load_rows(
+    request: BenchmarkRequest, converter: Callable[[], Converter], kinds: Mapping[str, str]
+) -> LoadedBenchmark:
+    """A benchmark whose rows tell no length: it is measured.
+
+    Args:
+        request: What was asked for: the rows of a file, or of a folder of files.
+        converter: Makes what converts the rows of one reading.
+        kinds: The kinds of finding that it may note, in words.
+
+    Raises:
+        DataError: There is nothing to read, or a row cannot be read though that stops the run.
+    """
+    path, source = Path(request.path), request.source
+    find_files(path)  # raises now, and not when the first comparison is asked for
+    measure = measure_with(source.tokenizer)
+
+    def comparisons(auditor: Auditor) -> Iterator[Comparison]:
+        return read_rows(find_files(path), converter(), auditor, source.on_bad_row)
+
+    read_through(comparisons(Auditor(kinds)), source)
+    rows = Audited(lambda auditor: with_length(comparisons(auditor), measure), kinds, source.limit)
+    return LoadedBenchmark(request.name, rows)
+
+
 def read_rows(
     files: Sequence[Path],
-    convert: Callable[[Source, int], Comparison],
+    convert: Converter,
     auditor: Auditor,
     on_bad_row: Literal["stop", "skip"],
 ) -> Iterator[Comparison]:
@@ -32,7 +62,7 @@ def read_rows(
 
     Args:
         files: In order.
-        convert: Makes a row and its number, from 1 over all files, a comparison; raises `FieldError` or `Unrateable`.
+        convert: Makes each row a comparison.
         auditor: Counts what is left out, with its place.
         on_bad_row: What a row that cannot be read does: "stop", or "skip".
 

@@ -1,15 +1,11 @@
 """RewardBench (arXiv 2403.13787): short pairs in four sections."""
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal
 
-from longrm.benchmarks.auditor import UNREADABLE, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, benchmark_of_rows
-from longrm.benchmarks.published_rows import rateable_responses, read_rows
+from longrm.benchmarks.auditor import UNREADABLE
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
+from longrm.benchmarks.published_rows import Converter, load_rows, rateable_responses
 from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
-from longrm.data.files import find_files
 from longrm.reading import short
 from longrm.types import Comparison
 
@@ -40,20 +36,17 @@ _USED = {"id", "prompt", "chosen", "rejected", "subset"}
 
 
 def load_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The pairs of a file, or of a folder of files."""
-    return benchmark_of_rows(request, comparisons, UNREADABLE)
-
-
-def comparisons(
-    path: Path, auditor: Auditor, on_bad_row: Literal["stop", "skip"] = "stop"
-) -> Iterator[Comparison]:
-    """Reads the pairs; the task is the section.
+    """The pairs of a file, or of a folder of files; the task is the section.
 
     They are named after their subset and their id, with the number of its occurrence where an id comes again.
 
     Raises:
         DataError: There is nothing to read, or a row cannot be read.
     """
+    return load_rows(request, _converter, UNREADABLE)
+
+
+def _converter() -> Converter:
     named: Counter[str] = Counter()
 
     def convert(row: Source, number: int) -> Comparison:
@@ -61,7 +54,7 @@ def comparisons(
         named[name] += 1
         return _comparison(name if named[name] == 1 else f"{name}#{named[name]}", row)
 
-    return read_rows(find_files(path), convert, auditor, on_bad_row)
+    return convert
 
 
 def _comparison(identity: str, row: Source) -> Comparison:

@@ -1,14 +1,9 @@
 """RewardBench 2 (arXiv 2506.01937): the best of four in five subsets, and many right answers in a sixth."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal
-
-from longrm.benchmarks.auditor import UNREADABLE, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, benchmark_of_rows
-from longrm.benchmarks.published_rows import listed, rateable_responses, read_rows
+from longrm.benchmarks.auditor import UNREADABLE
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
+from longrm.benchmarks.published_rows import listed, load_rows, rateable_responses
 from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
-from longrm.data.files import find_files
 from longrm.reading import short
 from longrm.types import Comparison
 
@@ -19,21 +14,14 @@ _USED = {"id", "prompt", "chosen", "rejected", "subset"}
 
 
 def load_rewardbench_2(request: BenchmarkRequest) -> LoadedBenchmark:
-    """The items of a file, or of a folder of files."""
-    return benchmark_of_rows(request, comparisons, UNREADABLE)
-
-
-def comparisons(
-    path: Path, auditor: Auditor, on_bad_row: Literal["stop", "skip"] = "stop"
-) -> Iterator[Comparison]:
-    """Reads the items under their own ids: all chosen responses have rank 1, all rejected ones rank 2.
+    """The items under their own ids: all chosen responses have rank 1, all rejected ones rank 2.
 
     Those of the ties are named `ref:K` (one right answer) and `tied:K` (several); both are of the group `Ties/K`.
 
     Raises:
         DataError: There is nothing to read, or a row cannot be read.
     """
-    return read_rows(find_files(path), _comparison, auditor, on_bad_row)
+    return load_rows(request, lambda: _comparison, UNREADABLE)
 
 
 def _comparison(row: Source, number: int) -> Comparison:

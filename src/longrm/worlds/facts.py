@@ -1,9 +1,8 @@
 """What a world is: units of facts that a context states, and the claims that can be made about them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Protocol
 
 from longrm.rng import Draws
 from longrm.worlds.vocabulary import ENTITIES, RECORDS, VALUES
@@ -22,7 +21,7 @@ class Unit:
     """The facts that belong together.
 
     Attributes:
-        sentences: What a context says of the unit; always `World.sentences` of them.
+        sentences: What a context says of the unit; always `WorldRules.sentences` of them.
         holders: The entities of the unit, in the order of their records.
     """
 
@@ -45,37 +44,29 @@ class Claim:
     evidence: tuple[int, ...]
 
 
-class WorldRules(Protocol):
+@dataclass(frozen=True, slots=True)
+class WorldRules:
     """A generator of contexts whose facts, questions, right and wrong responses are known by construction.
 
     Attributes:
-        sentences: Sentences of a unit.
-        entities: Entities of a unit.
-        apart: Whether the alternative of a pair may stand anywhere in the context. Otherwise it stands beside
-            the evidence, so that being near the evidence does not tell the right value.
-        subject: How questions and responses speak of an entity; one `{}`.
+        unit: Words the facts of `entities` holders.
+        claim: Chooses what can be asked about a unit.
         forms: Every sentence form that `unit` fills in, such as "{entity} has {value}.", and every other word that
             this world alone writes: the `words` tokenizer knows these.
+        sentences: Sentences of a unit.
+        entities: Entities of a unit.
+        anywhere: Whether the alternative of a pair may stand anywhere in the context. Otherwise it stands beside
+            the evidence, so that being near the evidence does not tell the right value.
+        subject: How questions and responses speak of an entity; one `{}`.
     """
 
-    @property
-    def sentences(self) -> int: ...  # noqa: D102 - the class documents its attributes
-    @property
-    def entities(self) -> int: ...  # noqa: D102 - the class documents its attributes
-    @property
-    def apart(self) -> bool: ...  # noqa: D102 - the class documents its attributes
-    @property
-    def subject(self) -> str: ...  # noqa: D102 - the class documents its attributes
-    @property
-    def forms(self) -> tuple[str, ...]: ...  # noqa: D102 - the class documents its attributes
-
-    def unit(self, holders: tuple[Holder, ...], draws: Draws) -> Unit:
-        """Words the facts of `entities` holders."""
-        ...
-
-    def claim(self, unit: Unit, draws: Draws) -> Claim:
-        """Chooses what can be asked about a unit."""
-        ...
+    unit: Callable[[tuple[Holder, ...], Draws], Unit]
+    claim: Callable[[Unit, Draws], Claim]
+    forms: tuple[str, ...]
+    sentences: int = 1
+    entities: int = 1
+    anywhere: bool = False
+    subject: str = "{}"
 
 
 def units(world: WorldRules, draws: Draws) -> Iterator[Unit]:

@@ -101,20 +101,20 @@ def group(plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]
     questioner = _Questioner(plan, index, tokenizer)
     sentences, context = questioner.fit(questioner.questions)
     depths = context.depths
-    asked = questioner.questions(sentences)
+    placed = questioner.questions(sentences)
     if plan.unrelated:
-        _, context = _Questioner(plan, index + 1, tokenizer).fit(lambda _: asked)
+        _, context = _Questioner(plan, index + 1, tokenizer).fit(lambda _: placed)
     return [
         _comparison(plan, index, number, question, context, depths[number % len(depths)])
-        for number, question in enumerate(asked)
+        for number, question in enumerate(placed)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """What is asked, and the places among a context's facts of those that decide."""
+class _PlacedQuestion:
+    """A question, and the places among a context's facts of those that decide."""
 
-    asked: WorldQuestion
+    question: WorldQuestion
     facts: tuple[int, ...]
 
 
@@ -136,33 +136,33 @@ class _Questioner:
             index,
         )
         claims = claims_needed(plan.responses)
-        self._alone = plan.responses == 2 and self._world.apart
+        self._alone = plan.responses == 2 and self._world.anywhere
         self._block = Block(
             1 if self._alone else claims, plan.per_group, least=claims * self._world.sentences
         )
         self._draft = Draft(self._world, self._block, depth, self._key, tokenizer)
-        self._asked: dict[tuple[int, int], list[_Question]] = {}
+        self._questions: dict[tuple[int, int], list[_PlacedQuestion]] = {}
 
-    def fit(self, questions: Callable[[int], list[_Question]]) -> tuple[int, WorldContext]:
+    def fit(self, questions: Callable[[int], list[_PlacedQuestion]]) -> tuple[int, WorldContext]:
         """Finds how many sentences the plan's length allows before the longest question, and the context."""
 
         def ending(sentences: int) -> str:
-            texts = (_ending(question.asked) for question in questions(sentences))
+            texts = (_ending(placed.question) for placed in questions(sentences))
             return max(texts, key=lambda text: text_tokens(self._tokenizer, text))
 
         typical = question_about(self._world.subject.format(ENTITIES[0]), self._plan.responses)
         guess = text_tokens(self._tokenizer, typical)
         return fit(self._draft, self._plan.length, ending, guess, self._tokenizer)
 
-    def questions(self, sentences: int) -> list[_Question]:
+    def questions(self, sentences: int) -> list[_PlacedQuestion]:
         """Asks `per_group` questions about a context of so many sentences, going round its blocks."""
         self._draft.tokens(sentences)  # draws the units
         key = self._draft.block_count(sentences), self._draft.known(sentences)
-        if key not in self._asked:
-            self._asked[key] = self._ask(sentences, *key)
-        return self._asked[key]
+        if key not in self._questions:
+            self._questions[key] = self._ask(sentences, *key)
+        return self._questions[key]
 
-    def _ask(self, sentences: int, blocks: int, known: int) -> list[_Question]:
+    def _ask(self, sentences: int, blocks: int, known: int) -> list[_PlacedQuestion]:
         """Asks about every block; an alternative that stands apart is one of the first `known` units."""
         draws, world = Draws(*self._key, "questions"), self._world
         turns = [draws.below(known - 1) for _ in range(blocks)] if self._alone else []
@@ -174,34 +174,34 @@ class _Questioner:
             if self._alone:
                 other = (turns[block] + number // blocks) % (known - 1)
                 chosen.append(other + (other >= chosen[0]))  # any but the block's own unit
-            asked = ask(world, [self._draft.units[unit] for unit in chosen], self._plan.responses, draws)
-            for text in asked.responses:
+            question = ask(world, [self._draft.units[unit] for unit in chosen], self._plan.responses, draws)
+            for text in question.responses:
                 text_tokens(self._tokenizer, text)  # refuses a word that the tokenizer does not know
-            facts = (chosen[fact.unit] * world.sentences + fact.sentence for fact in asked.evidence)
-            questions.append(_Question(asked, tuple(facts)))
+            facts = (chosen[fact.unit] * world.sentences + fact.sentence for fact in question.evidence)
+            questions.append(_PlacedQuestion(question, tuple(facts)))
         return questions
 
 
-def _ending(asked: WorldQuestion) -> str:
-    return f"\n\n{asked.question}"
+def _ending(question: WorldQuestion) -> str:
+    return f"\n\n{question.text}"
 
 
 def _comparison(
-    plan: WorldPlan, index: int, number: int, question: _Question, context: WorldContext, depth: float
+    plan: WorldPlan, index: int, number: int, placed: _PlacedQuestion, context: WorldContext, depth: float
 ) -> Comparison:
-    asked, text = question.asked, context.text
-    content = text + _ending(asked)
+    question, text = placed.question, context.text
+    content = text + _ending(question)
     metadata: dict[str, Any] = {"task": plan.world, "length": plan.length, "depth": depth, "seed": plan.seed}
     if plan.unrelated:
         metadata["unrelated"] = True
-    evidence = () if plan.unrelated else sorted(context.facts[fact] for fact in question.facts)
+    evidence = () if plan.unrelated else sorted(context.facts[fact] for fact in placed.facts)
     group_id = f"{plan.name}-{index:06d}"
     return Comparison(
         id=f"{group_id}-{number}",
         group=group_id,
         prompt=({"role": "user", "content": content},),
-        responses=tuple(({"role": "assistant", "content": response},) for response in asked.responses),
-        ranks=asked.ranks,
+        responses=tuple(({"role": "assistant", "content": response},) for response in question.responses),
+        ranks=question.ranks,
         metadata=metadata,
         context=(Span(0, 0, len(text)),),
         question=Span(0, len(text) + 2, len(content)),

@@ -1,10 +1,16 @@
-"""The registry of worlds: a new one is one file with its rules and words, and one entry here."""
+"""The registry of worlds."""
 
 from collections.abc import Mapping
 
-from longrm.worlds.chain_world import ChainWorld
+from longrm.worlds.chain_world import SUBJECT, couple_unit, partner_claim
 from longrm.worlds.facts import WorldRules
-from longrm.worlds.record_world import RecordWorld
+from longrm.worlds.record_world import record_claim, record_unit
+from longrm.worlds.vocabulary import LINK, RECORDS
 
-WORLDS: Mapping[str, WorldRules] = {"records": RecordWorld(), "chain": ChainWorld()}
-"""The worlds by name."""
+WORLDS: Mapping[str, WorldRules] = {
+    "records": WorldRules(record_unit, record_claim, forms=RECORDS, anywhere=True),
+    "chain": WorldRules(
+        couple_unit, partner_claim, forms=(*RECORDS, LINK), sentences=3, entities=2, subject=SUBJECT
+    ),
+}
+"""The worlds by name: a new one is one file with its two functions and its words, and one entry."""

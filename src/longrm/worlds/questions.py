@@ -20,7 +20,7 @@ class Fact:
 class WorldQuestion:
     """A question, its responses in random order with their ranks, and the facts that decide between them."""
 
-    question: str
+    text: str
     responses: tuple[str, ...]
     ranks: tuple[int, ...]
     evidence: tuple[Fact, ...]
@@ -57,20 +57,20 @@ def ask(world: WorldRules, units: Sequence[Unit], responses: int, draws: Draws) 
     order = list(range(len(claims)))
     draws.shuffle(order)
     values = {index: claims[index].value for index in order}
-    hands, wrong = [], []
+    answers, wrong = [], []
     for rank in range(1, responses + 1):
-        hand = [order.pop() for _ in range(responses - 1)]
-        wrong += hand[: rank - 1]
-        draws.shuffle(hand)
-        hands.append((rank, hand))
+        claimed = [order.pop() for _ in range(responses - 1)]
+        wrong += claimed[: rank - 1]
+        draws.shuffle(claimed)
+        answers.append((rank, claimed))
     draws.shuffle(wrong)
-    for index, giver in zip(wrong, wrong[1:] + wrong[:1], strict=True):
-        values[index] = claims[giver].value
-    draws.shuffle(hands)
-    texts = [_list([(claims[index].subject, values[index]) for index in hand]) for _, hand in hands]
+    for index, other in zip(wrong, wrong[1:] + wrong[:1], strict=True):
+        values[index] = claims[other].value
+    draws.shuffle(answers)
+    texts = [_list([(claims[index].subject, values[index]) for index in claimed]) for _, claimed in answers]
     question = question_about(world.subject.format("each"), responses)
     evidence = tuple(Fact(unit, sentence) for unit, claim in enumerate(claims) for sentence in claim.evidence)
-    return WorldQuestion(question, tuple(texts), tuple(rank for rank, _ in hands), evidence)
+    return WorldQuestion(question, tuple(texts), tuple(rank for rank, _ in answers), evidence)
 
 
 def _pair(claims: Sequence[Claim], draws: Draws) -> WorldQuestion:

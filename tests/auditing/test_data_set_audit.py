@@ -312,7 +312,9 @@ def test_a_context_made_of_many_benchmark_texts_has_leaked(put):
     mixed, alone = " ".join(quarters), f"{quarters[0]} {text(40, 500)}"
     rows = put("rows.jsonl", comparison(1, mixed), comparison(2, alone))
     (found,) = (
-        audit(rows, AuditSettings(against=(f"file:{bench}",), sampled=1)).findings["leaked_contexts"].examples
+        audit(rows, AuditSettings(against=(f"file:{bench}",), ngram_sampling=1))
+        .findings["leaked_contexts"]
+        .examples
     )
     assert found.startswith("row 1: 90% of it")  # at each of five seams 12 runs are new
 

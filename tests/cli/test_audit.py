@@ -53,13 +53,16 @@ def test_json_is_one_object_and_flags_change_settings(put):
     path = put("rows.jsonl", *map(row, range(3)))
     bench = put("bench.jsonl", row(1))
     config = path.parent / "audit.toml"
-    config.write_text("near = 0.9\nshingle = 3\n")
+    config.write_text("similarity_threshold = 0.9\nshingle = 3\n")
     done = longrm(
         path, "--json", "--tokenizer", "words", "--against", f"file:{bench}", "--config", config, "--set", "shingle=4"
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert done.exit_code == 0
-    assert found["settings"] | {"near": 0.9, "shingle": 4, "tokenizers": ["words"]} == found["settings"]
+    assert (
+        found["settings"] | {"similarity_threshold": 0.9, "shingle": 4, "tokenizers": ["words"]}
+        == found["settings"]
+    )
     assert [*found["lengths"]] == ["words"]
     assert found["findings"]["leaked_contexts"]["count"] == 1
 
@@ -70,7 +73,8 @@ def test_json_is_one_object_and_flags_change_settings(put):
         (["nowhere.jsonl"], "no such file or folder"),
         (["{odd}"], "of no known format"),
         (["{good}", "--against", "levall:x"], "did you mean 'leval:PATH'"),
-        (["{odd}", "--set", "nere=0.9"], "did you mean 'near'"),
+        (["{odd}", "--set", "similarity_treshold=0.9"], "did you mean 'similarity_threshold'"),
+        (["{odd}", "--set", "near=0.9"], "the setting 'near' is called 'similarity_threshold' now"),
         (["{good}", "--html", "{good}/audit.html"], "cannot write"),
     ],
 )

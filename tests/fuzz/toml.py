@@ -38,7 +38,7 @@ _SYNTHESIZE = {
     "seed": 1,
 }
 _AUDIT = {
-    "near": 0.8,
+    "similarity_threshold": 0.8,
     "shingle": 5,
     "permutations": 16,
     "resamples": 100,

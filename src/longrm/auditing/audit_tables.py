@@ -1,4 +1,4 @@
-"""What an audit says, in the words and tables that both its text and its page show."""
+"""An audit as the sentences and tables that both its text and its page show."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -59,65 +59,65 @@ class ShownFinding:
     examples: tuple[str, ...]
 
 
-def headline(found: DataSetAudit) -> str:
+def headline(audit: DataSetAudit) -> str:
     """What was read, in one sentence."""
-    kinds = ", ".join(plural(count, kind) for kind, count in found.kinds.items())
-    some = [kind for kind, finding in found.findings.items() if finding.count]
-    told = f"findings of {plural(len(some), 'kind')}" if some else "nothing odd found"
-    return f"{kinds} about {plural(found.groups, 'text')}: {told}"
+    kinds = ", ".join(plural(count, kind) for kind, count in audit.kinds.items())
+    some = [kind for kind, finding in audit.findings.items() if finding.count]
+    findings = f"findings of {plural(len(some), 'kind')}" if some else "nothing odd found"
+    return f"{kinds} about {plural(audit.groups, 'text')}: {findings}"
 
 
-def facts(found: DataSetAudit) -> list[tuple[str, str]]:
-    """What is told in a line each: the format, what all rows share, and the run that made them."""
-    told = [("format", found.format)]
-    for name, counts in found.counts.items():
+def facts(audit: DataSetAudit) -> list[tuple[str, str]]:
+    """What takes a line each: the format, what all rows share, and the run that made them."""
+    lines = [("format", audit.format)]
+    for name, counts in audit.counts.items():
         if len(counts) == 1:
-            told.append((name, next(iter(counts))))
-    origin = found.origin
+            lines.append((name, next(iter(counts))))
+    origin = audit.origin
     if origin:
         begun = f", begun {origin['started']}" if "started" in origin else ""
-        told.append(("made by", f"{origin['kind']}{begun}"))
-        told += [("made from", _source(source)) for source in origin.get("sources") or ()]
-        told += [(role, str(name)) for role, name in (origin.get("models") or {}).items()]
-        told += [(name, str(origin[name])) for name in ("seed",) if name in origin]
-    return told
+        lines.append(("made by", f"{origin['kind']}{begun}"))
+        lines += [("made from", _source(source)) for source in origin.get("sources") or ()]
+        lines += [(role, str(name)) for role, name in (origin.get("models") or {}).items()]
+        lines += [(name, str(origin[name])) for name in ("seed",) if name in origin]
+    return lines
 
 
-def odd(found: DataSetAudit) -> list[ShownFinding]:
+def shown_findings(audit: DataSetAudit) -> list[ShownFinding]:
     """Every kind of finding that there was."""
     return [
         ShownFinding(_words(kind), one.what, tokens(one.count), tuple(one.examples[:_EXAMPLES]))
-        for kind, one in found.findings.items()
+        for kind, one in audit.findings.items()
         if one.count
     ]
 
 
-def clean(found: DataSetAudit) -> str:
+def not_found(audit: DataSetAudit) -> str:
     """What was looked for and not found; empty where everything was found."""
-    names = [_words(kind) for kind, one in found.findings.items() if not one.count]
+    names = [_words(kind) for kind, one in audit.findings.items() if not one.count]
     return f"Looked for and not found: {', '.join(names)}." if names else ""
 
 
-def parts(found: DataSetAudit) -> tuple[AuditTable, ...]:
+def tables(audit: DataSetAudit) -> tuple[AuditTable, ...]:
     """All tables of an audit, those without a row left out."""
-    only_documents = [*found.kinds] == ["document"]
+    only_documents = [*audit.kinds] == ["document"]
     learned, head = _LEARNED["document"] if only_documents else _SCORES
     every = [
-        *(_lengths(name, measured) for name, measured in found.lengths.items()),
-        *_buckets(found),
-        _biases(found),
-        _places(found),
-        _depths(found),
-        _votes(found),
+        *(_lengths(name, measured) for name, measured in audit.lengths.items()),
+        *_buckets(audit),
+        _biases(audit),
+        _places(audit),
+        _depths(audit),
+        _votes(audit),
         *(
             _count(f"Rows by {name}", counts, name)
-            for name, counts in found.counts.items()
+            for name, counts in audit.counts.items()
             if len(counts) > 1
         ),
         _count(
-            learned, {} if [*found.labels] == [NOT_READ] else found.labels, head
+            learned, {} if [*audit.labels] == [NOT_READ] else audit.labels, head
         ),  # answers, not judgments
-        *_steps(found),
+        *_steps(audit),
     ]
     return tuple(part for part in every if part.rows)
 
@@ -142,8 +142,8 @@ def _lengths(name: str, measured: Mapping[str, Lengths]) -> AuditTable:
     return AuditTable(f"Lengths in tokens, measured by {name}", note, ("", *measured), tuple(rows))
 
 
-def _buckets(found: DataSetAudit) -> Iterator[AuditTable]:
-    for name, measured in found.lengths.items():
+def _buckets(audit: DataSetAudit) -> Iterator[AuditTable]:
+    for name, measured in audit.lengths.items():
         buckets = measured["prompts"].buckets
         most = max(buckets.values(), default=1)
         rows = [(f"up to {tokens(size)}", tokens(count)) for size, count in buckets.items()]
@@ -151,8 +151,8 @@ def _buckets(found: DataSetAudit) -> Iterator[AuditTable]:
         yield AuditTable(f"Prompts by length, measured by {name}", "", ("tokens", "rows"), tuple(rows), bars)
 
 
-def _depths(found: DataSetAudit) -> AuditTable:
-    depths = found.depths
+def _depths(audit: DataSetAudit) -> AuditTable:
+    depths = audit.depths
     if not depths.known:
         return AuditTable("", "", (), ())
     most = max(depths.tenths)
@@ -170,9 +170,9 @@ def _depths(found: DataSetAudit) -> AuditTable:
     return AuditTable("Evidence by depth", note + even, ("depth", "pieces"), tuple(rows), bars)
 
 
-def _biases(found: DataSetAudit) -> AuditTable:
-    told = (("listed first", found.first), ("the longer one", found.longer))
-    rows = [(name, *_cells(bias)) for name, bias in told if bias.value is not None]
+def _biases(audit: DataSetAudit) -> AuditTable:
+    biases = (("listed first", audit.first), ("the longer one", audit.longer))
+    rows = [(name, *_cells(bias)) for name, bias in biases if bias.value is not None]
     return AuditTable(
         "The better response is …",
         "95% intervals (bootstrap over texts); a share that excludes chance helps a judge that reads nothing.",
@@ -181,8 +181,8 @@ def _biases(found: DataSetAudit) -> AuditTable:
     )
 
 
-def _votes(found: DataSetAudit) -> AuditTable:
-    title, votes = "Votes of the judges, counted again", found.votes
+def _votes(audit: DataSetAudit) -> AuditTable:
+    title, votes = "Votes of the judges, counted again", audit.votes
     if votes is None:
         return AuditTable(title, "", (), ())
     rows = [
@@ -211,10 +211,10 @@ def _measured(one: Measured) -> str:
     return f"{one.value:.2f}{interval}"
 
 
-def _places(found: DataSetAudit) -> AuditTable:
-    most = max(found.places.values(), default=1)
-    rows = [(str(place), tokens(count)) for place, count in found.places.items()]
-    bars = tuple(count / most for count in found.places.values())
+def _places(audit: DataSetAudit) -> AuditTable:
+    most = max(audit.places.values(), default=1)
+    rows = [(str(place), tokens(count)) for place, count in audit.places.items()]
+    bars = tuple(count / most for count in audit.places.values())
     return AuditTable("Best response by its place in the list", "", ("place", "rows"), tuple(rows), bars)
 
 
@@ -237,9 +237,9 @@ def _count(title: str, counts: Mapping[str, int], head: str) -> AuditTable:
     return AuditTable(title, "", (head, "rows"), tuple(rows), bars)
 
 
-def _steps(found: DataSetAudit) -> Iterator[AuditTable]:
+def _steps(audit: DataSetAudit) -> Iterator[AuditTable]:
     """What the run that made the rows took in, kept and dropped, by its manifest."""
-    steps = (found.origin.get("counts") or {}).get("steps")
+    steps = (audit.origin.get("counts") or {}).get("steps")
     if not isinstance(steps, Mapping) or not steps:
         return
     rows = [(name, tokens(step["in"]), tokens(step["kept"])) for name, step in steps.items()]

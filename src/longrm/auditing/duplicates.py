@@ -51,7 +51,7 @@ class NearTexts:
         self._settings, self._datasketch = settings, datasketch
         # What a band wrongly proposes costs a comparison of two sketches; what it misses is lost.
         plan = datasketch.MinHashLSH(
-            threshold=settings.near, num_perm=settings.permutations, weights=(0.05, 0.95)
+            threshold=settings.similarity_threshold, num_perm=settings.permutations, weights=(0.05, 0.95)
         )
         self._bands, self._width = int(plan.b), int(plan.r)
         self._index = BandIndex()
@@ -75,7 +75,7 @@ class NearTexts:
         near = [
             Near(int(other), float(share))
             for other, share in zip(proposed, similar, strict=True)
-            if share >= self._settings.near
+            if share >= self._settings.similarity_threshold
         ]
         return sorted(near, key=lambda one: (-one.similarity, one.number))
 
@@ -85,7 +85,9 @@ class NearTexts:
             return True
         if {one, other} & self._empty:
             return False
-        return bool((self._sketches[one] == self._sketches[other]).mean() >= self._settings.near)
+        return bool(
+            (self._sketches[one] == self._sketches[other]).mean() >= self._settings.similarity_threshold
+        )
 
     def _keep(self, number: int, sketch: _Sketch) -> None:
         if number >= len(self._sketches):
@@ -113,7 +115,11 @@ class NearTexts:
 
 
 class BandIndex:
-    """Which texts have a band: 12 bytes for every one, sorted in once many have come together."""
+    """Which texts have a band: 12 bytes for every one, sorted in once many have come together.
+
+    `datasketch.MinHashLSH` proposes the same texts, and keeps 5 to 6 KB of each for it: of a row that is four times
+    what an audit keeps altogether.
+    """
 
     def __init__(self) -> None:
         self._fresh: dict[int, list[int]] = {}

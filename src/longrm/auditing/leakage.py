@@ -120,7 +120,7 @@ class Leakage:
     ) -> Iterator[tuple[str, str]]:
         found = [shared for numbers in texts if (shared := index.most_shared(numbers)) is not None]
         worst = max(found, key=lambda shared: shared.most, default=None)
-        if worst is not None and worst.most >= self._settings.leaked:
+        if worst is not None and worst.most >= self._settings.leakage_threshold:
             yield (
                 kind,
                 f"{entry.id}: {worst.of_row:.0%} of it stands in benchmarks, most of it in {worst.name}, of which "
@@ -131,7 +131,7 @@ class Leakage:
         return shingles(text, self._settings.ngram)
 
     def _of_context(self, entry: AuditedRow) -> Numbers:
-        return every(self._of(entry.context), self._settings.sampled)
+        return every(self._of(entry.context), self._settings.ngram_sampling)
 
     def _long_enough(self, text: str) -> bool:
         """Whether a text has an n-gram at all: shorter ones are shared by chance."""

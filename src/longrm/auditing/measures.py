@@ -3,6 +3,7 @@
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import combinations, zip_longest
 
 import numpy as np
@@ -17,7 +18,7 @@ from longrm.synthesis.agreement import Agreement
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _FOR_A_TEST = 50  # five a tenth: fewer make a chi-squared test unreliable
 _FINE = 0.05  # share of its context that a piece of evidence takes at most, if depths are to be even
-_MEASURED = "words and marks"
+_MEASURED = "approximate tokens"
 
 
 def check(entry: AuditedRow) -> Iterator[tuple[str, str]]:
@@ -42,7 +43,7 @@ class LengthMeasure:
     """Lengths of prompts, contexts and responses by one tokenizer, or by words and punctuation marks.
 
     Args:
-        tokenizer: "words", or a tokenizer's file, folder or Hub id; None counts words and marks.
+        tokenizer: "words", or a tokenizer's file, folder or Hub id; None counts words and punctuation marks.
 
     Raises:
         ModelError: There is no such tokenizer.
@@ -197,6 +198,4 @@ def _bias(columns: _Columns, settings: AuditSettings) -> Bias:
     if not len(group):
         return Bias(None, None, None, 0, 0, None)
     measured = ratio(found, np.ones(len(found)), group, seed=settings.seed, resamples=settings.resamples)
-    return Bias(
-        measured.value, measured.low, measured.high, measured.n, measured.groups, float(chance.mean())
-    )
+    return Bias(**asdict(measured), chance=float(chance.mean()))

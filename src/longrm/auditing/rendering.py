@@ -5,7 +5,7 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
-from longrm.auditing.audit_tables import AuditTable, clean, facts, headline, odd, parts
+from longrm.auditing.audit_tables import AuditTable, facts, headline, not_found, shown_findings, tables
 from longrm.auditing.result import DataSetAudit
 from longrm.reading import visible
 from longrm.report.palette import style_sheet
@@ -14,32 +14,32 @@ from longrm.text_tables import fact_lines, table_lines, wrapped
 _NARROWEST = 40
 
 
-def as_text(found: DataSetAudit, width: int = 80) -> str:
+def as_text(audit: DataSetAudit, width: int = 80) -> str:
     """The whole audit as lines for a terminal or a log.
 
     Args:
-        found: The audit.
+        audit: The audit.
         width: Characters of a line; a word or a row of numbers that is longer stays whole.
     """
     width = max(width, _NARROWEST)
-    lines = [*wrapped(found.path, width), *wrapped(headline(found), width), ""]
-    lines += fact_lines(facts(found), width, indent="  ")
-    for one in odd(found):
+    lines = [*wrapped(audit.path, width), *wrapped(headline(audit), width), ""]
+    lines += fact_lines(facts(audit), width, indent="  ")
+    for one in shown_findings(audit):
         lines += ["", *wrapped(f"{one.name}: {one.count}", width, "! "), *wrapped(one.what, width, "  ")]
         for example in one.examples:
             lines += wrapped(example, width, "  - ", "    ")
-    lines += ["", *wrapped(clean(found), width)] if clean(found) else []
-    for part in parts(found):
+    lines += ["", *wrapped(not_found(audit), width)] if not_found(audit) else []
+    for table in tables(audit):
         lines += [
             "",
-            *wrapped(part.title, width),
-            *table_lines(part.columns, part.rows, width, indent="  ", bars=part.bars),
+            *wrapped(table.title, width),
+            *table_lines(table.columns, table.rows, width, indent="  ", bars=table.bars),
         ]
-        lines += wrapped(part.note, width, "  ") if part.note else []
+        lines += wrapped(table.note, width, "  ") if table.note else []
     return "\n".join(lines) + "\n"
 
 
-def as_html(found: DataSetAudit) -> str:
+def as_html(audit: DataSetAudit) -> str:
     """The whole audit as one page that holds all it needs and loads nothing. Equal audits give equal bytes."""
     environment = Environment(
         loader=FunctionLoader(lambda name: (files("longrm.auditing") / name).read_text(encoding="utf-8")),
@@ -50,13 +50,13 @@ def as_html(found: DataSetAudit) -> str:
     )
     style = (files("longrm.report") / "report.css").read_text(encoding="utf-8")
     page = environment.get_template("page.html.j2").render(
-        path=found.path,
-        headline=headline(found),
-        facts=facts(found),
-        odd=odd(found),
-        clean=clean(found),
-        parts=parts(found),
-        settings=found.settings,
+        path=audit.path,
+        headline=headline(audit),
+        facts=facts(audit),
+        findings=shown_findings(audit),
+        not_found=not_found(audit),
+        tables=tables(audit),
+        settings=audit.settings,
         version=__version__,
         style=style_sheet() + style,
     )

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from longrm.benchmarks.auditor import AuditFinding, findings_as_dict
 from longrm.config import Config
+from longrm.evaluation.metrics import Metric
 from longrm.synthesis.agreement import Measured
 
 SCHEMA_VERSION = 1
@@ -42,29 +43,35 @@ class AuditSettings(Config):
 
     Attributes:
         tokenizers: What measures lengths: "words", or tokenizers' files, folders or Hub ids; by default words and
-            punctuation marks, which stand for tokens.
+            punctuation marks are counted, which approximate tokens.
         format: The rows' format; recognized from the columns when not given.
-        near: Jaccard similarity of `shingle` words in a row, from which on two texts are nearly the same.
-        shingle: Words of a shingle.
+        similarity_threshold: Jaccard similarity of their shingles from which on two texts are near duplicates.
+        shingle: Words of a shingle, a run of words.
         permutations: Of a MinHash; the standard error of a similarity of 0.8 is 0.035 with 128.
         against: Benchmarks that the rows must not share text with, by their names, such as `leval:PATH`.
         ngram: Words in a row that do not come together in two texts by chance.
-        sampled: One in so many n-grams of contexts is looked up, the same ones everywhere.
-        leaked: Share of a row's n-grams that benchmark texts hold together, or of one such text's that the row holds,
-            from which on the row has leaked.
+        ngram_sampling: One in so many n-grams of contexts is looked up, the same ones everywhere.
+        leakage_threshold: Share of a row's n-grams that benchmark texts hold together, or of one such text's that the
+            row holds, from which on the row has leaked.
         resamples: Of the bootstrap.
         seed: Of the bootstrap.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "near": "similarity_threshold",
+        "sampled": "ngram_sampling",
+        "leaked": "leakage_threshold",
+    }
+
     tokenizers: tuple[str, ...] = ()
     format: str | None = None
-    near: float = Field(0.8, gt=0, lt=1)
+    similarity_threshold: float = Field(0.8, gt=0, lt=1)
     shingle: int = Field(5, ge=1)
     permutations: int = Field(128, ge=16, le=65_536)
     against: tuple[str, ...] = ()
     ngram: int = Field(13, ge=1)
-    sampled: int = Field(4, ge=1)
-    leaked: float = Field(0.5, gt=0, le=1)
+    ngram_sampling: int = Field(4, ge=1)
+    leakage_threshold: float = Field(0.5, gt=0, le=1)
     resamples: int = Field(1000, ge=1, le=100_000)
     seed: int = 0
 
@@ -106,23 +113,13 @@ class Depths:
 
 
 @dataclass(frozen=True, slots=True)
-class Bias:
-    """How often a thing that should not matter goes with being better.
+class Bias(Metric):
+    """The share in which a thing that should not matter goes with being better.
 
     Attributes:
-        value: The share; None where there is nothing to tell it from.
-        low: Lower 95% limit (cluster bootstrap over groups).
-        high: Upper 95% limit.
-        n: Comparisons or pairs that it is a share of.
-        groups: Groups that these lie in.
-        chance: The share where it would not matter.
+        chance: The share where it would not matter; None where there is nothing to tell it from.
     """
 
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    groups: int
     chance: float | None
 
 

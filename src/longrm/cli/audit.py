@@ -29,7 +29,7 @@ from longrm.cli.terminal import echo, print_json
 )
 @click.option("--format", "row_format", help="The rows' format; told by their columns if not given.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
-@set_option("near=0.9")
+@set_option("similarity_threshold=0.9")
 def command(
     path: str,
     as_json: bool,

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from longrm.auditing.evidence_places import NOWHERE, EvidencePlaces, places_of, places_told, region_of
+from longrm.auditing.evidence_places import NOWHERE, EvidencePlaces, places_of, places_recorded, region_of
 from longrm.auditing.result import FINDINGS, NOT_READ
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
 from longrm.benchmarks.auditor import AuditFinding, Auditor
@@ -211,7 +211,7 @@ def of_comparison(
     question = _between(row.prompt, row.question)
     places = places_of(row.evidence, row.context or region_of(row.prompt))
     if row.role == "judgment" and not row.evidence:
-        places = places_told(row.metadata, row.prompt)
+        places = places_recorded(row.metadata, row.prompt)
         if not places.depths and "context" in row.metadata:  # where released rows name their critical chunk
             places = EvidencePlaces(missing=True)
     return AuditedRow(
@@ -248,7 +248,7 @@ def of_demonstration(row: Demonstration) -> AuditedRow:
         rest=f"{question or prompt}\n{completion}",
         question=question,
         responses=(completion,),
-        places=places_told(row.metadata, row.prompt),
+        places=places_recorded(row.metadata, row.prompt),
         label=_score_of(row.metadata, completion),
         facts=_facts(row.metadata),
     )
@@ -294,8 +294,8 @@ def _recognized(path: Path) -> str:
     first = next(rows, None)
     row = next((raw for raw in chain([first], rows) if raw is not None and raw.value is not None), None)
     if row is None or row.value is None:
-        told = f"; the first: {first.message}" if first else ""
-        raise DataError(located(path, f"no row that can be read{told}"))
+        reason = f"; the first: {first.message}" if first else ""
+        raise DataError(located(path, f"no row that can be read{reason}"))
     columns = {name for name, value in row.value.items() if value is not None}
     if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
         return "demonstrations"

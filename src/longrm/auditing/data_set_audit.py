@@ -80,13 +80,13 @@ class _Seen:
         self._count(entry)
         self._depths.see(entry)
         self._biases.see(entry, responses)
-        found = [*check(entry), *self._duplicates.see(entry)]
+        oddities = [*check(entry), *self._duplicates.see(entry)]
         if self._leakage is not None:
-            found += self._leakage.see(entry)
+            oddities += self._leakage.see(entry)
         stated = (entry.facts or {}).get("length")
         if isinstance(stated, int) and not stated / 2 <= prompt + max(responses, default=0) <= 2 * stated:
-            found.append(("lengths_off", f"{entry.id}: {stated} is stated, {prompt} were measured"))
-        for kind, example in found:
+            oddities.append(("lengths_off", f"{entry.id}: {stated} is stated, {prompt} were measured"))
+        for kind, example in oddities:
             self._findings.note(kind, example)
 
     def result(self, path: str, entries: AuditedRows) -> DataSetAudit:
@@ -154,12 +154,12 @@ def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
     counts = origin.get("counts") or {}
     counted = counts.get("rows")
     advice = ("the same command continues it",) * (not counts)
-    found = {"unfinished_run": AuditFinding(FINDINGS["unfinished_run"], int(not counts), advice)}
+    findings = {"unfinished_run": AuditFinding(FINDINGS["unfinished_run"], int(not counts), advice)}
     if isinstance(counted, int):
-        told = (f"{counted} are counted, {rows} are there",) if counted != rows else ()
+        example = (f"{counted} are counted, {rows} are there",) if counted != rows else ()
         what = FINDINGS["rows_not_as_counted"]
-        found["rows_not_as_counted"] = AuditFinding(what, abs(counted - rows), told)
-    return found
+        findings["rows_not_as_counted"] = AuditFinding(what, abs(counted - rows), example)
+    return findings
 
 
 def _ordered(name: str, counts: Counter[str]) -> dict[str, int]:

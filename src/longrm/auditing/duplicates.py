@@ -61,12 +61,12 @@ class NearTexts:
 
     def see(self, text: str) -> list[Near]:
         """Takes in a text; the earlier texts that it nearly repeats, the nearest first."""
-        number, found = self._count, shingles(text, self._settings.shingle)
+        number, numbers = self._count, shingles(text, self._settings.shingle)
         self._count += 1
-        if not len(found):  # a text without a word is near to nothing
+        if not len(numbers):  # a text without a word is near to nothing
             self._empty.add(number)
             return []
-        sketch = self._sketch(found)
+        sketch = self._sketch(numbers)
         bands = self._bands_of(sketch)
         proposed = self._index.having(bands)
         similar = (self._sketches[proposed] == sketch).mean(axis=1)
@@ -138,12 +138,12 @@ class BandIndex:
 
     def having(self, bands: Numbers) -> npt.NDArray[np.int64]:
         """The numbers of all texts that have any of these bands, in rising order."""
-        found = {number for band in bands.tolist() for number in self._fresh.get(band, ())}
+        numbers = {number for band in bands.tolist() for number in self._fresh.get(band, ())}
         for held, owner in self._levels:
             low, high = np.searchsorted(held, bands, "left"), np.searchsorted(held, bands, "right")
             for start, end in zip(low, high, strict=True):
-                found.update(owner[start:end].tolist())
-        return np.array(sorted(found), np.int64)
+                numbers.update(owner[start:end].tolist())
+        return np.array(sorted(numbers), np.int64)
 
     def _settle(self) -> None:
         held = np.array([band for band, owners in self._fresh.items() for _ in owners], np.uint64)

@@ -50,7 +50,7 @@ def places_of(spans: Sequence[Span | None], regions: Sequence[Span]) -> Evidence
     return EvidencePlaces(tuple(depths), tuple(shares), missing)
 
 
-def places_told(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> EvidencePlaces:
+def places_recorded(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> EvidencePlaces:
     """What a row of ours tells: the spans in its `evidence`, or else the `depths` that its maker wrote down."""
     spans = metadata.get("evidence")
     if isinstance(spans, list) and spans:

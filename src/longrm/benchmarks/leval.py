@@ -148,21 +148,21 @@ def comparisons(
         if not answered:
             auditor.note("no_predictions", task)
             continue
-        yield from _of_task(task, files[task], answered, settings, measure, auditor)
+        yield from _task_comparisons(task, files[task], answered, settings, measure, auditor)
 
 
-def _of_task(
+def _task_comparisons(
     task: str,
     file: Path,
-    answered: Mapping[str, Path],
+    files_by_model: Mapping[str, Path],
     settings: Leval,
     measure: Callable[[str], int],
     auditor: Auditor,
 ) -> Iterator[Comparison]:
-    predictions = {model: rows_of(path) for model, path in answered.items()}
-    document, tokens, asked = "", 0, 0
+    predictions = {model: rows_of(path) for model, path in files_by_model.items()}
+    document, tokens, last_number = "", 0, 0
     for question in questions_of(task, file, auditor):
-        asked = question.number
+        last_number = question.number
         if question.repeated:
             continue
         if question.document != document:
@@ -172,15 +172,15 @@ def _of_task(
         answers = _scored(name, question, texts_of(name, question, predictions, auditor), auditor)
         length = bucket(tokens + measure(question.text))
         gap = settings.rouge_gap if question.evaluation == "rouge" else settings.gap
-        found = False
+        any_apart = False
         for chosen in combinations(answers, settings.responses):
             if _apart(chosen, gap):
-                found = True
+                any_apart = True
                 yield _comparison(task, name, question, chosen, length)
-        if answers and not found:
+        if answers and not any_apart:
             auditor.note("no_clear_gap" if len(answers) >= settings.responses else "too_few_answers", name)
     for model, rows in predictions.items():
-        for number in range(asked + 1, len(rows) + 1):
+        for number in range(last_number + 1, len(rows) + 1):
             auditor.note("surplus_predictions", f"{task}/{number}, {model}")
 
 
@@ -194,11 +194,11 @@ def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
         questions, golds = _list(row, "instructions", place), _list(row, "outputs", place)
         if len(questions) != len(golds):
             raise DataError(f"{place}, field 'outputs': {len(golds)} for {len(questions)} instructions")
-        asked = {(document, question) for question in questions}
-        repeated = asked <= seen
+        keys = {(document, question) for question in questions}
+        repeated = keys <= seen
         if repeated:
             auditor.note("repeated_documents", f"{task}, line {raw.number}")
-        seen |= asked
+        seen |= keys
         for question, gold in zip(questions, golds, strict=True):
             number += 1
             yield Question(number, document, question, gold, evaluation, repeated)
@@ -237,10 +237,10 @@ def _scored(name: str, question: Question, texts: Mapping[str, str], auditor: Au
         case "rouge":
             scores = {model: latin_rouge_l(text, question.gold) for model, text in texts.items()}
         case "exam" if right := choices(question.gold):
-            named = {model: choices(text) for model, text in texts.items()}
-            for model in (model for model, said in named.items() if not said):
+            choices_by_model = {model: choices(text) for model, text in texts.items()}
+            for model in (model for model, chosen in choices_by_model.items() if not chosen):
                 auditor.note("unreadable_choices", f"{name}, {model}")
-            scores = {model: float(said == right) for model, said in named.items() if said}
+            scores = {model: float(chosen == right) for model, chosen in choices_by_model.items() if chosen}
         case _:
             auditor.note("not_scorable", name)
             return []

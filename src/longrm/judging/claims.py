@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from longrm.judging.endings import is_told_of_others
+from longrm.judging.endings import reports_others_words
 from longrm.judging.verdicts import squeezed
 
 _LEAD = (
@@ -49,7 +49,7 @@ def claimed_at_end(own: str, sources: Sequence[str]) -> str | None:
     if claim is None or (before and any(squeezed(line) in squeezed(source) for source in sources)):
         return None
     above = before.rstrip().rpartition("\n")[2].strip(" \t_-")
-    if is_told_of_others(above):
+    if reports_others_words(above):
         return None
     if above and not _ENDS.search(above) and not _HEADING.search(above):
         return None

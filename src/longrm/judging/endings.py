@@ -84,14 +84,14 @@ def json_at_end(answer: str) -> tuple[str, str, Any] | None:
     return None
 
 
-def said_under(keys: Set[str], value: Any) -> list[Any]:
+def values_under(keys: Set[str], value: Any) -> list[Any]:
     """What an object says under some keys, also within an object that only wraps it; keys are compared by letters."""
     if not isinstance(value, _Pairs):
         return []
     named = [(_LETTERS.sub("", key.lower()), inner) for key, inner in value]
     found = [inner for name, inner in named if name in keys and not isinstance(inner, _Pairs)]
     wrapped = [inner for name, inner in named if name in _WRAPPERS | keys and isinstance(inner, _Pairs)]
-    return found or [said for inner in wrapped for said in said_under(keys, inner)]
+    return found or [said for inner in wrapped for said in values_under(keys, inner)]
 
 
 def box_at_end(answer: str) -> tuple[str, str] | None:
@@ -116,7 +116,7 @@ def box_at_end(answer: str) -> tuple[str, str] | None:
     return before, last[1] or last[2] or ""
 
 
-def is_told_of_others(before: str) -> bool:
+def reports_others_words(before: str) -> bool:
     """Whether the last line before a form says that it is an example, or what another wrote."""
     line = before.rstrip().rpartition("\n")[2]
     return bool(_GIVEN.search(line) or (_OF_OTHERS.search(line) and not _BY_ME.search(line)))

@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 
 from longrm.errors import DataError
 from longrm.judging.answers import answer_of, last_line_unquoted, plain, quotations_blanked
-from longrm.judging.endings import box_at_end, is_own_sentence, is_told_of_others, json_at_end, said_under
+from longrm.judging.endings import (
+    box_at_end,
+    is_own_sentence,
+    json_at_end,
+    reports_others_words,
+    values_under,
+)
 from longrm.judging.prompts import prompt_text, response_text
 from longrm.judging.templates import Template
 from longrm.judging.verdicts import last_match, last_verdict, squeezed
@@ -98,55 +104,59 @@ class JudgingFormat(ABC):
         """
         answer, count = answer_of(text), len(query.responses)
         sources = [*map(message_text, query.prompt), *map(text_of, query.responses)]
-        own = plain(quotations_blanked(answer))
+        own_words = plain(quotations_blanked(answer))
         if self._verdict is not None:
-            said = last_match(answer, self._verdict, [self.request, *sources])
+            verdict = last_match(answer, self._verdict, [self.request, *sources])
         else:
-            said = self._said_at_all(answer, own, sources, count)
-        return None if said is None else self.read(said, own, count)
+            verdict = self._last_verdict(answer, own_words, sources, count)
+        return None if verdict is None else self.read(verdict, own_words, count)
 
     @abstractmethod
-    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
+    def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads what a verdict says about so many responses; None where it says nothing that can be."""
 
-    def text_of(self, said: Any) -> str:
+    def text_of(self, verdict: Any) -> str:
         """What a field of JSON says, as text; empty where it is of no kind that could be a verdict."""
-        return str(said) if isinstance(said, str | int | float) and not isinstance(said, bool) else ""
+        return (
+            str(verdict) if isinstance(verdict, str | int | float) and not isinstance(verdict, bool) else ""
+        )
 
-    def claimed(self, own: str, sources: Sequence[str]) -> str | None:
+    def claimed_verdict(self, own_words: str, sources: Sequence[str]) -> str | None:
         """A verdict in the words of a whole last line; most formats have none."""
         return None
 
-    def _said_at_all(self, answer: str, own: str, sources: Sequence[str], count: int) -> str | None:
+    def _last_verdict(self, answer: str, own_words: str, sources: Sequence[str], count: int) -> str | None:
         """The last verdict in the answer's own words, else one in a form of its own that the answer ends with."""
         found = json_at_end(answer)
         if found is not None:
             before, written, value = found
-            own = plain(quotations_blanked(before))
-            return self._said(own, sources) or self._said_in_json(own, written, value, sources, count)
-        said = self._said(own, sources)
-        if said is None and not self.marker.search(own):
-            said = self._said_in_a_box(answer, sources) or self.claimed(own, sources)
-        return said or self._said_in_quotes(answer, own, sources)
+            own_words = plain(quotations_blanked(before))
+            return self._verdict_in(own_words, sources) or self._verdict_in_json(
+                own_words, written, value, sources, count
+            )
+        verdict = self._verdict_in(own_words, sources)
+        if verdict is None and not self.marker.search(own_words):
+            verdict = self._verdict_in_box(answer, sources) or self.claimed_verdict(own_words, sources)
+        return verdict or self._verdict_in_quotes(answer, own_words, sources)
 
-    def _said(self, own: str, sources: Sequence[str]) -> str | None:
-        return last_verdict(own, (self.marker, self.worded), [self.request, *sources], self.telling)
+    def _verdict_in(self, own_words: str, sources: Sequence[str]) -> str | None:
+        return last_verdict(own_words, (self.marker, self.worded), [self.request, *sources], self.telling)
 
-    def _said_in_json(
+    def _verdict_in_json(
         self, before: str, written: str, value: Any, sources: Sequence[str], count: int
     ) -> str | None:
         """What the object says under the keys of a verdict, if it says one thing and no source holds the object."""
-        if before.strip() and (_stands_in(written, sources) or is_told_of_others(before)):
+        if before.strip() and (_stands_in(written, sources) or reports_others_words(before)):
             return None
-        texts = [self.text_of(said) for said in said_under(self.keys, value)]
+        texts = [self.text_of(verdict) for verdict in values_under(self.keys, value)]
         matches = [self.value.fullmatch(plain(text).replace("_", " ")) for text in texts]
         readings = {match and self.read(match[1], "", count) for match in matches}
-        said = next((match[1] for match in matches if match), None)
-        if len(readings) != 1 or None in readings or said is None:
+        verdict = next((match[1] for match in matches if match), None)
+        if len(readings) != 1 or None in readings or verdict is None:
             return None
-        return self._said(f"{before} verdict [[{said}]]", sources)
+        return self._verdict_in(f"{before} verdict [[{verdict}]]", sources)
 
-    def _said_in_a_box(self, answer: str, sources: Sequence[str]) -> str | None:
+    def _verdict_in_box(self, answer: str, sources: Sequence[str]) -> str | None:
         """What stands in the box that is the last line, where a box is no answer to the question."""
         found = box_at_end(answer) if self.boxes else None
         content = found and self.value.fullmatch(plain(found[1]))
@@ -154,10 +164,12 @@ class JudgingFormat(ABC):
             return None
         before = plain(quotations_blanked(found[0]))
         return (
-            None if is_told_of_others(before) else self._said(f"{before}\nverdict [[{content[1]}]]", sources)
+            None
+            if reports_others_words(before)
+            else self._verdict_in(f"{before}\nverdict [[{content[1]}]]", sources)
         )
 
-    def _said_in_quotes(self, answer: str, own: str, sources: Sequence[str]) -> str | None:
+    def _verdict_in_quotes(self, answer: str, own_words: str, sources: Sequence[str]) -> str | None:
         """The verdict on the last line, if that is all of it or it states it, and no source holds the line."""
         before, line = map(plain, last_line_unquoted(answer))
         stated = (
@@ -165,12 +177,12 @@ class JudgingFormat(ABC):
             or self.worded.search(line)
             or (
                 is_own_sentence(line, self.marker)
-                and not self.marker.search(own.rstrip().rpartition("\n")[2])
+                and not self.marker.search(own_words.rstrip().rpartition("\n")[2])
             )
         )
         if not stated or (before.strip() and _stands_in(line, sources)):
             return None
-        return self._said(f"{before}\n{line}" if before.strip() else line, sources)
+        return self._verdict_in(f"{before}\n{line}" if before.strip() else line, sources)
 
     def _check(self, query: Query) -> None:
         if len(query.responses) not in self.counts:

@@ -45,18 +45,18 @@ class Listwise(JudgingFormat):
     value = valued(_SAID)
     keys = frozenset({"verdict", "ranking", "order", "finalverdict", "finalranking", "finalorder"})
 
-    def text_of(self, said: Any) -> str:
+    def text_of(self, verdict: Any) -> str:
         """A list of names in JSON is a ranking, best first."""
-        if isinstance(said, list) and all(isinstance(name, str) for name in said):
-            return " > ".join(said)
-        return super().text_of(said)
+        if isinstance(verdict, list) and all(isinstance(name, str) for name in verdict):
+            return " > ".join(verdict)
+        return super().text_of(verdict)
 
-    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
+    def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads letters or numbers as an order; every response must stand in it once.
 
         With ties it is read as values: 1 for the first place down to 0 for the last, their mean where some tie.
         """
-        blocks = _blocks(said)
+        blocks = _blocks(verdict)
         order = tuple(position for block in blocks for position in block)
         if sorted(order) != list(range(responses)):
             return None
@@ -71,9 +71,9 @@ class Listwise(JudgingFormat):
         return ParsedVerdict((), order, contradicted)
 
 
-def _blocks(said: str) -> list[list[int]]:
+def _blocks(verdict: str) -> list[list[int]]:
     """Positions from the best to the worst, those that tie in one block; none where it is no ranking."""
-    plain = _NAMES.sub(" ", said).upper()
+    plain = _NAMES.sub(" ", verdict).upper()
     blocks: list[list[int]] = []
     if not _RANKING.fullmatch(plain):
         return blocks

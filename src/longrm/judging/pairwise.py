@@ -66,26 +66,26 @@ class Pairwise(JudgingFormat):
     value = valued(_SAID)
     keys = _KEYS
 
-    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
+    def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads a letter, a relation or a number as the points of the two responses."""
-        points = _points(said)
+        points = _points(verdict)
         return None if points is None else ParsedVerdict(points, (), argues_otherwise(explanation, points))
 
-    def claimed(self, own: str, sources: Sequence[str]) -> str | None:
+    def claimed_verdict(self, own_words: str, sources: Sequence[str]) -> str | None:
         """A whole last line such as "Assistant A wins." or "It is a tie."."""
-        return claimed_at_end(own, sources)
+        return claimed_at_end(own_words, sources)
 
 
-def _points(said: str) -> tuple[float, float] | None:
-    verdict = _VERDICT.fullmatch(said)
-    if verdict is None:
+def _points(verdict: str) -> tuple[float, float] | None:
+    match = _VERDICT.fullmatch(verdict)
+    if match is None:
         return None
-    if verdict["one"] is None:
+    if match["one"] is None:
         return _TIE
-    one = _POINTS[verdict["one"].upper()]
-    if verdict["sign"] is None:
+    one = _POINTS[match["one"].upper()]
+    if match["sign"] is None:
         return one
-    other = _POINTS[verdict["other"].upper()]
+    other = _POINTS[match["other"].upper()]
     if {one, other} != {_FIRST, _SECOND}:
         return None
-    return {">": one, "<": other, "=": _TIE}[verdict["sign"][0]]
+    return {">": one, "<": other, "=": _TIE}[match["sign"][0]]

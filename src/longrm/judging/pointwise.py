@@ -46,9 +46,9 @@ class Pointwise(JudgingFormat):
         r"\b(?:scor|rat(?:e|ing)|verdict|grade|giv|gets|deserv|earn|assign|award)", re.IGNORECASE
     )
 
-    def read(self, said: str, explanation: str, responses: int) -> ParsedVerdict | None:
+    def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
         """Reads a number from 0 to 10."""
-        score = _SCORE.fullmatch(said)
+        score = _SCORE.fullmatch(verdict)
         points = float(score[1].replace(",", ".")) if score else math.inf
         if points > _MOST:
             return None

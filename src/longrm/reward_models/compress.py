@@ -70,15 +70,15 @@ def compress(query: Query, settings: Compress) -> tuple[Query, Cut | None]:
         context without the question, and how many words and punctuation marks were left out.
     """
     regions = _regions(query)
-    found = index(tuple(_text(query, region) for region in regions), min(settings.chunk, settings.tokens))
-    if sum(chunk.size for chunk in found.chunks) <= settings.tokens:
+    lexicon = index(tuple(_text(query, region) for region in regions), min(settings.chunk, settings.tokens))
+    if sum(chunk.size for chunk in lexicon.chunks) <= settings.tokens:
         return query, None
     sought = sorted(text_of(response) for response in query.responses)
     if query.question is not None:
         sought.append(_text(query, query.question))
-    kept = _choose(found, sought, settings.tokens)
-    edits = [(span, LEFT_OUT) for span in _left_out(regions, found, kept)]
-    left_out = sum(chunk.size for number, chunk in enumerate(found.chunks) if number not in kept)
+    kept = _choose(lexicon, sought, settings.tokens)
+    edits = [(span, LEFT_OUT) for span in _left_out(regions, lexicon, kept)]
+    left_out = sum(chunk.size for number, chunk in enumerate(lexicon.chunks) if number not in kept)
     return edited(replace(query, context=tuple(regions)), edits), Cut("compress", left_out)
 
 
@@ -97,24 +97,24 @@ def _with(judgment: Judgment, cut: Cut | None) -> Judgment:
     return replace(judgment, cut=replace(cut, tokens=cut.tokens + after))
 
 
-def _choose(found: LexicalIndex, sought: Sequence[str], room: int) -> set[int]:
+def _choose(lexicon: LexicalIndex, sought: Sequence[str], room: int) -> set[int]:
     """Numbers of the chunks that are closest to all sought texts and fit into so many words together."""
-    total = np.zeros(len(found.chunks))
+    total = np.zeros(len(lexicon.chunks))
     for text in sought:
-        scores = found.scores(text)
+        scores = lexicon.scores(text)
         total += scores / (scores.max() or 1.0)
     kept = set()
     for number in np.argsort(-total, kind="stable").tolist():
-        size = found.chunks[number].size
+        size = lexicon.chunks[number].size
         if size <= room:
             kept.add(number)
             room -= size
     return kept
 
 
-def _left_out(regions: Sequence[Span], found: LexicalIndex, kept: set[int]) -> Iterator[Span]:
+def _left_out(regions: Sequence[Span], lexicon: LexicalIndex, kept: set[int]) -> Iterator[Span]:
     """The runs of chunks that were not kept, as spans of the prompt."""
-    numbered = enumerate(found.chunks)
+    numbered = enumerate(lexicon.chunks)
     for (stays, passage), run in groupby(numbered, lambda item: (item[0] in kept, item[1].passage)):
         if not stays:
             chunks = [chunk for _, chunk in run]

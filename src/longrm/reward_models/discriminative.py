@@ -51,11 +51,11 @@ class DiscriminativeRewardModel(RewardModel):
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Scores all responses of all queries; neighbors that share a context share its encoding."""
-        opened = [self._open(query) for query in queries]
-        items = [one[0] for one in opened if not isinstance(one, Judgment)]
+        encoded = [self._open(query) for query in queries]
+        items = [one[0] for one in encoded if not isinstance(one, Judgment)]
         values = iter(self._scores(items))
         judgments = []
-        for one in opened:
+        for one in encoded:
             if isinstance(one, Judgment):
                 judgments.append(one)
                 continue
@@ -124,9 +124,9 @@ class DiscriminativeRewardModel(RewardModel):
 
 
 def _judgment(item: Encoded, values: Sequence[float | None], cut: Cut | None) -> Judgment:
-    found = tuple(value for value in values if value is not None)
-    if len(found) == len(values):
-        return Judgment(Outcome.ANSWERED, scores=found, prompt_tokens=len(item.prompt), cut=cut)
+    scored = tuple(value for value in values if value is not None)
+    if len(scored) == len(values):
+        return Judgment(Outcome.ANSWERED, scores=scored, prompt_tokens=len(item.prompt), cut=cut)
     detail = (
         f"the {item.size:,} tokens of the prompt and its {len(values)} responses need more memory than there is; lower "
         "judge.max_length, name a judge.cut, or take a larger device"

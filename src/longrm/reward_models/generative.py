@@ -66,15 +66,15 @@ class GenerativeRewardModel(RewardModel):
             ModelError: The model cannot be reached.
             RunError: The budget of its client is spent.
         """
-        opened = [self._open(query) for query in queries]
-        waiting = [one for asked in opened if not isinstance(asked, Judgment) for one in asked]
+        by_query = [self._conversations_about(query) for query in queries]
+        waiting = [one for found in by_query if not isinstance(found, Judgment) for one in found]
         for attempt in range(1 + self._settings.retries):
             if not waiting:
                 break
             completions = self._writer.write([self._request(one, attempt) for one in waiting])
             answered = zip(waiting, completions, strict=True)
-            waiting = [one for one, completion in answered if self._take(one, completion)]
-        return [asked if isinstance(asked, Judgment) else _join(asked) for asked in opened]
+            waiting = [one for one, completion in answered if self._read(one, completion)]
+        return [one if isinstance(one, Judgment) else _joined_judgment(one) for one in by_query]
 
     def _check(self) -> None:
         settings = self._settings
@@ -97,7 +97,7 @@ class GenerativeRewardModel(RewardModel):
                 f"{self.name} reads and writes {self._limit} tokens in all"
             )
 
-    def _open(self, query: Query) -> "tuple[_Conversation, ...] | Judgment":
+    def _conversations_about(self, query: Query) -> "tuple[_Conversation, ...] | Judgment":
         """The prompts about a query; a judgment at once where they cannot be made, or do not fit."""
         try:
             return self._prompts(query)
@@ -106,31 +106,29 @@ class GenerativeRewardModel(RewardModel):
 
     def _prompts(self, query: Query) -> "tuple[_Conversation, ...] | Judgment":
         name = self._settings.format or ("pairwise" if len(query.responses) <= 2 else "listwise")
-        judging, room, cut = self._formats[name], self._settings.max_tokens, None
+        format, max_tokens, cut = self._formats[name], self._settings.max_tokens, None
         if self._tokenizer is not None and self._limit is not None:
 
             def measure(candidate: Query) -> int:
-                return max(self._tokens(messages) for messages in judging.render(candidate))
+                return max(self._tokens(messages) for messages in format.render(candidate))
 
-            fitted = fit(query, measure, self._limit - room, self._tokenizer, self._settings.cut)
+            fitted = fit(query, measure, self._limit - max_tokens, self._tokenizer, self._settings.cut)
             if fitted is None:
                 tokens = measure(query)
-                detail = (
-                    f"the prompt has {tokens} tokens; {self._limit - room} fit beside the answer's {room}"
-                )
-                detail += why_uncut(query, self._settings.cut)
+                room = f"{self._limit - max_tokens} fit beside the answer's {max_tokens}"
+                detail = f"the prompt has {tokens} tokens; {room}{why_uncut(query, self._settings.cut)}"
                 return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
             query, cut = fitted
         return tuple(
-            _Conversation(query, judging, place, messages, room, cut)
-            for place, messages in enumerate(judging.render(query))
+            _Conversation(query, format, number, messages, max_tokens, cut)
+            for number, messages in enumerate(format.render(query))
         )
 
     def _request(self, one: "_Conversation", attempt: int) -> Request:
-        seed = seed_of(self._settings.seed, one.query.id, one.query.trial, attempt, one.place)
-        return Request(one.messages, one.room, self._settings.temperature, seed)
+        seed = seed_of(self._settings.seed, one.query.id, one.query.trial, attempt, one.number)
+        return Request(one.messages, one.max_tokens, self._settings.temperature, seed)
 
-    def _take(self, one: "_Conversation", completion: Completion) -> bool:
+    def _read(self, one: "_Conversation", completion: Completion) -> bool:
         """Reads what the model wrote; prepares the next attempt, if there can be one.
 
         Returns:
@@ -146,21 +144,21 @@ class GenerativeRewardModel(RewardModel):
         one.texts.append(_written(completion))
         if completion.outcome not in (Outcome.ANSWERED, Outcome.TRUNCATED):
             return False
-        one.reading = one.format.parse(completion.text, one.query)
-        if one.reading is not None:
+        one.verdict = one.format.parse(completion.text, one.query)
+        if one.verdict is not None:
             return False
         one.messages = _reminded(one.messages, answer_of(completion.text), one.format.reminder)
         if self._tokenizer is not None and self._limit is not None:
-            one.room = min(one.room, self._limit - self._tokens(one.messages))
-        return one.room > 0
+            one.max_tokens = min(one.max_tokens, self._limit - self._tokens(one.messages))
+        return one.max_tokens > 0
 
     def _whole(self, one: "_Conversation", completion: Completion) -> Completion:
         """Puts the thought that the prompt opens before a text that was cut off and does not tell of any.
 
         A text that ended without a tag is left as it is: many servers take thinking out.
         """
-        told = completion.thinking or thinking_tags(completion.text)
-        if self._tokenizer is None or completion.outcome is not Outcome.TRUNCATED or told:
+        known = completion.thinking or thinking_tags(completion.text)
+        if self._tokenizer is None or completion.outcome is not Outcome.TRUNCATED or known:
             return completion
         opened = opened_thought(self._tokenizer.render(one.messages, add_generation_prompt=True))
         return replace(completion, text=opened + completion.text)
@@ -178,32 +176,32 @@ class _Conversation:
     Attributes:
         query: What is judged, as it is shown: a context that did not fit is cut already.
         format: Reads what the model writes.
-        place: Which of the query's prompts this is; a pointwise query has one for each response.
+        number: Which of the query's prompts this is; a pointwise query has one for each response.
         messages: What is asked next.
-        room: The most tokens of the answer.
+        max_tokens: Room for the answer.
         cut: What was cut out of the context.
         attempts: How often the model was asked.
         prompt_tokens: Tokens of the first attempt's prompt; None where nobody counts them.
         texts: What the model wrote at each attempt, thinking included.
         completion: What the model wrote last.
-        reading: The verdict in it.
+        verdict: What it says.
     """
 
     query: Query
     format: JudgingFormat
-    place: int
+    number: int
     messages: tuple[Message, ...]
-    room: int
+    max_tokens: int
     cut: Cut | None
     attempts: int = 0
     prompt_tokens: int | None = None
     texts: list[str] = field(default_factory=list)
     completion: Completion = _NOT_ASKED
-    reading: ParsedVerdict | None = None
+    verdict: ParsedVerdict | None = None
 
     @property
     def outcome(self) -> Outcome:
-        if self.reading is not None:
+        if self.verdict is not None:
             return Outcome.ANSWERED
         outcome = self.completion.outcome
         return Outcome.UNPARSED if outcome is Outcome.ANSWERED else outcome
@@ -214,7 +212,7 @@ class _Conversation:
         return self.completion.detail or f"no verdict in the answer after {times}"
 
     @property
-    def written(self) -> str:
+    def transcript(self) -> str:
         return "\n\n[asked again]\n\n".join(self.texts)
 
 
@@ -224,36 +222,37 @@ def _written(completion: Completion) -> str:
     return f"<think>\n{completion.thinking}\n</think>\n\n{completion.text}"
 
 
-def _join(asked: tuple[_Conversation, ...]) -> Judgment:
+def _joined_judgment(conversations: tuple[_Conversation, ...]) -> Judgment:
     """The judgment of a query from the conversations about it: one verdict, or one score a response."""
-    counts = [one.prompt_tokens for one in asked if one.prompt_tokens is not None]
-    readings = [one.reading for one in asked if one.reading is not None]
+    counts = [one.prompt_tokens for one in conversations if one.prompt_tokens is not None]
+    verdicts = [one.verdict for one in conversations if one.verdict is not None]
     outcome, detail = Outcome.ANSWERED, ""
-    if len(readings) < len(asked):
+    if len(verdicts) < len(conversations):
         worst = min(
-            (one for one in asked if one.reading is None), key=lambda one: _WORST_FIRST.index(one.outcome)
+            (one for one in conversations if one.verdict is None),
+            key=lambda one: _WORST_FIRST.index(one.outcome),
         )
-        outcome, detail, readings = worst.outcome, worst.detail, []
-        if len(asked) > 1:
-            detail = f"response {worst.place + 1} of {len(asked)}: {detail}"
-    told = [reading.contradicted for reading in readings if reading.contradicted is not None]
+        outcome, detail, verdicts = worst.outcome, worst.detail, []
+        if len(conversations) > 1:
+            detail = f"response {worst.number + 1} of {len(conversations)}: {detail}"
+    contradictions = [verdict.contradicted for verdict in verdicts if verdict.contradicted is not None]
     return Judgment(
         outcome,
-        scores=tuple(value for reading in readings for value in reading.values),
-        order=readings[0].order if readings else (),
-        explanation=_explanation(asked),
+        scores=tuple(value for verdict in verdicts for value in verdict.values),
+        order=verdicts[0].order if verdicts else (),
+        explanation=_explanation(conversations),
         detail=detail,
         prompt_tokens=max(counts, default=None),
-        cut=asked[0].cut,
-        attempts=max(one.attempts for one in asked),
-        contradicted=any(told) if told else None,
+        cut=conversations[0].cut,
+        attempts=max(one.attempts for one in conversations),
+        contradicted=any(contradictions) if contradictions else None,
     )
 
 
-def _explanation(asked: tuple[_Conversation, ...]) -> str:
-    if len(asked) == 1:
-        return asked[0].written
-    return "\n\n".join(f"Response {one.place + 1}:\n{one.written}" for one in asked)
+def _explanation(conversations: tuple[_Conversation, ...]) -> str:
+    if len(conversations) == 1:
+        return conversations[0].transcript
+    return "\n\n".join(f"Response {one.number + 1}:\n{one.transcript}" for one in conversations)
 
 
 def _reminded(messages: tuple[Message, ...], text: str, reminder: str) -> tuple[Message, ...]:

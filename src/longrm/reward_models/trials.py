@@ -25,8 +25,8 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
     scores = tuple(placed[index] for index in sorted(placed))
     for number, score in enumerate(scores, start=1):
         if not math.isfinite(score):
-            told = f"the score of response {number} of {len(scores)} is {score}"
-            return Trial(order, Outcome.UNPARSED, explanation=judgment.explanation, detail=told)
+            detail = f"the score of response {number} of {len(scores)} is {score}"
+            return Trial(order, Outcome.UNPARSED, explanation=judgment.explanation, detail=detail)
     return Trial(
         order=order,
         outcome=judgment.outcome,
@@ -52,10 +52,10 @@ def points(trial: Trial) -> tuple[float, ...]:
 
 def by_order(trials: Sequence[Trial]) -> list[list[Trial]]:
     """The trials of each presented order, in the order in which it was first asked."""
-    found: dict[tuple[int, ...], list[Trial]] = {}
+    trials_of_order: dict[tuple[int, ...], list[Trial]] = {}
     for trial in trials:
-        found.setdefault(trial.order, []).append(trial)
-    return list(found.values())
+        trials_of_order.setdefault(trial.order, []).append(trial)
+    return list(trials_of_order.values())
 
 
 def together(trials: Sequence[Trial]) -> Trial:

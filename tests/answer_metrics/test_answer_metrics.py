@@ -142,10 +142,10 @@ def test_results_are_compared_as_mathematics(answer, gold, right):
 
 
 def test_an_answer_is_never_run_as_code(tmp_path):
-    planted = tmp_path / "planted"
+    created = tmp_path / "created"
     for form in ("{}", "${}$", r"\boxed{{{}}}", "The answer is {}"):
-        ANSWER_METRICS["math_equality"](form.format(f"__import__('os').mkdir('{planted}')"), "18")
-    assert not os.path.lexists(planted)
+        ANSWER_METRICS["math_equality"](form.format(f"__import__('os').mkdir('{created}')"), "18")
+    assert not os.path.lexists(created)
 
 
 def test_choices_must_be_exactly_right():

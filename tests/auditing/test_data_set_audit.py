@@ -63,7 +63,7 @@ def test_facts_of_other_types_are_not_read(odd, put):
     assert audit(put("a.jsonl", row | odd)).rows == 1
 
 
-def test_planted_duplicates_are_found(put):
+def test_exact_and_near_duplicates_are_counted_apart(put):
     long, other = text(1, 400), text(2, 400)
     near = long + " and a few more words"
     question = f"What is {text(3, 80)}?"
@@ -262,7 +262,7 @@ def test_questions_about_one_text_are_no_duplicates_where_rows_tell_them(put):
     assert counts(audit(put("again.jsonl", *rows, again)))["near_duplicates"] == 1
 
 
-def test_odd_rows_are_told(put):
+def test_odd_rows_are_counted(put):
     rows = [
         comparison(1, text(1), ranks=[1, 1]),
         comparison(2, text(2), ranks=None, better="one", worse="other"),

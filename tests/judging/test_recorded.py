@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
 FILE = FOLDER / "claude-3-5-sonnet-20240620__arena_hard__claude-3-haiku-20240307.jsonl"
 DECISIONS = {(1.0, 0.0): "A>B", (0.0, 1.0): "B>A", (0.5, 0.5): "A=B"}
 
-# Answers with two different verdicts: Arena-Hard's rule takes neither, ours the last. (pair, asking) -> the last.
+# Answers with two different verdicts: Arena-Hard's rule takes neither, ours the last. (pair, trial) -> the last.
 EXCEPTIONS = {
     ("663eb019-69ba-570f-bf87-f210f58e8cec", 1): "A>B",
     ("bc53b449-7816-55b7-b25d-a81f8b73fc41", 0): "B>A",
@@ -37,7 +37,7 @@ def test_recorded_decisions_are_read_from_the_raw_answers():
     differing, read = {}, 0
     for line in FILE.read_text().splitlines():
         row = json.loads(line)
-        for asking, (judgment, shown) in enumerate(zip(row["judgments"], ["AB", "BA"], strict=True)):
+        for trial, (judgment, shown) in enumerate(zip(row["judgments"], ["AB", "BA"], strict=True)):
             responses = tuple(({"role": "assistant", "content": row[f"response_{name}"]},) for name in shown)
             asked = Query(row["pair_id"], ({"role": "user", "content": row["question"]},), responses)
             reading = pairwise.parse(judgment["judgment"]["response"], asked)
@@ -45,6 +45,6 @@ def test_recorded_decisions_are_read_from_the_raw_answers():
             read += 1
             if decision != judgment["decision"]:
                 assert judgment["decision"] is None
-                differing[row["pair_id"], asking] = decision
+                differing[row["pair_id"], trial] = decision
     assert read == 540
     assert differing == EXCEPTIONS

@@ -157,7 +157,7 @@ def test_the_inner_model_is_asked_once_about_the_short_queries_and_its_judgments
     assert index.cache_info().misses == 1
 
 
-def test_what_is_left_out_is_told_and_adds_to_what_the_model_cuts():
+def test_what_is_left_out_is_reported_and_adds_to_what_the_model_cuts():
     class Cutter(Listener):
         def judge(self, queries):
             return [replace(judgment, cut=Cut("middle", 5)) for judgment in super().judge(queries)]
@@ -174,7 +174,7 @@ def test_what_is_left_out_is_told_and_adds_to_what_the_model_cuts():
         assert [judgment.scores for judgment in judged] == [(0.0, 0.0), (1.0, 0.0)]
 
 
-def test_a_prompt_whose_context_is_not_known_is_told_once(caplog):
+def test_a_prompt_whose_context_is_not_known_is_logged_once(caplog):
     model = CompressRewardModel(Listener(), SMALL)
     model.judge([query()])
     assert caplog.records == []

@@ -351,7 +351,7 @@ def test_prompt_tokens_are_those_of_the_first_attempt_as_the_writer_says():
     )
 
 
-def test_contradictions_are_told():
+def test_contradictions_are_reported():
     wrong = "Response B is more accurate overall.\n\n[[A]]"
     assert one(GenerativeRewardModel(Script(lambda _: wrong), JudgeSettings()), query()).contradicted is True
     right = "Response A is more accurate overall.\n\n[[A]]"

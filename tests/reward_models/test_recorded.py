@@ -29,7 +29,7 @@ def comparison(name: str, responses: int = 2) -> Comparison:
 
 
 def judged(model: RecordedRewardModel, about: Comparison):
-    """The judgments of all recorded askings."""
+    """The judgments of all recorded trials."""
     orders = model.orders(about.id)
     return model.judge([query_of(about, order, trial) for trial, order in enumerate(orders)])
 
@@ -274,7 +274,7 @@ def test_a_folder_without_records_is_refused(tmp_path):
 
 
 def agreement(comparison: Comparison, model: RecordedRewardModel, flipped: bool = True) -> int:
-    """JudgeBench's own sum: +1 for an asking that agrees with the label, -1 for one that contradicts it."""
+    """JudgeBench's own sum: +1 for a trial that agrees with the label, -1 for one that contradicts it."""
     total = 0
     for order, judgment in zip(model.orders(comparison.id), judged(model, comparison), strict=True):
         scores = dict(zip(order if flipped else (0, 1), judgment.scores, strict=False))

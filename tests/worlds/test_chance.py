@@ -163,7 +163,7 @@ def test_in_records_the_same_features_find_the_fact(sets):
     assert measure(rest, scores)[0] == len(rest)
 
 
-def test_leaky_pairs_whose_wrong_values_are_of_one_half_are_told_by_the_responses(sets):
+def test_leaky_pairs_whose_wrong_values_are_of_one_half_leak_into_the_responses(sets):
     def leaky(row):
         right, wrong = (row.said(row.responses[index])[0][2] for index in row.comparison.best_first())
         return VALUES.index(right) < VALUES.index(wrong)
@@ -173,7 +173,7 @@ def test_leaky_pairs_whose_wrong_values_are_of_one_half_are_told_by_the_response
     assert measure(rest, scores)[0] > 0.8 * len(rest)
 
 
-def test_leaky_answers_about_the_same_facts_are_told_by_the_responses(sets, view):
+def test_leaky_answers_about_the_same_facts_leak_into_the_responses(sets, view):
     """The design that is avoided: all responses claim values of the same three entities."""
 
     def leaky(row):

@@ -48,8 +48,8 @@ def command(
     longrm audit long-rewardbench:FOLDER --json
 
     PATH is a file or folder of comparisons, judgments, demonstrations or documents in any format that longrm
-    reads, a folder that `longrm synthesize` wrote, L-Eval's folder, or a benchmark's NAME:PATH. What is found is
-    told and is no failure: the exit status is 0.
+    reads, a folder that `longrm synthesize` wrote, L-Eval's folder, or a benchmark's NAME:PATH. Findings
+    are no failure: the exit status is 0.
     """
     from longrm.auditing import AuditSettings, as_html, as_text, audit
     from longrm.cli.progress_bar import progress

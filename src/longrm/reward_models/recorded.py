@@ -197,11 +197,11 @@ def _from_judgebench(files: Sequence[Path]) -> _Read:
     return trials, _scale(trials)
 
 
-def _judgebench_trial(order: tuple[int, ...], entry: "_Judged | None", place: str) -> RecordedTrial:
+def _judgebench_trial(order: tuple[int, ...], entry: "_RecordedJudgment | None", place: str) -> RecordedTrial:
     """The second trial presents the responses swapped, and its scores and its text say so."""
     if entry is None:
         return RecordedTrial(order, Judgment(Outcome.UNPARSED, detail="the record holds no judgment"))
-    judgment = entry.judgment or _Told()
+    judgment = entry.judgment or _RecordedText()
     if judgment.scores:
         return RecordedTrial(order, _scored(judgment.scores, order, f"{place}, field 'judgments'"))
     return RecordedTrial(order, text=judgment.response or "", format="pairwise")
@@ -211,15 +211,15 @@ Score = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
 
-class _Told(BaseModel):
+class _RecordedText(BaseModel):
     model_config = ConfigDict(strict=True)
 
     response: str | None = None
     scores: list[Score] | None = None
 
 
-class _Judged(BaseModel):
-    judgment: _Told | None = None
+class _RecordedJudgment(BaseModel):
+    judgment: _RecordedText | None = None
 
 
 class _JudgebenchRow(BaseModel):
@@ -228,7 +228,7 @@ class _JudgebenchRow(BaseModel):
     model_config = ConfigDict(strict=True)
 
     pair_id: Name
-    judgments: Annotated[list[_Judged | None], Field(min_length=1, max_length=2)]
+    judgments: Annotated[list[_RecordedJudgment | None], Field(min_length=1, max_length=2)]
 
 
 _JUDGEBENCH = TypeAdapter(_JudgebenchRow)

@@ -46,7 +46,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class WorldRules:
-    """A generator of contexts whose facts, questions, right and wrong responses are known by construction.
+    """The rules of one world: the facts that its contexts state, and what can be asked about them.
 
     Attributes:
         unit: Words the facts of `entities` holders.

@@ -136,9 +136,9 @@ class _Questioner:
             index,
         )
         claims = claims_needed(plan.responses)
-        self._alone = plan.responses == 2 and self._world.anywhere
+        self._single_unit = plan.responses == 2 and self._world.anywhere
         self._block = Block(
-            1 if self._alone else claims, plan.per_group, least=claims * self._world.sentences
+            1 if self._single_unit else claims, plan.per_group, least=claims * self._world.sentences
         )
         self._draft = Draft(self._world, self._block, depth, self._key, tokenizer)
         self._questions: dict[tuple[int, int], list[_PlacedQuestion]] = {}
@@ -165,13 +165,13 @@ class _Questioner:
     def _ask(self, sentences: int, blocks: int, known: int) -> list[_PlacedQuestion]:
         """Asks about every block; an alternative that stands apart is one of the first `known` units."""
         draws, world = Draws(*self._key, "questions"), self._world
-        turns = [draws.below(known - 1) for _ in range(blocks)] if self._alone else []
+        turns = [draws.below(known - 1) for _ in range(blocks)] if self._single_unit else []
         questions = []
         for number in range(self._plan.per_group):
             block = number % blocks
             chosen = list(self._draft.members(block, sentences))
             draws.shuffle(chosen)
-            if self._alone:
+            if self._single_unit:
                 other = (turns[block] + number // blocks) % (known - 1)
                 chosen.append(other + (other >= chosen[0]))  # any but the block's own unit
             question = ask(world, [self._draft.units[unit] for unit in chosen], self._plan.responses, draws)

@@ -66,7 +66,7 @@ def test_the_evidence_of_a_pair_stands_exactly_at_the_depth(word_tokenizer, bpe,
 
 
 @pytest.mark.parametrize(("world", "responses"), KINDS)
-def test_uniform_depths_are_stratified_and_told(word_tokenizer, view, world, responses):
+def test_uniform_depths_are_stratified_and_stand_in_the_metadata(word_tokenizer, view, world, responses):
     for comparison in generate(WorldPlan(world, 9000, responses, per_group=4), 8, word_tokenizer):
         seen = view(comparison)
         at = [seen.sentences.index(sentence) for sentence in seen.evidence]

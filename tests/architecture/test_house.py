@@ -71,6 +71,7 @@ def test_the_public_names_are_few_and_exist():
     "module",
     [
         "longrm",
+        "longrm.answer_metrics",
         "longrm.benchmarks",
         "longrm.clients.openai",
         "longrm.data",
@@ -81,7 +82,7 @@ def test_the_public_names_are_few_and_exist():
         "longrm.report",
         "longrm.reward_models.compress",
         "longrm.reward_models.recorded",
-        "longrm.reward_models.remote",
+        "longrm.reward_models.generative",
         "longrm.reward_models.simulated",
         "longrm.synthesis.short_to_long",
         "longrm.synthesis.build",

@@ -139,7 +139,7 @@ def _lengths(name: str, measured: Mapping[str, Lengths]) -> AuditTable:
     for head, share in _QUANTILES.items():
         rows.append((head, *(tokens(lengths.quantiles[share]) for lengths in measured.values())))
     note = "Of the bare text: a chat template adds to it."
-    return AuditTable(f"Lengths in tokens, measured by {name}", note, ("", *measured), tuple(rows))
+    return AuditTable(f"Lengths in tokens ({name})", note, ("", *measured), tuple(rows))
 
 
 def _buckets(audit: DataSetAudit) -> Iterator[AuditTable]:
@@ -148,7 +148,7 @@ def _buckets(audit: DataSetAudit) -> Iterator[AuditTable]:
         most = max(buckets.values(), default=1)
         rows = [(f"up to {tokens(size)}", tokens(count)) for size, count in buckets.items()]
         bars = tuple(count / most for count in buckets.values())
-        yield AuditTable(f"Prompts by length, measured by {name}", "", ("tokens", "rows"), tuple(rows), bars)
+        yield AuditTable(f"Prompts by length ({name})", "", ("tokens", "rows"), tuple(rows), bars)
 
 
 def _depths(audit: DataSetAudit) -> AuditTable:

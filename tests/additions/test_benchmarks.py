@@ -1,4 +1,4 @@
-"""A benchmark and its scoring rule, each added in one file and one entry, run to the summary."""
+"""A benchmark and its scoring rule, each added in one file and one entry, run to the summary and the report."""
 
 import pytest
 
@@ -6,6 +6,8 @@ from longrm.benchmarks import BENCHMARKS, BenchmarkEntry
 from longrm.errors import ConfigError
 from longrm.evaluation.rules import RULES, ScoringRule
 from longrm.evaluation.run import Evaluation, run
+from longrm.report.build import build
+from longrm.runs.folder import read_summary
 
 RIDDLES = """
 from longrm.benchmarks.auditor import UNREADABLE
@@ -37,7 +39,7 @@ def _comparison(row, number):
 def solved(records, scale):
     right = sum(record.scores[0] > record.scores[1] for record in records)
     percent = 100 * right / len(records)
-    return {"overall_percent": percent, "by_kind_percent": {"short": percent}, "left_out": 0}
+    return {"overall_percent": percent, "by_task_percent": {"short": percent}, "left_out": 0}
 """
 ROWS = [{"riddle": f"What is {n}?", "right": f"the number {n}", "wrong": "a"} for n in range(8)]
 
@@ -48,7 +50,7 @@ def riddles(plugin, monkeypatch, put):
     added = plugin(RIDDLES)
     monkeypatch.setitem(BENCHMARKS, "riddles", BenchmarkEntry(added.load_riddles, rule="riddles"))
     rule = ScoringRule(
-        added.solved, "The riddlers' own rule", "Solved riddles count one each.", "by_kind_percent"
+        added.solved, "The riddlers' own rule", "Solved riddles count one each.", "by_task_percent"
     )
     monkeypatch.setitem(RULES, "riddles", rule)
     return put("riddles.jsonl", *ROWS, {**ROWS[0], "stale": True})
@@ -59,10 +61,16 @@ def settings(path):
     return Evaluation.model_validate(told)
 
 
-def test_an_added_benchmark_and_its_rule_stand_in_the_summary(riddles, tmp_path):
-    summary = run(settings(riddles), tmp_path / "run")
+def test_an_added_benchmark_and_its_rule_stand_in_summary_and_report(riddles, tmp_path):
+    run(settings(riddles), tmp_path / "run")
+    summary = read_summary(tmp_path / "run")
     assert summary["riddles_rule"]["overall_percent"] == 100
     assert summary["audit"]["findings"]["stale_riddles"]["count"] == 1
+    build([tmp_path / "run"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "The riddlers&#39; own rule" in page
+    assert "Solved riddles count one each." in page
+    assert "riddles that everybody knows; left out" in page
 
 
 def test_a_benchmark_whose_rule_nobody_knows_is_refused_before_anything_is_judged(

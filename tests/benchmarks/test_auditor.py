@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from longrm.benchmarks.auditor import Audited, Auditor
+from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.types import Comparison
 
 USER = ({"role": "user", "content": "?"},)
@@ -24,7 +24,7 @@ ROWS = [
 
 
 def test_every_oddity_is_counted_where_it_is():
-    audited = Audited(lambda _: ROWS)
+    audited = AuditedComparisons(lambda _: ROWS)
     assert audited.audit is None
     assert list(audited) == ROWS
     found = audited.audit.findings
@@ -40,19 +40,19 @@ def test_every_oddity_is_counted_where_it_is():
 
 def test_another_prompt_makes_no_duplicate():
     other = replace(ROWS[0], prompt=({"role": "user", "content": "!"},))
-    audited = Audited(lambda _: [ROWS[0], other])
+    audited = AuditedComparisons(lambda _: [ROWS[0], other])
     list(audited)
     assert audited.audit.findings["duplicates"].count == 0
 
 
 def test_comparisons_come_again_from_the_start_and_the_audit_is_the_latest():
-    audited = Audited(lambda _: iter(ROWS), limit=2)
+    audited = AuditedComparisons(lambda _: iter(ROWS), limit=2)
     assert list(audited) == list(audited) == ROWS[:2]
     assert audited.audit.comparisons == 2
 
 
 def test_an_iteration_that_was_left_has_no_audit():
-    audited = Audited(lambda _: ROWS)
+    audited = AuditedComparisons(lambda _: ROWS)
     next(iter(audited))
     assert audited.audit is None
 
@@ -71,7 +71,7 @@ def test_a_kind_that_was_not_announced_is_a_mistake():
 
 
 def test_it_is_json_and_says_what_each_kind_means():
-    audited = Audited(lambda _: ROWS, {"rising_scores": "scores that rise"})
+    audited = AuditedComparisons(lambda _: ROWS, {"rising_scores": "scores that rise"})
     list(audited)
     plain = json.loads(json.dumps(audited.audit.as_dict()))
     assert plain["comparisons"] == 5

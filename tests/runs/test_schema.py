@@ -109,7 +109,7 @@ def test_every_keyword_of_the_schema_is_checked():
     def keywords(schema):
         for keyword, rule in schema.items():
             yield keyword
-            if keyword in ("properties", "$defs"):
+            if keyword in ("properties", "patternProperties", "$defs"):
                 for part in rule.values():
                     yield from keywords(part)
             elif isinstance(rule, dict):

@@ -102,7 +102,7 @@ def findings_as_dict(findings: Mapping[str, AuditFinding]) -> dict[str, Any]:
     return {kind: asdict(one) | {"examples": list(one.examples)} for kind, one in findings.items()}
 
 
-class Audited:
+class AuditedComparisons:
     """Comparisons that are read anew, from the start, at every iteration.
 
     Args:

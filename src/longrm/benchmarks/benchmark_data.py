@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from longrm.benchmarks.auditor import Audited, Auditor
+from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data import Reading
@@ -73,7 +73,7 @@ class LoadedBenchmark:
     @property
     def audit(self) -> Auditor | None:
         """What the latest complete iteration found; None before, and for comparisons that nobody audits."""
-        return self.comparisons.audit if isinstance(self.comparisons, Audited) else None
+        return self.comparisons.audit if isinstance(self.comparisons, AuditedComparisons) else None
 
 
 def read_through(rows: Iterable[Comparison], source: BenchmarkSource, *, refuses: bool = False) -> None:

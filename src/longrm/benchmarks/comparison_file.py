@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from longrm.benchmarks.auditor import Audited
+from longrm.benchmarks.auditor import AuditedComparisons
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
 from longrm.benchmarks.lengths import measure_with
 from longrm.data import Reading, read
@@ -22,7 +22,7 @@ def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
     reading = read(request.path, format=source.format, on_bad_row=source.on_bad_row)
     measure = measure_with(source.tokenizer)
     read_through(_comparisons(reading), source)
-    rows = Audited(lambda _: with_length(_comparisons(reading), measure), limit=source.limit)
+    rows = AuditedComparisons(lambda _: with_length(_comparisons(reading), measure), limit=source.limit)
     return LoadedBenchmark(request.name, rows, reading=reading)
 
 

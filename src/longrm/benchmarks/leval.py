@@ -12,7 +12,7 @@ from pydantic import Field
 from longrm.answer_metrics.right_choices import choices
 from longrm.answer_metrics.rouge_l import latin_rouge_l
 from longrm.answer_metrics.token_f1 import squad_f1
-from longrm.benchmarks.auditor import Audited, Auditor
+from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.lengths import bucket, measure_with
 from longrm.config import Config
@@ -95,7 +95,7 @@ def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
     folder = Path(request.path)
     find_files(folder, request.leval)  # raises now, and not when the first comparison is asked for
     rows = partial(comparisons, folder, request.leval, measure_with(request.source.tokenizer))
-    return LoadedBenchmark(request.name, Audited(rows, FINDINGS, request.source.limit))
+    return LoadedBenchmark(request.name, AuditedComparisons(rows, FINDINGS, request.source.limit))
 
 
 def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tuple[str, str], Path]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longrm import hub
-from longrm.benchmarks.auditor import UNREADABLE, Audited, Auditor
+from longrm.benchmarks.auditor import UNREADABLE, AuditedComparisons, Auditor
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through
 from longrm.benchmarks.lengths import measure_with
 from longrm.benchmarks.published_rows import listed, rateable_responses, read_rows
@@ -60,7 +60,7 @@ def load_long_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
     _logger.info("Long-RewardBench: reading %s", ", ".join(str(file) for file in files.values()))
     read_items = partial(comparisons, files, on_bad_row=source.on_bad_row, strict=source.strict)
     read_through(read_items(len, Auditor(FINDINGS)), source, refuses=source.strict)
-    rows = Audited(partial(read_items, measure_with(source.tokenizer)), FINDINGS, source.limit)
+    rows = AuditedComparisons(partial(read_items, measure_with(source.tokenizer)), FINDINGS, source.limit)
     commit = hub.commit_of(next(iter(files.values())).parent)
     provenance = {} if commit is None else {"commit": commit}
     return LoadedBenchmark(request.name, rows, provenance=provenance)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from longrm.benchmarks.auditor import Audited
+from longrm.benchmarks.auditor import AuditedComparisons
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.config import Config
 from longrm.types import Comparison
@@ -76,7 +76,7 @@ class Probe(Config):
 def load_probe(request: BenchmarkRequest) -> LoadedBenchmark:
     """The comparisons of the probe, which are generated whenever they are read."""
     probe, limit = request.probe, request.source.limit
-    rows = Audited(lambda _: comparisons(probe), limit=limit)
+    rows = AuditedComparisons(lambda _: comparisons(probe), limit=limit)
     return LoadedBenchmark(request.name, rows, min(probe.total, limit or probe.total))
 
 

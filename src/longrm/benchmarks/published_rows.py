@@ -5,7 +5,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from longrm.benchmarks.auditor import Audited, Auditor
+from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
 from longrm.benchmarks.lengths import measure_with
 from longrm.data.fields import FieldError, Source, messages_of
@@ -48,7 +48,7 @@ def load_rows(
         return read_rows(find_files(path), converter(), auditor, source.on_bad_row)
 
     read_through(comparisons(Auditor(kinds)), source)
-    rows = Audited(lambda auditor: with_length(comparisons(auditor), measure), kinds, source.limit)
+    rows = AuditedComparisons(lambda auditor: with_length(comparisons(auditor), measure), kinds, source.limit)
     return LoadedBenchmark(request.name, rows)
 
 

@@ -94,12 +94,20 @@ def _properties(value: Any, rule: Any, place: str, _: Schema) -> Iterator[str]:
                 yield from _faults(value[name], schema, _under(place, name))
 
 
+def _patterned(value: Any, rule: Any, place: str, _: Schema) -> Iterator[str]:
+    for pattern, schema in rule.items() if isinstance(value, dict) else ():
+        for name in filter(re.compile(pattern).search, value):
+            yield from _faults(value[name], schema, _under(place, name))
+
+
 def _additional(value: Any, rule: Any, place: str, schema: Schema) -> Iterator[str]:
     return _others(value, rule, place, set(schema.get("properties", ())))
 
 
 def _unevaluated(value: Any, rule: Any, place: str, schema: Schema) -> Iterator[str]:
-    return _others(value, rule, place, _known(schema))
+    patterns = [re.compile(pattern) for pattern in _known(schema, "patternProperties")]
+    named = {name for name in value if any(pattern.search(name) for pattern in patterns)}
+    return _others(value, rule, place, _known(schema) | named)
 
 
 def _others(value: Any, rule: Any, place: str, known: set[str]) -> Iterator[str]:
@@ -111,10 +119,10 @@ def _others(value: Any, rule: Any, place: str, known: set[str]) -> Iterator[str]
             yield from _faults(value[name], rule, _under(place, name))
 
 
-def _known(schema: Schema) -> set[str]:
+def _known(schema: Schema, keyword: str = "properties") -> set[str]:
     """The properties that a schema, and those that it refers to, speak of."""
-    referred = _known(_at(schema["$ref"])) if "$ref" in schema else set()
-    return referred | set(schema.get("properties", ()))
+    referred = _known(_at(schema["$ref"]), keyword) if "$ref" in schema else set()
+    return referred | set(schema.get(keyword, ()))
 
 
 def _names(value: Any, rule: Any, place: str, _: Schema) -> Iterator[str]:
@@ -165,6 +173,7 @@ _CHECKS: dict[str, Callable[[Any, Any, str, Schema], Iterator[str]]] = {
     "pattern": _pattern,
     "required": _required,
     "properties": _properties,
+    "patternProperties": _patterned,
     "additionalProperties": _additional,
     "unevaluatedProperties": _unevaluated,
     "propertyNames": _names,

@@ -1,6 +1,6 @@
 """An audit as the sentences and tables that both its text and its page show."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,17 +145,21 @@ def _lengths(name: str, measured: Mapping[str, Lengths]) -> AuditTable:
 def _buckets(audit: DataSetAudit) -> Iterator[AuditTable]:
     for name, measured in audit.lengths.items():
         buckets = measured["prompts"].buckets
-        most = max(buckets.values(), default=1)
         rows = [(f"up to {tokens(size)}", tokens(count)) for size, count in buckets.items()]
-        bars = tuple(count / most for count in buckets.values())
+        bars = _bars(buckets.values())
         yield AuditTable(f"Prompts by length ({name})", "", ("tokens", "rows"), tuple(rows), bars)
+
+
+def _bars(counts: Collection[int]) -> tuple[float, ...]:
+    """Counts as shares of the largest one."""
+    most = max(counts, default=1)
+    return tuple(count / most for count in counts)
 
 
 def _depths(audit: DataSetAudit) -> AuditTable:
     depths = audit.depths
     if not depths.known:
         return AuditTable("", "", (), ())
-    most = max(depths.tenths)
     rows = [
         (f"{place / 10:.1f} to {(place + 1) / 10:.1f}", tokens(count))
         for place, count in enumerate(depths.tenths)
@@ -166,7 +170,7 @@ def _depths(audit: DataSetAudit) -> AuditTable:
         even = f" Were depths drawn evenly, they would spread as unevenly as this with a probability of {chance}."
     known = f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
     note = f"0 is the start and 1 the end of the context; rows that share theirs count once. {known}"
-    bars = tuple(count / most for count in depths.tenths)
+    bars = _bars(depths.tenths)
     return AuditTable("Evidence by depth", note + even, ("depth", "pieces"), tuple(rows), bars)
 
 
@@ -212,9 +216,8 @@ def _measured(one: Measured) -> str:
 
 
 def _places(audit: DataSetAudit) -> AuditTable:
-    most = max(audit.places.values(), default=1)
     rows = [(str(place), tokens(count)) for place, count in audit.places.items()]
-    bars = tuple(count / most for count in audit.places.values())
+    bars = _bars(audit.places.values())
     return AuditTable("Best response by its place in the list", "", ("place", "rows"), tuple(rows), bars)
 
 
@@ -232,8 +235,7 @@ def _count(title: str, counts: Mapping[str, int], head: str) -> AuditTable:
     if len(shown) < len(ordered):
         rest = sum(count for _, count in ordered[len(shown) :])
         rows.append((f"{len(ordered) - len(shown)} others", tokens(rest)))
-    most = max(counts.values(), default=1)
-    bars = tuple(count / most for _, count in shown) + (0.0,) * (len(rows) - len(shown))
+    bars = _bars(counts.values())[: len(shown)] + (0.0,) * (len(rows) - len(shown))
     return AuditTable(title, "", (head, "rows"), tuple(rows), bars)
 
 

@@ -88,7 +88,12 @@ def comparisons(probe: Probe) -> Iterator[Comparison]:
         ModelError: There is no such tokenizer.
     """
     plans = [
-        (_plan(probe, cell, length, depth), cell.groups * cell.per_group)
+        (
+            WorldPlan(
+                probe.world, length, probe.responses, depth, cell.per_group, probe.seed, probe.unrelated
+            ),
+            cell.groups * cell.per_group,
+        )
         for cell in probe.cells
         for length in cell.lengths
         for depth in cell.depths or (probe.depth,)
@@ -96,15 +101,3 @@ def comparisons(probe: Probe) -> Iterator[Comparison]:
     tokenizer = load_tokenizer(probe.tokenizer)
     for plan, count in plans:
         yield from generate(plan, count, tokenizer)
-
-
-def _plan(probe: Probe, cell: ProbeCell, length: int, depth: float | Literal["uniform"]) -> WorldPlan:
-    return WorldPlan(
-        world=probe.world,
-        length=length,
-        responses=probe.responses,
-        depth=depth,
-        per_group=cell.per_group,
-        seed=probe.seed,
-        unrelated=probe.unrelated,
-    )

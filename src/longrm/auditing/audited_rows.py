@@ -123,10 +123,10 @@ class AuditedRows:
             yield from map(of_document, read_documents(self._path, "leval", auditor))
             self._note(auditor)
             return
-        for entry, skipped in self._rows():
+        for row, skipped in self._rows():
             self.unreadable = _unreadable(skipped.count, skipped.messages)
-            if entry is not None:
-                yield entry
+            if row is not None:
+                yield row
 
     def _note(self, seen: Auditor | None) -> None:
         """Takes over what a benchmark's own audit found; what an audit looks for itself is left to it."""
@@ -141,13 +141,13 @@ class AuditedRows:
         if self.format == "documents":
             skipped = Skipped()
             for raw in raw_rows(find_files(self._path), repair=True):
-                entry, fault = _document_entry(raw)
-                skipped = skipped if entry else skipped.with_one_more(fault)
-                yield entry, skipped
+                row, fault = _document_row(raw)
+                skipped = skipped if row else skipped.with_one_more(fault)
+                yield row, skipped
         elif self.format == "demonstrations":
             demonstrations = read_demonstrations(self._path, on_bad_row="skip")
-            for row in demonstrations:
-                yield of_demonstration(row.demonstration), demonstrations.skipped
+            for demonstration in demonstrations:
+                yield of_demonstration(demonstration.demonstration), demonstrations.skipped
             yield None, demonstrations.skipped
         else:
             comparisons = read(self._path, format=self._told_format, on_bad_row="skip")
@@ -200,7 +200,7 @@ def benchmark(name: str) -> LoadedBenchmark:
 def of_comparison(
     row: Comparison, voting: Voting = LARGEST, weights: Mapping[str, float] | None = None
 ) -> AuditedRow:
-    """An entry for a comparison or a row of judgments.
+    """The row to audit of a comparison, or of a row of judgments.
 
     Args:
         row: The row.
@@ -234,7 +234,7 @@ def of_comparison(
 
 
 def of_demonstration(row: Demonstration) -> AuditedRow:
-    """An entry for a demonstration; `evidence`, or else `depths`, and `question` of our own rows are used."""
+    """The row to audit of a demonstration; `evidence`, or else `depths`, and `question` of our own rows are used."""
     prompt, completion = text_of(row.prompt), text_of(row.completion)
     group = row.metadata.get("group") or row.metadata.get("document") or group_of({}, row.prompt, (), None)
     asked = row.metadata.get("question")
@@ -255,7 +255,7 @@ def of_demonstration(row: Demonstration) -> AuditedRow:
 
 
 def of_document(document: Document) -> AuditedRow:
-    """An entry for a document.
+    """The row to audit of a document.
 
     Its gold answer is evidence where it stands in the text, word for word and once: one that comes up again and again
     may mean anything. It is missed only where a metric compares words, and not choices, numbers or summaries.
@@ -324,7 +324,7 @@ def _is_long_rewardbench(folder: Path) -> bool:
     return all(file.name.split(".")[0] in TASKS for file in files)
 
 
-def _document_entry(raw: Raw) -> tuple[AuditedRow | None, str]:
+def _document_row(raw: Raw) -> tuple[AuditedRow | None, str]:
     if raw.value is None:
         return None, raw.message
     try:

@@ -39,18 +39,18 @@ def audit(path: str | Path, settings: AuditSettings | None = None, *, progress: 
         RunError: The manifest of the run folder is damaged.
     """
     settings = settings or AuditSettings()
-    entries = AuditedRows(path, settings.format)
-    seen = _Seen(settings, entries.format)
-    for number, entry in enumerate(entries, start=1):
-        seen.see(entry)
+    rows = AuditedRows(path, settings.format)
+    audit_pass = _AuditPass(settings, rows.format)
+    for number, row in enumerate(rows, start=1):
+        audit_pass.see(row)
         progress("rows", number, 0)
-    if not seen.kinds:
-        first = f"; the first: {entries.unreadable.examples[0]}" if entries.unreadable.examples else ""
+    if not audit_pass.kinds:
+        first = f"; the first: {rows.unreadable.examples[0]}" if rows.unreadable.examples else ""
         raise DataError(f"{path}: no row that can be read{first}")
-    return seen.result(str(path), entries)
+    return audit_pass.result(str(path), rows)
 
 
-class _Seen:
+class _AuditPass:
     """Everything that is counted in one pass."""
 
     def __init__(self, settings: AuditSettings, format: str) -> None:
@@ -68,38 +68,36 @@ class _Seen:
             {kind: what for kind, what in FINDINGS.items() if self._looked_for(kind)}
         )
         self._votes = VoteMeasure()
-        self._asked = False  # whether any row tells its question
+        self._any_question = False  # whether any row tells its question
         self.kinds: Counter[str] = Counter()
 
-    def see(self, entry: AuditedRow) -> None:
+    def see(self, row: AuditedRow) -> None:
         """Takes in a row."""
-        self.kinds[entry.kind] += 1
-        self._groups.add(entry.group)
-        measured = [lengths.see(entry) for lengths in self._lengths]
+        self.kinds[row.kind] += 1
+        self._groups.add(row.group)
+        measured = [lengths.see(row) for lengths in self._lengths]
         prompt, responses = measured[0]
-        self._count(entry)
-        self._depths.see(entry)
-        self._biases.see(entry, responses)
-        oddities = [*check(entry), *self._duplicates.see(entry)]
+        self._count(row)
+        self._depths.see(row)
+        self._biases.see(row, responses)
+        oddities = [*check(row), *self._duplicates.see(row)]
         if self._leakage is not None:
-            oddities += self._leakage.see(entry)
-        stated = (entry.facts or {}).get("length")
+            oddities += self._leakage.see(row)
+        stated = (row.facts or {}).get("length")
         if isinstance(stated, int) and not stated / 2 <= prompt + max(responses, default=0) <= 2 * stated:
-            oddities.append(("lengths_off", f"{entry.id}: {stated} is stated, {prompt} were measured"))
+            oddities.append(("lengths_off", f"{row.id}: {stated} is stated, {prompt} were measured"))
         for kind, example in oddities:
             self._findings.note(kind, example)
 
-    def result(self, path: str, entries: AuditedRows) -> DataSetAudit:
+    def result(self, path: str, rows: AuditedRows) -> DataSetAudit:
         """What was found."""
         first, longer = self._biases.result(self._settings)
         findings = {kind: one for kind, one in self._findings.findings.items() if self._applies(kind, one)}
-        findings["unreadable_rows"] = entries.unreadable
-        findings |= entries.noted | _of_run(
-            entries.origin, sum(self.kinds.values()) + entries.unreadable.count
-        )
+        findings["unreadable_rows"] = rows.unreadable
+        findings |= rows.noted | _of_run(rows.origin, sum(self.kinds.values()) + rows.unreadable.count)
         return DataSetAudit(
             path=path,
-            format=entries.format,
+            format=rows.format,
             kinds=dict(self.kinds),
             groups=len(self._groups),
             counts={name: _ordered(name, counts) for name, counts in self._counts.items() if counts},
@@ -112,22 +110,22 @@ class _Seen:
             votes=self._votes.result(self._settings),
             findings=findings,
             settings=self._settings.to_dict(),
-            origin=entries.origin,
+            origin=rows.origin,
         )
 
-    def _count(self, entry: AuditedRow) -> None:
-        facts = entry.facts or {}
+    def _count(self, row: AuditedRow) -> None:
+        facts = row.facts or {}
         for fact in ("task", "source"):
             if fact in facts:
                 self._counts[fact][str(facts[fact])] += 1
         if isinstance(facts.get("length"), int):
             self._counts[_STATED][str(bucket(facts["length"]))] += 1
-        if entry.ranks:
-            self._counts[_RESPONSES][str(len(entry.responses))] += 1
-        self._votes.see(entry)
-        self._asked |= bool(entry.question)
-        if entry.label:
-            self._labels[entry.label] += 1
+        if row.ranks:
+            self._counts[_RESPONSES][str(len(row.responses))] += 1
+        self._votes.see(row)
+        self._any_question |= bool(row.question)
+        if row.label:
+            self._labels[row.label] += 1
 
     def _applies(self, kind: str, found: AuditFinding) -> bool:
         """Whether any row told what is needed to find this; if not, its count of 0 would say nothing."""
@@ -138,7 +136,7 @@ class _Seen:
         if kind in _OF_JUDGMENTS:
             return bool(self._votes.rows)
         if kind == "leaked_questions":
-            return self._asked
+            return self._any_question
         if kind == "evidence_not_found":
             return bool(self._depths.result().known)
         return kind != "lengths_off" or bool(self._counts[_STATED])

@@ -167,32 +167,32 @@ class Duplicates:
         self._contexts: dict[bytes, int] = {}
         self._groups: dict[int, tuple[str, str]] = {}
 
-    def see(self, entry: AuditedRow) -> Iterator[tuple[str, str]]:
+    def see(self, row: AuditedRow) -> Iterator[tuple[str, str]]:
         """Takes in a row; what was found: the kind of finding, and an example."""
-        digest = _digest(entry.context)
+        digest = _digest(row.context)
         known = digest in self._contexts
         context = self._contexts.setdefault(digest, len(self._contexts))
         if not known:
-            self._groups[context] = entry.group, entry.id
-            yield from self._see_context(entry, context)
-        row = _digest(entry.prompt, *sorted(entry.responses))
-        if row in self._exact:
-            yield "exact_duplicates", f"{entry.id} repeats {self._exact[row]}"
+            self._groups[context] = row.group, row.id
+            yield from self._see_context(row, context)
+        row_digest = _digest(row.prompt, *sorted(row.responses))
+        if row_digest in self._exact:
+            yield "exact_duplicates", f"{row.id} repeats {self._exact[row_digest]}"
             return
-        self._exact[row] = entry.id
-        self._rows.append((entry.id, context))
-        near = self._near_rests.see(entry.rest)
+        self._exact[row_digest] = row.id
+        self._rows.append((row.id, context))
+        near = self._near_rests.see(row.rest)
         here = [one for one in near if self._near_contexts.are_near(self._rows[one.number][1], context)]
         if near:
             kind = "near_duplicates" if here else "repeated_elsewhere"
             nearest = (here or near)[0]
-            yield kind, f"{entry.id} is {nearest.similarity:.0%} like {self._rows[nearest.number][0]}"
+            yield kind, f"{row.id} is {nearest.similarity:.0%} like {self._rows[nearest.number][0]}"
 
-    def _see_context(self, entry: AuditedRow, context: int) -> Iterator[tuple[str, str]]:
-        for near in self._near_contexts.see(entry.context):
+    def _see_context(self, row: AuditedRow, context: int) -> Iterator[tuple[str, str]]:
+        for near in self._near_contexts.see(row.context):
             group, name = self._groups[near.number]
-            if group != entry.group:
-                yield "near_contexts", f"that of {entry.id} is {near.similarity:.0%} like that of {name}"
+            if group != row.group:
+                yield "near_contexts", f"that of {row.id} is {near.similarity:.0%} like that of {name}"
                 return
 
 

@@ -83,55 +83,53 @@ class Leakage:
         DataError: A benchmark that cannot be read.
     """
 
-    def __init__(
-        self, settings: AuditSettings, entries: Iterable[tuple[str, AuditedRow]] | None = None
-    ) -> None:
+    def __init__(self, settings: AuditSettings, rows: Iterable[tuple[str, AuditedRow]] | None = None) -> None:
         self._settings = settings
         self._questions: dict[str, str] = {}
         contexts: dict[str, Numbers] = {}
         responses: dict[str, Numbers] = {}
         seen: set[str] = set()
         known: set[str] = set()
-        for name, entry in _benchmarks(settings.against) if entries is None else entries:
-            where = f"{name} {entry.id}"
-            if entry.group not in seen:
-                seen.add(entry.group)
-                contexts[where] = self._of_context(entry)
-            if _plain(entry.question):
-                self._questions.setdefault(_plain(entry.question), where)
-            for place, response in enumerate(entry.responses, start=1):
+        for name, row in _benchmarks(settings.against) if rows is None else rows:
+            where = f"{name} {row.id}"
+            if row.group not in seen:
+                seen.add(row.group)
+                contexts[where] = self._of_context(row)
+            if _plain(row.question):
+                self._questions.setdefault(_plain(row.question), where)
+            for place, response in enumerate(row.responses, start=1):
                 if self._long_enough(response) and response not in known:
                     known.add(response)
                     responses[f"{where}, response {place}"] = self._of(response)
         self._contexts, self._responses = TextIndex(contexts.items()), TextIndex(responses.items())
 
-    def see(self, entry: AuditedRow) -> Iterator[tuple[str, str]]:
+    def see(self, row: AuditedRow) -> Iterator[tuple[str, str]]:
         """What a row shares: the kind of finding, and an example."""
-        if self._long_enough(entry.context):
-            yield from self._told("leaked_contexts", entry, [self._of_context(entry)], self._contexts)
-        asked = self._questions.get(_plain(entry.question))
+        if self._long_enough(row.context):
+            yield from self._told("leaked_contexts", row, [self._of_context(row)], self._contexts)
+        asked = self._questions.get(_plain(row.question))
         if asked is not None:
-            yield "leaked_questions", f"{entry.id}: {asked}"
-        texts = [self._of(text) for text in entry.responses if self._long_enough(text)]
-        yield from self._told("leaked_responses", entry, texts, self._responses)
+            yield "leaked_questions", f"{row.id}: {asked}"
+        texts = [self._of(text) for text in row.responses if self._long_enough(text)]
+        yield from self._told("leaked_responses", row, texts, self._responses)
 
     def _told(
-        self, kind: str, entry: AuditedRow, texts: Sequence[Numbers], index: TextIndex
+        self, kind: str, row: AuditedRow, texts: Sequence[Numbers], index: TextIndex
     ) -> Iterator[tuple[str, str]]:
         found = [shared for numbers in texts if (shared := index.most_shared(numbers)) is not None]
         worst = max(found, key=lambda shared: shared.most, default=None)
         if worst is not None and worst.most >= self._settings.leakage_threshold:
             yield (
                 kind,
-                f"{entry.id}: {worst.of_row:.0%} of it stands in benchmarks, most of it in {worst.name}, of which "
+                f"{row.id}: {worst.of_row:.0%} of it stands in benchmarks, most of it in {worst.name}, of which "
                 f"{worst.of_benchmark:.0%} stands here",
             )
 
     def _of(self, text: str) -> Numbers:
         return shingles(text, self._settings.ngram)
 
-    def _of_context(self, entry: AuditedRow) -> Numbers:
-        return every(self._of(entry.context), self._settings.ngram_sampling)
+    def _of_context(self, row: AuditedRow) -> Numbers:
+        return every(self._of(row.context), self._settings.ngram_sampling)
 
     def _long_enough(self, text: str) -> bool:
         """Whether a text has an n-gram at all: shorter ones are shared by chance."""

@@ -21,22 +21,22 @@ _FINE = 0.05  # share of its context that a piece of evidence takes at most, if 
 _MEASURED = "approximate tokens"
 
 
-def check(entry: AuditedRow) -> Iterator[tuple[str, str]]:
+def check(row: AuditedRow) -> Iterator[tuple[str, str]]:
     """What is odd about one row alone: the kind of finding, and an example."""
-    if entry.kind in ("comparison", "judgment"):
-        if not entry.ranks:
-            yield "unknown_order", entry.id
-        elif len({*entry.ranks}) == 1:
-            yield "ties", entry.id
-    if not all(response.strip() for response in entry.responses):
-        yield "empty_responses", entry.id
-    contrast = "" if entry.votes is None else entry.votes.contrast
+    if row.kind in ("comparison", "judgment"):
+        if not row.ranks:
+            yield "unknown_order", row.id
+        elif len({*row.ranks}) == 1:
+            yield "ties", row.id
+    if not all(response.strip() for response in row.responses):
+        yield "empty_responses", row.id
+    contrast = "" if row.votes is None else row.votes.contrast
     if contrast == "none":
-        yield "without_contrast", entry.id
+        yield "without_contrast", row.id
     if contrast == "format":
-        yield "contrast_of_form_only", entry.id
-    if entry.places.missing:
-        yield "evidence_not_found", entry.id
+        yield "contrast_of_form_only", row.id
+    if row.places.missing:
+        yield "evidence_not_found", row.id
 
 
 class LengthMeasure:
@@ -55,13 +55,13 @@ class LengthMeasure:
         self._held = {part: array("Q") for part in ("prompts", "contexts", "responses")}
         self._last = ("", 0)
 
-    def see(self, entry: AuditedRow) -> tuple[int, tuple[int, ...]]:
+    def see(self, row: AuditedRow) -> tuple[int, tuple[int, ...]]:
         """Measures a row: its prompt's tokens, and those of its responses."""
-        context = self._of_context(entry.context)
-        prompt = context if entry.prompt == entry.context else self._count(entry.prompt)
-        responses = tuple(map(self._count, entry.responses))
+        context = self._of_context(row.context)
+        prompt = context if row.prompt == row.context else self._count(row.prompt)
+        responses = tuple(map(self._count, row.responses))
         self._held["prompts"].append(prompt)
-        if entry.context != entry.prompt:
+        if row.context != row.prompt:
             self._held["contexts"].append(context)
         self._held["responses"].extend(responses)
         return prompt, responses
@@ -95,10 +95,10 @@ class DepthMeasure:
         self._sum = 0.0
         self._seen: set[int] = set()
 
-    def see(self, entry: AuditedRow) -> None:
+    def see(self, row: AuditedRow) -> None:
         """Takes in a row's evidence, unless an earlier row shares its context."""
-        places = entry.places
-        key = hash((entry.group, places))
+        places = row.places
+        key = hash((row.group, places))
         if not places.depths or key in self._seen:
             return
         self._seen.add(key)
@@ -128,17 +128,17 @@ class BiasMeasure:
         self._first = array("q"), array("d"), array("d")
         self._longer = array("q"), array("d"), array("d")
 
-    def see(self, entry: AuditedRow, lengths: Sequence[int]) -> None:
+    def see(self, row: AuditedRow, lengths: Sequence[int]) -> None:
         """Takes in a comparison, and the lengths of its responses in tokens."""
-        if entry.kind not in ("comparison", "judgment") or not entry.ranks:
+        if row.kind not in ("comparison", "judgment") or not row.ranks:
             return
-        group = self._groups.setdefault(entry.group, len(self._groups))
-        if self._listed and entry.ranks.count(min(entry.ranks)) == 1:
-            place = entry.ranks.index(min(entry.ranks)) + 1
+        group = self._groups.setdefault(row.group, len(self._groups))
+        if self._listed and row.ranks.count(min(row.ranks)) == 1:
+            place = row.ranks.index(min(row.ranks)) + 1
             self.places[place] += 1
-            _add(self._first, group, place == 1, 1 / len(entry.ranks))
-        for one, other in combinations(range(len(entry.ranks)), 2):
-            better, longer = entry.ranks[other] - entry.ranks[one], lengths[one] - lengths[other]
+            _add(self._first, group, place == 1, 1 / len(row.ranks))
+        for one, other in combinations(range(len(row.ranks)), 2):
+            better, longer = row.ranks[other] - row.ranks[one], lengths[one] - lengths[other]
             if better and longer:
                 _add(self._longer, group, (better > 0) == (longer > 0), 0.5)
 
@@ -159,13 +159,13 @@ class VoteMeasure:
         self._counts = Counter[str]()
         self._agreement = Agreement()
 
-    def see(self, entry: AuditedRow) -> None:
+    def see(self, row: AuditedRow) -> None:
         """Takes in a row that tells its votes."""
-        found = entry.votes
+        found = row.votes
         if found is None:
             return
         self.rows += 1
-        self._agreement.see({vote.judge: vote.score for vote in found.votes}, entry.group)
+        self._agreement.see({vote.judge: vote.score for vote in found.votes}, row.group)
         self._counts.update(
             recorded=bool(found.conf),
             same_clusters=bool(found.conf) and found.same_conf,

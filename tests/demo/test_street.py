@@ -52,7 +52,9 @@ def small_demo(tmp_path_factory):
         patch.setattr(arms, "FOLDER", recipes)
         patch.setattr(exams, "probes", lambda settings: probes)
         patch.setattr(
-            exams, "Cell", lambda lengths, groups, per_group: ProbeCell(lengths=(160,), groups=2, per_group=2)
+            exams,
+            "ProbeCell",
+            lambda lengths, groups, per_group: ProbeCell(lengths=(160,), groups=2, per_group=2),
         )
         with RunFolder(out, "demo", ALL) as folder:
             for part in street.parts(ALL, out):

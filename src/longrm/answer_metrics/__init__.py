@@ -1,7 +1,6 @@
 """Answer metrics: how good an answer is beside a gold answer, from 0 to 1; one metric a file, with its reference."""
 
-from collections.abc import Callable
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 from longrm.answer_metrics.chrf import chrf
 from longrm.answer_metrics.citation import citation_f1, citation_precision, citation_recall
@@ -16,20 +15,18 @@ from longrm.errors import ConfigError, nearest
 AnswerMetric = Callable[[str, str], float]
 """Rates an answer (first) by a gold answer (second), from 0 to 1; the gold answer itself earns 1."""
 
-ANSWER_METRICS: MappingProxyType[str, AnswerMetric] = MappingProxyType(
-    {
-        "rouge_l": rouge_l,
-        "token_f1": token_f1,
-        "exact_match": exact_match,
-        "right_choices": right_choices,
-        "citation_precision": citation_precision,
-        "citation_recall": citation_recall,
-        "citation_f1": citation_f1,
-        "edit_similarity": edit_similarity,
-        "math_equality": math_equality,
-        "chrf": chrf,
-    }
-)
+ANSWER_METRICS: Mapping[str, AnswerMetric] = {
+    "rouge_l": rouge_l,
+    "token_f1": token_f1,
+    "exact_match": exact_match,
+    "right_choices": right_choices,
+    "citation_precision": citation_precision,
+    "citation_recall": citation_recall,
+    "citation_f1": citation_f1,
+    "edit_similarity": edit_similarity,
+    "math_equality": math_equality,
+    "chrf": chrf,
+}
 """The registry of answer metrics; a new one is one file and one entry."""
 
 

@@ -13,7 +13,8 @@ from longrm.reward_models.judge_settings import Compress
 from longrm.reward_models.lexical import index
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text, query_of
-from longrm.worlds import WorldPlan, generate, words_tokenizer as word_tokenizer
+from longrm.worlds import WorldPlan, generate
+from longrm.worlds import words_tokenizer as word_tokenizer
 
 SMALL = Compress(tokens=24, chunk=8)
 SENTENCES = [f"Sentence {number} names the thing{number} here. " for number in range(20)]

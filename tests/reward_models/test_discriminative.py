@@ -12,8 +12,8 @@ from longrm.errors import DataError, ModelError
 from longrm.judging import fit
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
-from longrm.types import Outcome, Query, presented_order, query_of
 from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.types import Outcome, Query, presented_order, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 

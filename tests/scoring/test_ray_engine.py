@@ -18,11 +18,11 @@ import pytest
 from longrm.data import Row, write
 from longrm.errors import ConfigError, RunError
 from longrm.modeling.loading import ModelShape, new_scorer, save
+from longrm.reward_models import JudgeSettings
 from longrm.scoring import ray_engine
 from longrm.scoring.ray_engine import _Starts, _Worker
 from longrm.scoring.row_scores import batches
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.reward_models import JudgeSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 ROWS = 2000  # some blocks for each worker

@@ -22,7 +22,9 @@ _OF_RUNS = ("rows_not_as_counted", "unfinished_run")
 _OF_JUDGMENTS = ("without_contrast", "contrast_of_form_only")
 
 
-def audit(path: str | Path, settings: AuditSettings | None = None, *, progress: Progress = no_progress) -> DataSetAudit:
+def audit(
+    path: str | Path, settings: AuditSettings | None = None, *, progress: Progress = no_progress
+) -> DataSetAudit:
     """Audits a data set.
 
     Args:

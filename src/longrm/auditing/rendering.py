@@ -5,7 +5,7 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
-from longrm.auditing.audit_tables import AuditTable, facts, headline, not_found, shown_findings, tables
+from longrm.auditing.audit_tables import facts, headline, not_found, shown_findings, tables
 from longrm.auditing.result import DataSetAudit
 from longrm.reading import visible
 from longrm.report.palette import style_sheet

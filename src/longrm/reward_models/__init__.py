@@ -30,7 +30,7 @@ def load(
     remote: Remote | None = None,
     compress: Compress | None = None,
     key: Iterable[Comparison] = (),
-    paid: Callable[[Completion], None] | None = None,
+    on_usage: Callable[[Completion], None] | None = None,
 ) -> RewardModel:
     """Loads a reward model by its name.
 
@@ -42,7 +42,7 @@ def load(
         remote: How an endpoint is reached.
         compress: How much of a context is left.
         key: The comparisons that a simulated judge will be asked about: it errs at stated rates.
-        paid: Is told of every answer that came from an endpoint.
+        on_usage: Is told of every answer that came from an endpoint.
 
     Raises:
         ConfigError: An unknown baseline, or a name that lacks a part.
@@ -56,7 +56,7 @@ def load(
         case "compress" if name:
             from longrm.reward_models.compress import CompressRewardModel
 
-            inner = load(name, judge=judge, remote=remote, key=key, paid=paid)
+            inner = load(name, judge=judge, remote=remote, key=key, on_usage=on_usage)
             return CompressRewardModel(inner, compress)
         case "simulated" if name:
             from longrm.reward_models.simulated import Rates, SimulatedRewardModel, key_of
@@ -65,7 +65,7 @@ def load(
         case "openai" if name:
             from longrm.reward_models.generative import load_remote
 
-            return load_remote(name, judge, remote, paid)
+            return load_remote(name, judge, remote, on_usage)
         case "baseline" | "compress" | "simulated" | "openai":
             raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {_FORMS[kind]}")
         case _:

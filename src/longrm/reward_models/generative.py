@@ -7,7 +7,7 @@ from pathlib import Path
 from longrm.clients import Completion, Request, Writer
 from longrm.clients.addresses import split_address
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.settings import Remote
+from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.judging import JudgingFormat, ParsedVerdict, fit, load_format, why_uncut
@@ -264,7 +264,7 @@ def _reminded(messages: tuple[Message, ...], text: str, reminder: str) -> tuple[
 
 
 def load_remote(
-    address: str, judge: JudgeSettings, remote: Remote, paid: Callable[[Completion], None] | None = None
+    address: str, judge: JudgeSettings, remote: Remote, on_usage: Callable[[Completion], None] | None = None
 ) -> GenerativeRewardModel:
     """A language model on an OpenAI-compatible server, asked for its judgment.
 
@@ -272,7 +272,7 @@ def load_remote(
         address: `URL#NAME`, such as `http://127.0.0.1:8000/v1#NAME`.
         judge: How it is asked.
         remote: How requests are sent; with a `tokenizer`, prompts are counted and can be cut.
-        paid: Is told of every answer that came from the server.
+        on_usage: Is told of every answer that came from the server.
 
     Raises:
         ConfigError: The address is none, or the settings cannot go together.
@@ -281,5 +281,5 @@ def load_remote(
     url, name = split_address(address)
     tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
     count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
-    client = OpenAIClient(url, name, remote, limit=judge.max_length, count=count, paid=paid)
+    client = OpenAIClient(url, name, remote, limit=judge.max_length, count=count, on_usage=on_usage)
     return GenerativeRewardModel(client, judge, tokenizer=tokenizer)

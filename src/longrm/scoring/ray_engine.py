@@ -22,8 +22,8 @@ from typing import Any
 from longrm import reward_models
 from longrm.data import Reading
 from longrm.errors import ConfigError, LongRMError, RunError, first_line
-from longrm.scoring.row_scores import RowScores, ScoreBatch, ScoreRecord, batches, score
 from longrm.reward_models import JudgeSettings
+from longrm.scoring.row_scores import RowScores, ScoreBatch, ScoreRecord, batches, score
 
 # Batches travel to a worker together until they have so many bytes, some 16,000 tokens of text: Ray takes some 30 ms
 # for a block, and a killed run loses one for each worker.

@@ -17,12 +17,12 @@ from longrm.clients.addresses import ModelName, refuse_server
 from longrm.config import OPERATIONAL, Config
 from longrm.data import Reading, check_writable, read, write_rows
 from longrm.errors import ConfigError, DataError
+from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import RunFolder, claimed_once
 from longrm.runs.logs import Log, join_parts, part_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup, check_seen
 from longrm.scoring.row_scores import RowScores, ScoreRecord, batches, score
-from longrm.reward_models import JudgeSettings
 from longrm.types import Outcome
 
 _logger = logging.getLogger(__name__)

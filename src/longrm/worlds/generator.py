@@ -10,8 +10,8 @@ from longrm.errors import ConfigError, nearest
 from longrm.rng import Draws
 from longrm.types import Comparison, Span
 from longrm.worlds.contexts import Block, Depth, Draft, WorldContext, fit, text_tokens
-from longrm.worlds.questions import WorldQuestion, ask, claims_needed, question_about
 from longrm.worlds.known_worlds import WORLDS
+from longrm.worlds.questions import WorldQuestion, ask, claims_needed, question_about
 from longrm.worlds.vocabulary import ENTITIES, VALUES, VERSION
 
 MOST_TOKENS, MOST_PER_GROUP, MOST_ROWS = 10_000_000, 10_000, 100_000_000

@@ -144,7 +144,7 @@ def _reward_model(recipe: DistillRecipe, out: Path, paid: Callable[[Completion],
     if remote.cache is None:  # what was paid for once is not asked for again when the run continues
         remote = remote.model_copy(update={"cache": str(out / CACHE)})
     model = reward_models.load(
-        recipe.reward_model, judge=recipe.judge, remote=remote, compress=recipe.compress, paid=paid
+        recipe.reward_model, judge=recipe.judge, remote=remote, compress=recipe.compress, on_usage=paid
     )
     reads = recipe.reads
     if reads is None:

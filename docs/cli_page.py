@@ -28,7 +28,7 @@ This page is made by `make docs` from the `--help` texts and the settings' own d
 """
 TRAININGS = {f"train {name.replace('_', '-')}": settings for name, settings in RECIPES.items()}
 DATA = {
-    f"synthesize {name}": import_module(f"longrm.synthesis.runs.{name.replace('-', '_')}").RECIPE
+    f"synthesize {name}": import_module(f"longrm.synthesis.recipes.{name.replace('-', '_')}").RECIPE
     for name in synthesize.commands
 }
 SETTINGS: dict[str, type[Config]] = {

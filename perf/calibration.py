@@ -26,7 +26,7 @@ from longrm.evaluation.metrics import Metric, metrics_for, ratio
 from longrm.evaluation.power import DIFFERENCE, POWER, comparisons_needed, recommended
 from longrm.evaluation.scoring import score_order
 from longrm.evaluation.table import ScoreTable
-from longrm.reward_models.simulated import Rates, SimulatedRewardModel, key_of
+from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel, comparison_keys
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Comparison, Outcome
 
@@ -94,11 +94,11 @@ def coverage_and_power(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Coverage by a simulated reward model that is asked as an evaluation asks it."""
     pairs = [_pair(number) for number in range(SMALL)]
-    key = key_of(pairs)
+    key = comparison_keys(pairs)
     for orders in ("one", "both"):
         covered = 0
         for seed in range(options.asked_seeds):
-            model = SimulatedRewardModel(Rates(error=ERROR), key, seed)
+            model = SimulatedRewardModel(ErrorRates(error=ERROR), key, seed)
             asker = Asker(model, Judging(seed=seed, orders=orders, baselines=()))
             records = [replace(record, ranks=(1, 2)) for record in asker.records(pairs)]
             covered += holds(metrics_for(records, resamples=options.resamples)["pair_accuracy"], 1 - ERROR)

@@ -24,7 +24,7 @@ from measuring import circumstances
 from scipy import stats
 
 from longrm.benchmarks import Probe, ProbeCell
-from longrm.clients import Completion, Request
+from longrm.clients import Completion
 from longrm.data import write
 from longrm.data.chunking import size_of
 from longrm.data.native import from_row
@@ -35,11 +35,14 @@ from longrm.evaluation.run import Evaluation
 from longrm.evaluation.run import run as evaluate
 from longrm.rng import Draws
 from longrm.runs.judgments import read_judgments
-from longrm.synthesis.documents import Document
-from longrm.synthesis.padding import Pool
-from longrm.synthesis.records import Candidate, Source
-from longrm.synthesis.short_to_long import Synthesizer
-from longrm.synthesis.short_to_long_settings import ShortToLong
+from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
+from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.labels.labeling import Labeling
+from longrm.synthesis.long_context.distractors import DistractorPool
+from longrm.synthesis.model_requests import JudgeResponse, TaskRequest
+from longrm.synthesis.recipes.short_to_long import JudgeLabeler
+from longrm.synthesis.short_to_long_settings import ShortToLongSettings
+from longrm.synthesis.stats import InputOutcome
 from longrm.training.run import MODEL, RECIPES
 from longrm.training.run import run as train
 from longrm.types import Comparison, Outcome, message_text, text_of
@@ -76,7 +79,6 @@ RECIPE: dict[str, Any] = {
 EXAM = ProbeCell(lengths=(512,), groups=128, per_group=4)
 """Held-out pairs at the longest of these lengths."""
 _SUBJECT = re.compile(r"of (\w+)\?")
-_RESPONSE = re.compile(r"<response>\n(.*)\n</response>")
 
 
 class Arm(NamedTuple):
@@ -120,33 +122,34 @@ class PairJudge:
         read: Words and marks of every prompt that it was shown.
     """
 
-    def __init__(self, sources: Sequence[Source], arm: Arm, seed: int) -> None:
+    def __init__(self, sources: Sequence[SynthesisInput], arm: Arm, seed: int) -> None:
         self.name = f"simulated:{arm.error:g}"
         self.read: list[int] = []
-        self._by_subject: dict[str, list[Source]] = {}
+        self._by_subject: dict[str, list[SynthesisInput]] = {}
         for source in sources:
             self._by_subject.setdefault(_subject(source.document.question), []).append(source)
         drawn = [*Draws("wrong labels", seed, arm.reads).order([one.document.id for one in sources])]
         self._misjudged = {*drawn[: round(arm.error * len(drawn))]}
 
-    async def ask(self, prompts: Sequence[Request]) -> list[Completion]:
+    async def ask(self, requests: Sequence[TaskRequest]) -> list[Completion]:
         """Answers every request alone, in the same order."""
-        return [self._score(text_of(request.messages)) for request in prompts]
+        return [self._score(request) for request in requests]
 
-    def _score(self, prompt: str) -> Completion:
-        self.read.append(size_of(prompt))
-        (said,) = _RESPONSE.findall(prompt)
+    def _score(self, request: TaskRequest) -> Completion:
+        task = request.task
+        assert isinstance(task, JudgeResponse), "nothing else is asked"
+        self.read.append(size_of(text_of(request.messages)))
         (source,) = [
             source
-            for source in self._by_subject[_subject(prompt)]
-            if all(fact in prompt for fact in _facts(source.document))
-            and said in [candidate.text for candidate in source.candidates]
+            for source in self._by_subject[_subject(task.question)]
+            if all(fact in task.context for fact in _facts(source.document))
+            and task.response in [candidate.text for candidate in source.candidates]
         ]
-        right = (said == source.document.answer) != (source.document.id in self._misjudged)
+        right = (task.response == source.document.answer) != (source.document.id in self._misjudged)
         return Completion(Outcome.ANSWERED, f"[[{9 if right else 2}]]")
 
 
-def sources_of(seed: int) -> list[Source]:
+def sources_of(seed: int) -> list[SynthesisInput]:
     """Documents of a generated world, each with a right and a wrong answer.
 
     What decides between the two are the fact that is asked for and the one that the wrong answer mistakes for it.
@@ -155,7 +158,7 @@ def sources_of(seed: int) -> list[Source]:
     return [_source(comparison) for comparison in generate(plan, ROWS, words_tokenizer())]
 
 
-def _source(comparison: Comparison) -> Source:
+def _source(comparison: Comparison) -> SynthesisInput:
     assert comparison.question is not None
     content = message_text(comparison.prompt[0])
     text = content[: comparison.context[0].end]
@@ -172,7 +175,9 @@ def _source(comparison: Comparison) -> Source:
         right,
         metadata={"evidence": [[fact.start, fact.end], [start, mistaken.end()]]},
     )
-    return Source(document, tuple(Candidate(document.id, "world", answer) for answer in answers))
+    return SynthesisInput(
+        document, tuple(CandidateAnswer(document.id, "world", answer) for answer in answers)
+    )
 
 
 def _facts(document: Document) -> list[str]:
@@ -183,26 +188,33 @@ def _subject(text: str) -> str:
     return str(_SUBJECT.findall(text)[-1])
 
 
-def rows_of(sources: Sequence[Source], arm: Arm, seed: int) -> tuple[list[Comparison], float]:
+def rows_of(sources: Sequence[SynthesisInput], arm: Arm, seed: int) -> tuple[list[Comparison], float]:
     """The training rows of an arm, and the mean size of what its judge read, in words and marks."""
-    settings = ShortToLong(
+    settings = ShortToLongSettings(
         rows="pairs",
         judge_reads=arm.reads,
         lengths=LENGTHS,
         tolerance=32,
-        chunk=32,
-        find="given",
-        check="none",  # no two facts of a world are about the same entity
-        own=1.0,
+        chunk_size=32,
+        evidence_from="given",
+        distractor_check="none",  # no two facts of a world are about the same entity
+        in_document_share=1.0,
         seed=seed,
     )
     judge = PairJudge(sources, arm, seed)
-    made = asyncio.run(Synthesizer(settings, words_tokenizer(), Pool([], []), judge).work(sources))
+    labeling = Labeling(
+        settings, words_tokenizer(), DistractorPool([], []), JudgeLabeler(judge), judge, judge
+    )
+    made = asyncio.run(_all_rows(labeling, sources))
     rows = [_row(source, one.rows) for source, one in zip(sources, made, strict=True)]
     return rows, float(np.mean(judge.read))
 
 
-def _row(source: Source, made: Sequence[Any]) -> Comparison:
+async def _all_rows(labeling: Labeling, sources: Sequence[SynthesisInput]) -> list[InputOutcome]:
+    return await asyncio.gather(*map(labeling.make_rows, sources))
+
+
+def _row(source: SynthesisInput, made: Sequence[Any]) -> Comparison:
     """A pair in the words that the `words` tokenizer knows, its responses in the document's order, without a margin."""
     (row,) = made
     pair = from_row(row, 0)
@@ -219,7 +231,7 @@ def _row(source: Source, made: Sequence[Any]) -> Comparison:
     )
 
 
-def label_error(sources: Sequence[Source], rows: Sequence[Comparison]) -> float:
+def label_error(sources: Sequence[SynthesisInput], rows: Sequence[Comparison]) -> float:
     """The share of rows whose better response is the wrong one."""
     better = [text_of(row.responses[row.best_first()[0]]) for row in rows]
     return float(np.mean([text != one.document.answer for text, one in zip(better, sources, strict=True)]))

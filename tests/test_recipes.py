@@ -70,7 +70,7 @@ def test_there_is_a_recipe_for_every_kind_of_data():
 
 @pytest.mark.parametrize("name", DATA)
 def test_a_recipe_for_data_is_parsed(name):
-    kind = importlib.import_module(f"longrm.synthesis.runs.{name.removeprefix('data/')}")
+    kind = importlib.import_module(f"longrm.synthesis.recipes.{name.removeprefix('data/')}")
     recipe = kind.RECIPE.resolve(FILES[name])
     assert recipe.to_dict().items() >= {"seed": 0}.items()
     misspelt = next(iter(read_toml(FILES[name]))) + "x"

@@ -22,9 +22,9 @@ from longrm.report import material, tables, wording
 from longrm.report.palette import Style
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
-from longrm.synthesis import padding
-from longrm.synthesis.casework import Casework
-from longrm.synthesis.finding import Finding
+from longrm.synthesis.labels.labeling import Labeling
+from longrm.synthesis.long_context import padding
+from longrm.synthesis.long_context.evidence_search import EvidenceFinder
 from longrm.training import card, preference
 from longrm.training.bradley_terry import BradleyTerry, RankingLoss
 from longrm.training.planning import plan as planning
@@ -159,19 +159,23 @@ def test_metrics(name):
 
 
 def test_steps_of_synthesis():
-    layout = [OTHER, ["critical"], [], [], "", None]
     with UNKNOWN:
-        padding.lay(*layout)
-    source = SimpleNamespace(document=SimpleNamespace(text="Some text.", question="Who?", answer="x"))
-    settings = SimpleNamespace(domain="chat", find=OTHER, chunk=8, judge_reads=OTHER, rows="pairs")
-    finding = Finding.__new__(Finding)
-    finding._settings, finding._is_short, finding._finder = settings, False, None
+        padding.lay_out(OTHER, ["critical"], [], [], "", None)
+    document = SimpleNamespace(text="Some text.", question="Who?", answer="x")
+    settings = SimpleNamespace(
+        evidence_from=OTHER, sufficiency=OTHER, distractor_check="none", judge_reads=OTHER
+    )
+    finder = EvidenceFinder.__new__(EvidenceFinder)
+    finder._settings, finder._is_short = settings, False
+    finder._pool = SimpleNamespace(chunks=[])
     with UNKNOWN:
-        asyncio.run(finding._found([source]))
-    casework = Casework.__new__(Casework)
-    casework._settings, casework._is_short = settings, False
+        asyncio.run(finder._critical(document, []))
     with UNKNOWN:
-        casework.asked(None, SimpleNamespace(context=None))
+        asyncio.run(finder._insufficient(SimpleNamespace(document=document, unfit=[], critical=[])))
+    labeling = Labeling.__new__(Labeling)
+    labeling._settings, labeling._domain = settings, SimpleNamespace(layout="segment")
+    with UNKNOWN:
+        labeling._request(document, None, SimpleNamespace(prompt=None), {})
 
 
 def test_kinds_of_runs(tmp_path, monkeypatch):

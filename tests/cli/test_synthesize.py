@@ -7,7 +7,7 @@ from longrm.cli.commands import cli
 from longrm.data import read_demonstrations
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.runs.folder import read_manifest
-from longrm.synthesis.records import read_candidates
+from longrm.synthesis.inputs.candidates import read_candidates
 
 RESPONSES = """
 documents = {path = "w.jsonl", format = "comparisons", license = "Apache-2.0"}
@@ -20,7 +20,7 @@ perturbations = [{name = "drop_clues", p = 1}]
 """
 STAGE_1 = """
 lengths = [512, 768]
-find = "given"
+evidence_from = "given"
 documents = {path = "w.jsonl", format = "comparisons"}
 candidates = {path = "responses"}
 judge = {model = "simulated:misformat=0.2"}
@@ -50,7 +50,7 @@ def test_from_documents_to_demonstrations(recipes):
     arguments = ("synthesize", "short-to-long", "--config", "stage1.toml", "--out", "stage1")
     done = run(*arguments)
     rows = [row.demonstration for row in read_demonstrations("stage1/rows")]
-    assert f"{len(rows)} rows from 20 inputs lie in stage1/rows" in done.output
+    assert f"{len(rows)} rows from 20 inputs, saved to stage1/rows" in done.output
     judged = read_manifest(recipes / "stage1")["counts"]["steps"]["judgment"]
     assert 20 < judged["in"] < 40  # some models write the same
     assert judged["dropped"].keys() == {"unparsed"}

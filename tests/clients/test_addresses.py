@@ -11,13 +11,13 @@ from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
-from longrm.synthesis.models import Model
+from longrm.synthesis.models import AskedModel
 
 URL = r"https?://[a-z\[\]:.@%]{0,9}(:[0-9]{0,6})?(/[a-z%.]{0,4})*(\?[a-z=&%]{0,9})?"
 
 
 class Judged(Config):
-    judge: Model
+    judge: AskedModel
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,11 @@ def test_it_is_refused_before_a_run_folder_could_keep_it(tmp_path, url, prefix):
         (Evaluation, {"bench": "probe", "model": f"{prefix}{url}#m"}),
         (ScoreSettings, {"data": "d", "model": f"{prefix}{url}#m"}),
         (Judged, {"judge": {"model": f"{prefix}{url}#m"}}),
-        (Judged, {"judge": {"model": "openai:http://h#m", "also": [url]}}),
+        (Judged, {"judge": {"model": "openai:http://h#m", "replica_urls": [url]}}),
     ]:
-        with pytest.raises(ConfigError, match=r"wrong value for '(judge\.)?(model|also\.0)'") as caught:
+        with pytest.raises(
+            ConfigError, match=r"wrong value for '(judge\.)?(model|replica_urls\.0)'"
+        ) as caught:
             cls.resolve(None, tree)
         assert SECRET not in str(caught.value)
 

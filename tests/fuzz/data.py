@@ -61,7 +61,7 @@ def _synthesis(rng: random.Random, path: Path, folder: Path) -> list[str]:
         candidates.write_bytes("\n".join(bad).encode(errors="surrogatepass"))
     recipe = folder / "recipe.toml"
     recipe.write_text("")
-    given = [f"documents.path={json.dumps(str(documents))}", "candidates.unwritten=true"]
+    given = [f"documents.path={json.dumps(str(documents))}", "candidates.synthetic=true"]
     given += [f"candidates.path={json.dumps(str(candidates))}"] if candidates.exists() else []
     assignments = [part for one in given for part in ("--set", one)]
     return ["synthesize", "benchmark", "--config", str(recipe), "--out", str(folder / "out"), *assignments]

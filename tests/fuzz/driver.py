@@ -43,7 +43,7 @@ MEMORY = 2 << 30
 
 _SHARED = ("longrm.cli.audit", "longrm.cli.evaluate", "longrm.cli.score", "longrm.cli.synthesize", "longrm.auditing",
            "longrm.evaluation.run", "longrm.scoring.scored_file", "longrm.reward_models.recorded",
-           "longrm.reward_models.baselines", "longrm.synthesis.runs.benchmark")  # fmt: skip
+           "longrm.reward_models.baselines", "longrm.synthesis.recipes.benchmark")  # fmt: skip
 
 _BLAMES_ROW = re.compile(r", (line|row) \d+")
 _WHOLE_ROW = re.compile(

@@ -33,7 +33,7 @@ _EVALUATE = {
 }
 _SYNTHESIZE = {
     "documents": {"path": "documents.jsonl"},
-    "candidates": {"unwritten": True},
+    "candidates": {"synthetic": True},
     "benchmark": {"pairs": 4, "rankings": 2},
     "seed": 1,
 }

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from longrm.errors import ConfigError, DataError
-from longrm.reward_models.simulated import Key, Rates, SimulatedRewardModel, key_of
+from longrm.reward_models.simulated import ComparisonKey, ErrorRates, SimulatedRewardModel, comparison_keys
 from longrm.types import Comparison, Outcome, query_of
 
 N = 1000
@@ -32,7 +32,7 @@ def comparisons(n=N, responses=2, ranks=None, length=None):
 def verdicts(rates, rows, order=None, trial=0, seed=0):
     """The judged order of every row, best first, as indices of the comparison; None where unanswered."""
     order = order or tuple(range(len(rows[0].responses)))
-    judged = SimulatedRewardModel(rates, key_of(rows), seed).judge(
+    judged = SimulatedRewardModel(rates, comparison_keys(rows), seed).judge(
         [query_of(row, order, trial) for row in rows]
     )
     return [best_first(judgment, order) for judgment in judged]
@@ -52,7 +52,7 @@ def near(share, expected, n=N):
 
 @pytest.mark.parametrize("error", [0.0, 0.1, 0.25, 0.9])
 def test_the_stated_error_is_made(error):
-    found = verdicts(Rates(error), comparisons())
+    found = verdicts(ErrorRates(error), comparisons())
     wrong = sum(verdict == (1, 0) for verdict in found) / N
     assert near(wrong, error)
     assert not near(wrong, error + 0.1)
@@ -60,16 +60,16 @@ def test_the_stated_error_is_made(error):
 
 def test_a_wrong_verdict_is_the_same_in_all_orders_and_votes():
     rows = comparisons(100, responses=3)
-    first = verdicts(Rates(0.4), rows)
+    first = verdicts(ErrorRates(0.4), rows)
     for trial, order in enumerate(permutations(range(3))):
-        assert verdicts(Rates(0.4), rows, order, trial) == first
-    assert verdicts(Rates(0.4), rows, seed=1) != first
+        assert verdicts(ErrorRates(0.4), rows, order, trial) == first
+    assert verdicts(ErrorRates(0.4), rows, seed=1) != first
 
 
 def test_disagreement_flips_one_asking_and_not_the_next():
     rows = comparisons()
     first, second = (
-        verdicts(Rates(0.1, disagreement=0.2), rows, order, trial)
+        verdicts(ErrorRates(0.1, disagreement=0.2), rows, order, trial)
         for trial, order in enumerate([(0, 1), (1, 0)])
     )
     wrong = 0.1 * 0.8 + 0.9 * 0.2
@@ -79,7 +79,7 @@ def test_disagreement_flips_one_asking_and_not_the_next():
 
 def test_misformat_leaves_an_asking_without_a_verdict_that_the_parser_finds():
     rows = comparisons()
-    model = SimulatedRewardModel(Rates(misformat=0.3), key_of(rows))
+    model = SimulatedRewardModel(ErrorRates(misformat=0.3), comparison_keys(rows))
     judged = [model.judge([query_of(row, (0, 1), trial) for row in rows]) for trial in (0, 1)]
     silent = [[judgment.outcome is Outcome.UNPARSED for judgment in one] for one in judged]
     assert near(sum(silent[0]) / N, 0.3)
@@ -95,43 +95,43 @@ def test_misformat_leaves_an_asking_without_a_verdict_that_the_parser_finds():
     ("length", "error"), [(None, 0.1), (512, 0.1), (1024, 0.1), (8192, 0.25), (2**40, 0.5)]
 )
 def test_the_error_grows_with_every_doubling_beyond_1024_tokens_up_to_chance(length, error):
-    rates = Rates(0.1, per_doubling=0.05)
+    rates = ErrorRates(0.1, per_doubling=0.05)
     assert rates.error_at(length, 2) == pytest.approx(error)
     found = verdicts(rates, comparisons(length=length))
     assert near(sum(verdict == (1, 0) for verdict in found) / N, error)
 
 
 def test_chance_depends_on_the_number_of_responses_and_a_stated_error_beyond_it_stays():
-    assert Rates(per_doubling=1).error_at(2**20, 4) == pytest.approx(1 - 1 / 24)
-    assert Rates(0.8, per_doubling=1).error_at(2**20, 2) == 0.8
+    assert ErrorRates(per_doubling=1).error_at(2**20, 4) == pytest.approx(1 - 1 / 24)
+    assert ErrorRates(0.8, per_doubling=1).error_at(2**20, 2) == 0.8
 
 
 def test_of_many_responses_every_wrong_order_is_drawn_alike():
-    found = verdicts(Rates(0.5), comparisons(responses=3))
+    found = verdicts(ErrorRates(0.5), comparisons(responses=3))
     counts = {order: found.count(order) / N for order in permutations(range(3))}
     assert near(counts.pop((0, 1, 2)), 0.5)
     assert all(near(share, 0.1) for share in counts.values())
 
 
 def test_responses_that_tie_are_ordered_by_a_coin_and_no_such_order_is_wrong():
-    found = verdicts(Rates(0.0), comparisons(responses=3, ranks=(1, 2, 2)))
+    found = verdicts(ErrorRates(0.0), comparisons(responses=3, ranks=(1, 2, 2)))
     assert {*found} == {(0, 1, 2), (0, 2, 1)}
     assert near(found.count((0, 1, 2)) / N, 0.5)
-    wrong = verdicts(Rates(1.0), comparisons(responses=3, ranks=(1, 2, 2)))
+    wrong = verdicts(ErrorRates(1.0), comparisons(responses=3, ranks=(1, 2, 2)))
     assert {*wrong} == {*permutations(range(3))} - {*found}
-    assert len({*verdicts(Rates(1.0), comparisons(50, ranks=(1, 1)))}) == 2
+    assert len({*verdicts(ErrorRates(1.0), comparisons(50, ranks=(1, 1)))}) == 2
 
 
 def test_without_gold_a_coin_judges_and_falls_once():
     rows = [replace(row, ranks=None) for row in comparisons()]
-    found = verdicts(Rates(0.0), rows)
+    found = verdicts(ErrorRates(0.0), rows)
     assert near(found.count((0, 1)) / N, 0.5)
-    assert verdicts(Rates(0.0), rows, (1, 0), 1) == found
+    assert verdicts(ErrorRates(0.0), rows, (1, 0), 1) == found
 
 
 def test_what_is_asked_beside_changes_nothing():
     rows = comparisons(60, responses=4)
-    model = SimulatedRewardModel(Rates(0.3, 0.2, 0.3), key_of(rows))
+    model = SimulatedRewardModel(ErrorRates(0.3, 0.2, 0.3), comparison_keys(rows))
     queries = [query_of(row, (2, 0, 3, 1), trial) for row in rows for trial in range(3)]
     together = model.judge(queries)
     assert [model.judge([query])[0] for query in reversed(queries)] == together[::-1]
@@ -140,37 +140,37 @@ def test_what_is_asked_beside_changes_nothing():
 def test_identical_responses_share_the_better_rank_and_end():
     row = comparisons(1)[0]
     twin = replace(row, responses=(row.responses[0], row.responses[0]))
-    assert list(key_of([twin])["c0"].ranks.values()) == [1]
-    assert verdicts(Rates(1.0, disagreement=1.0), [twin])[0] in [(0, 1), (1, 0)]
+    assert list(comparison_keys([twin])["c0"].ranks.values()) == [1]
+    assert verdicts(ErrorRates(1.0, disagreement=1.0), [twin])[0] in [(0, 1), (1, 0)]
 
 
 def test_the_key_holds_ranks_and_length_and_nothing_else():
     (row,) = comparisons(1, length=4096)
-    assert key_of([row])["c0"] == Key(key_of([row])["c0"].ranks, 4096)
-    assert sorted(key_of([row])["c0"].ranks.values()) == [1, 2]
-    assert key_of([replace(row, ranks=None, metadata={})]) == {"c0": Key()}
+    assert comparison_keys([row])["c0"] == ComparisonKey(comparison_keys([row])["c0"].ranks, 4096)
+    assert sorted(comparison_keys([row])["c0"].ranks.values()) == [1, 2]
+    assert comparison_keys([replace(row, ranks=None, metadata={})]) == {"c0": ComparisonKey()}
     with pytest.raises(DataError, match="comparison 'c0', field 'length': needs a whole number"):
-        key_of([replace(row, metadata={"length": "4k"})])
+        comparison_keys([replace(row, metadata={"length": "4k"})])
 
 
 def test_one_response_alone_is_refused():
     (row,) = comparisons(1)
     with pytest.raises(DataError, match="ranks 2 to 26 responses, got 1"):
-        SimulatedRewardModel(Rates(), {}).judge([query_of(row, (0,))])
+        SimulatedRewardModel(ErrorRates(), {}).judge([query_of(row, (0,))])
 
 
 @pytest.mark.parametrize(
     ("text", "rates"),
     [
-        ("0.2", Rates(0.2)),
-        ("0", Rates()),
-        ("error=0.2, misformat=.05", Rates(0.2, 0.05)),
-        ("disagreement=0.1,per_doubling=0.02", Rates(disagreement=0.1, per_doubling=0.02)),
+        ("0.2", ErrorRates(0.2)),
+        ("0", ErrorRates()),
+        ("error=0.2, misformat=.05", ErrorRates(0.2, 0.05)),
+        ("disagreement=0.1,per_doubling=0.02", ErrorRates(disagreement=0.1, per_doubling=0.02)),
     ],
 )
 def test_rates_are_read_and_written(text, rates):
-    assert Rates.parse(text) == rates
-    assert Rates.parse(str(rates)) == rates
+    assert ErrorRates.parse(text) == rates
+    assert ErrorRates.parse(str(rates)) == rates
 
 
 @pytest.mark.parametrize(
@@ -188,13 +188,13 @@ def test_rates_are_read_and_written(text, rates):
 )
 def test_bad_rates_are_refused_in_one_line(text, fault):
     with pytest.raises(ConfigError) as caught:
-        Rates.parse(text)
+        ErrorRates.parse(text)
     assert fault in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_its_explanations_agree_with_its_verdicts():
     rows = comparisons(20) + comparisons(20, responses=3)
-    model = SimulatedRewardModel(Rates(0.5, disagreement=0.5), key_of(rows))
+    model = SimulatedRewardModel(ErrorRates(0.5, disagreement=0.5), comparison_keys(rows))
     queries = [query_of(row, tuple(range(len(row.responses)))) for row in rows]
     assert not any(judgment.contradicted for judgment in model.judge(queries))

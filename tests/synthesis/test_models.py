@@ -6,8 +6,8 @@ import pytest
 from longrm.clients import Completion, Request, Writer
 from longrm.errors import ConfigError
 from longrm.runs.logs import Log
-from longrm.synthesis.models import SPENDING, AskedModel, Model, Paid, asked_models
-from longrm.synthesis.simulated import Knowledge
+from longrm.synthesis.models import SPENDING, AskedModel, PaidAnswer, ServedModel, open_models
+from longrm.synthesis.simulated_model import GoldAnswers
 from longrm.types import Outcome
 
 from ..clients.conftest import Reply, requests, server  # noqa: F401  # the server is a fixture
@@ -32,26 +32,26 @@ def ask(model, prompts):
 
 
 def opened(models, folder):
-    return asked_models(models, folder, knowledge=Knowledge(), seed=0)
+    return open_models(models, folder, answers=GoldAnswers(), seed=0)
 
 
 def test_requests_are_dealt_over_endpoints_by_what_they_say_and_answers_come_in_order():
     writers = [Echo(), Echo(), Echo()]
     prompts = requests(30)
-    assert ask(AskedModel("m", writers), prompts) == [f"question {number}" for number in range(30)]
+    assert ask(ServedModel("m", writers), prompts) == [f"question {number}" for number in range(30)]
     dealt = [len(writer.asked[0]) for writer in writers]
     assert sum(dealt) == 30
     assert min(dealt) >= 4
     first = next(number for number, writer in enumerate(writers) if prompts[0] in writer.asked[0])
-    ask(AskedModel("m", writers), prompts[:1])
+    ask(ServedModel("m", writers), prompts[:1])
     assert writers[first].asked[1] == prompts[:1]
-    assert ask(AskedModel("m", writers), []) == []
+    assert ask(ServedModel("m", writers), []) == []
 
 
 def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
     models = [
-        Model(model=f"openai:{server.url}#tiny", name="one", price={"prompt": 2.0, "completion": 4.0}),
-        Model(model=f"openai:{server.url}#small"),
+        AskedModel(model=f"openai:{server.url}#tiny", name="one", price={"prompt": 2.0, "completion": 4.0}),
+        AskedModel(model=f"openai:{server.url}#small"),
     ]
     for _ in range(2):
         with opened(models, tmp_path) as (asked, spending):
@@ -65,38 +65,40 @@ def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
         assert spending.to_dict() == {"one": {**known, "cost": cost}, "small": {**known, "cost": 0.0}}
         assert spending.note() == "10 answers, 150 tokens, 0.00 spent"
     assert len(server.seen) == 10
-    assert len([*Log(tmp_path / SPENDING, Paid)]) == 10
+    assert len([*Log(tmp_path / SPENDING, PaidAnswer)]) == 10
     with opened(models, tmp_path) as (asked, spending):
         ask(asked[0], [replace(requests(1)[0], max_tokens=3)])
     assert spending.accounts["one"].answers == 6
 
 
 def test_models_of_one_name_and_urls_without_an_endpoint_are_refused(tmp_path):
-    twice = [Model(model="simulated:0.1"), Model(model="simulated:0.1")]
+    twice = [AskedModel(model="simulated:0.1"), AskedModel(model="simulated:0.1")]
     with (
         pytest.raises(ConfigError, match=r"two models are called 'simulated:0\.1'; give one"),
         opened(twice, tmp_path),
     ):
         pass
-    lost = [Model(model="simulated:0.1", also=("http://127.0.0.1:1",))]
-    with pytest.raises(ConfigError, match="`also` goes with openai:URL#NAME"), opened(lost, tmp_path):
+    lost = [AskedModel(model="simulated:0.1", replica_urls=("http://127.0.0.1:1",))]
+    with pytest.raises(ConfigError, match="`replica_urls` goes with openai:URL#NAME"), opened(lost, tmp_path):
         pass
 
 
 def test_what_defines_a_model_is_not_how_it_is_reached():
-    model = Model(
-        model="openai:http://a/v1#m", also=("http://b/v1",), remote={"concurrency": 3, "json_schema": True}
+    model = AskedModel(
+        model="openai:http://a/v1#m",
+        replica_urls=("http://b/v1",),
+        remote={"concurrency": 3, "json_schema": True},
     )
-    assert Model.defining(model.to_dict()) == {
+    assert AskedModel.defining(model.to_dict()) == {
         "model": "openai:#m",
         "name": "",
         "remote": {"extra": {}, "json_schema": True},
     }
-    assert (model.called, Model(model="simulated:0.1").called) == ("m", "simulated:0.1")
+    assert (model.called, AskedModel(model="simulated:0.1").called) == ("m", "simulated:0.1")
 
 
 def test_a_request_is_no_more_than_its_words(tmp_path):
-    with opened([Model(model="simulated:0.0")], tmp_path) as (asked, spending):
+    with opened([AskedModel(model="simulated:0.0")], tmp_path) as (asked, spending):
         request = Request(({"role": "user", "content": "What is this?"},), 8)
         assert asyncio.run(asked[0].ask([request]))[0].outcome is Outcome.ERROR
     assert spending.note() == ""
@@ -104,11 +106,11 @@ def test_a_request_is_no_more_than_its_words(tmp_path):
 
 def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, tmp_path):  # noqa: F811
     twice = [*requests(3), *requests(3)]
-    one = Model(model=f"openai:{server.url}#tiny")
+    one = AskedModel(model=f"openai:{server.url}#tiny")
     with opened([one], tmp_path) as (asked, _):
         assert ask(asked[0], twice) == [f"echo of question {at % 3}" for at in range(6)]
     assert len(server.seen) == 3
-    more = one.model_copy(update={"also": (server.url.replace("127.0.0.1", "localhost"),) * 2})
+    more = one.model_copy(update={"replica_urls": (server.url.replace("127.0.0.1", "localhost"),) * 2})
     with opened([more], tmp_path) as (asked, spending):
         ask(asked[0], twice)
     assert (len(server.seen), spending.accounts["tiny"].answers) == (3, 3)
@@ -116,7 +118,7 @@ def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, t
 
 def test_what_the_server_rejects_is_not_paid_for(server, tmp_path):  # noqa: F811
     server.script = lambda seen, number: Reply({"error": {"message": "maximum context length is 8"}}, 400)
-    with opened([Model(model=f"openai:{server.url}#tiny")], tmp_path) as (asked, spending):
+    with opened([AskedModel(model=f"openai:{server.url}#tiny")], tmp_path) as (asked, spending):
         answers = asyncio.run(asked[0].ask(requests(2)))
     assert {answer.outcome for answer in answers} == {Outcome.TOO_LONG}
     assert spending.to_dict() == {}

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
@@ -13,9 +14,9 @@ from longrm.data import read_demonstrations
 from longrm.errors import DataError, RunError
 from longrm.runs.folder import RunFolder, read_manifest
 from longrm.runs.logs import Log
-from longrm.synthesis.fates import Fates, Made
-from longrm.synthesis.pipeline import Pipeline, Provenance, prompt_hash
-from longrm.synthesis.shards import Output
+from longrm.synthesis.pipeline import Provenance, prompt_hash, run_pipeline
+from longrm.synthesis.shards import OutputSettings
+from longrm.synthesis.stats import Dropped, InputOutcome, StepCounts
 
 PROVENANCE = Provenance(
     [{"name": "numbers", "license": "CC0-1.0"}], 7, {"judge": prompt_hash("ask")}, {"judge": "m"}
@@ -28,31 +29,36 @@ class Settings(Config):
 
 def made(number):
     """Input 3 is dropped; every fifth gives two rows."""
-    fates = Fates()
+    counts = StepCounts()
     if number == 3:
-        fates.drop("judge", "unparsed")
-        return Made(str(number), (), fates.steps)
-    fates.keep("judge")
+        counts.drop(Dropped("judge", "unparsed"))
+        return InputOutcome(str(number), (), counts.steps)
+    counts.keep("judge")
     count = 2 if number % 5 == 0 else 1
     rows = [
         {"id": f"{number}#{k}", "prompt": f"p{number} é", "completion": "c" * (number % 7 + 1)}
         for k in range(count)
     ]
-    return Made(str(number), tuple(rows), fates.steps)
+    return InputOutcome(str(number), tuple(rows), counts.steps)
 
 
 class Killed(Exception):
     pass
 
 
+class Numbered(NamedTuple):
+    id: str
+
+
 def run(out, numbers, output, die_at=None, provenance=PROVENANCE):
-    async def work(batch):
-        if die_at in batch:
+    async def make_rows(one):
+        if one.id == str(die_at):
             raise Killed
-        return [made(number) for number in batch]
+        return made(int(one.id))
 
     with RunFolder(out, "short-to-long", Settings()) as folder:
-        return asyncio.run(Pipeline(str, work).run(folder, numbers, provenance, output))
+        inputs = (Numbered(str(number)) for number in numbers)
+        return asyncio.run(run_pipeline(folder, inputs, make_rows, provenance, output))
 
 
 def digest(out):
@@ -63,11 +69,11 @@ def digest(out):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_killed_run_ends_with_the_bytes_of_one_never_killed(tmp_path, kind):
     whole = tmp_path / "whole"
-    run(whole, range(40), Output(format=kind, shard_rows=9, batch=4))
+    run(whole, range(40), OutputSettings(format=kind, shard_rows=9, batch=4))
     for at, batch in ((0, 4), (5, 3), (11, 5), (23, 1), (38, 7)):
         out = tmp_path / f"killed-{at}"
         with pytest.raises(Killed):
-            run(out, range(40), Output(format=kind, shard_rows=9, batch=batch), die_at=at)
+            run(out, range(40), OutputSettings(format=kind, shard_rows=9, batch=batch), die_at=at)
         # Killed between the rows and the ledger, and in the middle of a line of either.
         shards = sorted((out / "rows").glob("*.jsonl"))
         if shards:
@@ -76,14 +82,14 @@ def test_a_killed_run_ends_with_the_bytes_of_one_never_killed(tmp_path, kind):
             with (out / "ledger.jsonl").open("ab") as file:
                 file.write(b'{"id": "ha')
             (out / "rows" / "rows-00099.jsonl").write_bytes(b"{}\n")
-        run(out, range(40), Output(format=kind, shard_rows=9, batch=batch))
+        run(out, range(40), OutputSettings(format=kind, shard_rows=9, batch=batch))
         assert digest(out) == digest(whole), at
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_run_killed_between_the_rows_and_the_ledger_doubles_nothing(tmp_path, kind, monkeypatch):
     whole = tmp_path / "whole"
-    run(whole, range(40), Output(format=kind, shard_rows=9, batch=4))
+    run(whole, range(40), OutputSettings(format=kind, shard_rows=9, batch=4))
     append = Log.append
     for at in range(1, 10):
         calls = iter(range(1, 99))
@@ -97,25 +103,30 @@ def test_a_run_killed_between_the_rows_and_the_ledger_doubles_nothing(tmp_path, 
         with monkeypatch.context() as patch:
             patch.setattr(Log, "append", killed)
             with pytest.raises(Killed):
-                run(out, range(40), Output(format=kind, shard_rows=9, batch=4))
-        run(out, range(40), Output(format=kind, shard_rows=9, batch=4))
+                run(out, range(40), OutputSettings(format=kind, shard_rows=9, batch=4))
+        run(out, range(40), OutputSettings(format=kind, shard_rows=9, batch=4))
         assert digest(out) == digest(whole), at
 
 
 def test_a_run_of_other_sources_or_prompts_is_not_continued(tmp_path):
-    run(tmp_path / "run", range(20), Output())
+    run(tmp_path / "run", range(20), OutputSettings())
     changes = {"sources": [{"name": "numbers", "license": "MIT"}], "prompts": {"judge": prompt_hash("say")}}
     for name, changed in changes.items():
         with pytest.raises(RunError, match=f"the {name} have changed since this run began"):
-            run(tmp_path / "run", range(20), Output(), provenance=replace(PROVENANCE, **{name: changed}))
+            run(
+                tmp_path / "run",
+                range(20),
+                OutputSettings(),
+                provenance=replace(PROVENANCE, **{name: changed}),
+            )
 
 
 def test_rows_that_the_ledger_does_not_know_are_made_anew_and_not_doubled(tmp_path):
     out = tmp_path / "run"
     with pytest.raises(Killed):
-        run(out, range(40), Output(batch=4), die_at=8)
+        run(out, range(40), OutputSettings(batch=4), die_at=8)
     (out / "ledger.jsonl").write_text("".join((out / "ledger.jsonl").read_text().splitlines(True)[:4]))
-    run(out, range(40), Output(batch=4))
+    run(out, range(40), OutputSettings(batch=4))
     lines = (out / "rows" / "rows-00000.jsonl").read_text().splitlines()
     ids = [json.loads(line)["id"] for line in lines]
     assert len(ids) == len(set(ids)) == 47
@@ -123,7 +134,7 @@ def test_rows_that_the_ledger_does_not_know_are_made_anew_and_not_doubled(tmp_pa
 
 
 def test_counts_add_up_and_stand_in_the_manifest(tmp_path):
-    tally = run(tmp_path / "run", range(40), Output(shard_rows=10))
+    tally = run(tmp_path / "run", range(40), OutputSettings(shard_rows=10))
     counts = read_manifest(tmp_path / "run")["counts"]
     assert counts == tally.to_dict()
     assert counts["inputs"] == 40
@@ -137,7 +148,7 @@ def test_counts_add_up_and_stand_in_the_manifest(tmp_path):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_the_rows_folder_is_read_without_conversion(tmp_path, kind):
-    run(tmp_path / "run", range(40), Output(format=kind, shard_rows=10))
+    run(tmp_path / "run", range(40), OutputSettings(format=kind, shard_rows=10))
     assert len(list((tmp_path / "run" / "rows").iterdir())) > 1
     found = [row.demonstration for row in read_demonstrations(tmp_path / "run" / "rows")]
     assert len(found) == 47
@@ -147,30 +158,30 @@ def test_the_rows_folder_is_read_without_conversion(tmp_path, kind):
 def test_a_finished_run_does_nothing_and_a_grown_source_is_added(tmp_path):
     for kind in ("jsonl", "parquet"):
         out = tmp_path / kind
-        run(out, range(20), Output(format=kind, shard_rows=9))
+        run(out, range(20), OutputSettings(format=kind, shard_rows=9))
         before = digest(out)
-        run(out, range(20), Output(format=kind, shard_rows=9))
+        run(out, range(20), OutputSettings(format=kind, shard_rows=9))
         assert digest(out) == before
-        assert run(out, range(30), Output(format=kind, shard_rows=9)).inputs == 30
+        assert run(out, range(30), OutputSettings(format=kind, shard_rows=9)).inputs == 30
         ids = [row.demonstration.id for row in read_demonstrations(out / "rows")]
         assert len(ids) == len(set(ids)) == 30 + 6 - 1  # every fifth twice, one dropped
 
 
 def test_sources_that_changed_and_doubled_ids_are_refused(tmp_path):
-    run(tmp_path / "run", range(20), Output())
+    run(tmp_path / "run", range(20), OutputSettings())
     with pytest.raises(RunError, match="input 1 was '0' and is now '1'; the sources have changed"):
-        run(tmp_path / "run", range(1, 20), Output())
+        run(tmp_path / "run", range(1, 20), OutputSettings())
     with pytest.raises(RunError, match="input 20 was '19' and is now no more input"):
-        run(tmp_path / "run", range(19), Output())
+        run(tmp_path / "run", range(19), OutputSettings())
     with pytest.raises(DataError, match="two inputs have the id '1'"):
-        run(tmp_path / "other", [0, 1, 1], Output())
+        run(tmp_path / "other", [0, 1, 1], OutputSettings())
 
 
 def test_a_shard_that_lost_bytes_is_told(tmp_path):
-    run(tmp_path / "run", range(20), Output())
+    run(tmp_path / "run", range(20), OutputSettings())
     (tmp_path / "run" / "rows" / "rows-00000.jsonl").write_bytes(b"")
     with pytest.raises(RunError, match="has 0 bytes, and the ledger knows of"):
-        run(tmp_path / "run", range(20), Output())
+        run(tmp_path / "run", range(20), OutputSettings())
 
 
 SCRIPT = """
@@ -178,17 +189,24 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from longrm.config import Config
 from longrm.runs.folder import RunFolder
-from longrm.synthesis.pipeline import Made, Output, Pipeline, Provenance
-die = int(sys.argv[2])
-async def work(batch):
-    if die in batch:
+from typing import NamedTuple
+from longrm.synthesis.pipeline import Provenance, run_pipeline
+from longrm.synthesis.shards import OutputSettings
+from longrm.synthesis.stats import InputOutcome
+die = sys.argv[2]
+class Numbered(NamedTuple):
+    id: str
+async def make_rows(one):
+    if die == one.id:
         os.kill(os.getpid(), signal.SIGKILL)
-    return [Made(str(n), ({"id": str(n), "prompt": "p" * n, "completion": "c"},), {}) for n in batch]
+    row = {"id": one.id, "prompt": "p" * int(one.id), "completion": "c"}
+    return InputOutcome(one.id, (row,), {})
 class Settings(Config):
     seed: int = 7
 with RunFolder(Path(sys.argv[1]), "short-to-long", Settings()) as folder:
-    pipeline = Pipeline(str, work)
-    asyncio.run(pipeline.run(folder, range(60), Provenance([], 7, {}, {}), Output(batch=8, shard_rows=25)))
+    inputs = (Numbered(str(number)) for number in range(60))
+    output = OutputSettings(batch=8, shard_rows=25)
+    asyncio.run(run_pipeline(folder, inputs, make_rows, Provenance([], 7, {}, {}), output))
 """
 
 

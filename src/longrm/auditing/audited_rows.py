@@ -25,12 +25,12 @@ from longrm.data.reading import Skipped
 from longrm.errors import DataError, RunError
 from longrm.reading import cut, located, reading, shown, typed
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
-from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
-from longrm.synthesis.recount import Recount, recount
-from longrm.synthesis.voting import Voting
+from longrm.synthesis.inputs.documents import Document, document_of, is_leval, read_documents
+from longrm.synthesis.labels.consensus import VotingSettings
+from longrm.synthesis.labels.vote_verification import VoteVerification, verify_votes
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
-LARGEST = Voting(majority=0.0)
+LARGEST = VotingSettings(majority=0.0)
 """Judges whose scores are equal form a cluster, and the only largest one decides: the rules of released rows,
 and of rows that do not lie in the folder of the run that wrote them."""
 _SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
@@ -72,7 +72,7 @@ class AuditedRow:
     ranks: tuple[int, ...] = ()
     places: EvidencePlaces = NOWHERE
     label: str = ""
-    votes: Recount | None = None
+    votes: VoteVerification | None = None
     facts: Mapping[str, Any] | None = None
 
 
@@ -169,7 +169,7 @@ def origin_of(folder: Path) -> dict[str, Any]:
     return read_manifest(folder) if (folder / MANIFEST).is_file() else {}
 
 
-def _rules_of(folder: Path, origin: Mapping[str, Any]) -> tuple[Voting, Mapping[str, float] | None]:
+def _rules_of(folder: Path, origin: Mapping[str, Any]) -> tuple[VotingSettings, Mapping[str, float] | None]:
     """By which votes are counted: those of the run that wrote the rows, where their folder tells them."""
     settings = folder / CONFIG
     told = read_toml(settings).get("voting") if origin and settings.is_file() else None
@@ -177,7 +177,7 @@ def _rules_of(folder: Path, origin: Mapping[str, Any]) -> tuple[Voting, Mapping[
     if told is not None and not isinstance(told, dict):
         raise RunError(f"{settings}, field 'voting': needs a group of settings")
     weights = None if agreement is None else agreement.weights
-    return LARGEST if told is None else Voting.resolve(None, told), weights
+    return LARGEST if told is None else VotingSettings.resolve(None, told), weights
 
 
 class _Agreement(BaseModel):
@@ -198,7 +198,7 @@ def benchmark(name: str) -> LoadedBenchmark:
 
 
 def of_comparison(
-    row: Comparison, voting: Voting = LARGEST, weights: Mapping[str, float] | None = None
+    row: Comparison, voting: VotingSettings = LARGEST, weights: Mapping[str, float] | None = None
 ) -> AuditedRow:
     """The row to audit of a comparison, or of a row of judgments.
 
@@ -228,7 +228,7 @@ def of_comparison(
         label=_score_of(row.metadata, responses[row.best_first()[0]] if row.ranks else "")
         if row.role == "judgment"
         else "",
-        votes=recount(row, voting, weights),
+        votes=verify_votes(row, voting, weights),
         facts=_facts(row.metadata),
     )
 

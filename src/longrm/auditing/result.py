@@ -9,7 +9,7 @@ from pydantic import Field
 from longrm.benchmarks.auditor import AuditFinding, findings_as_dict
 from longrm.config import Config
 from longrm.evaluation.metrics import Metric
-from longrm.synthesis.agreement import Measured
+from longrm.synthesis.labels.agreement import AgreementEstimate
 
 SCHEMA_VERSION = 1
 NOT_READ = "not read"
@@ -149,8 +149,8 @@ class Votes:
     chosen_agrees: int
     rejected: int
     rejected_outside: int
-    alpha: Measured
-    pairwise: Measured
+    alpha: AgreementEstimate
+    pairwise: AgreementEstimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from longrm.cli.terminal import echo, print_json
 
 @click.group("synthesize", short_help="Make training data and benchmarks from documents of your own.")
 def command() -> None:
-    """Makes data from documents with questions and gold answers; every kind of data is a subcommand.
+    """Makes data from documents with questions and gold answers; every recipe is a subcommand.
 
     A recipe in TOML goes in, a run folder comes out. rows/ holds the data, which train and evaluate read as they
-    are; manifest.json tells sources, models, prompts, cost, and what every step kept and dropped. A killed run
+    are; manifest.json holds sources, models, prompts, cost, and what every step kept and dropped. A killed run
     continues with the same command, and pays for no answer twice.
     """
 
@@ -30,18 +30,18 @@ _THEN_PAIRS = (
 def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None]], click.Command]:
     """Makes a subcommand; the decorated function is its help, and `then` what to do with the result."""
 
-    def make(told: Callable[..., None]) -> click.Command:
+    def make(described: Callable[..., None]) -> click.Command:
         def work(out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
-            module = importlib.import_module(f"longrm.synthesis.runs.{name.replace('-', '_')}")
+            module = importlib.import_module(f"longrm.synthesis.recipes.{name.replace('-', '_')}")
             recipe = resolve(module.RECIPE, config_file, assignments)
             with progress() as report:
-                manifest = module.run(recipe, out, progress=report)
+                manifest = module.synthesize(recipe, out, progress=report)
             if as_json:
                 print_json(manifest)
             else:
-                _tell(manifest, out, _THEN_PAIRS if getattr(recipe, "rows", "") == "pairs" else then)
+                _report(manifest, out, _THEN_PAIRS if getattr(recipe, "rows", "") == "pairs" else then)
 
-        work.__doc__ = told.__doc__
+        work.__doc__ = described.__doc__
         options = run_options("Run folder; the same command continues what is there.")
         return command.command(name, short_help=short_help)(options(work))
 
@@ -50,7 +50,7 @@ def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None
 
 @_kind(
     "responses",
-    "Let models answer, so that there are answers of all grades.",
+    "Let models answer questions: candidates of graded quality.",
     "judge them with: longrm synthesize short-to-long, vote or benchmark, --set candidates.path={out}",
 )
 def responses() -> None:
@@ -73,11 +73,11 @@ def responses() -> None:
 
 @_kind(
     "short-to-long",
-    "Judge answers on the short context, to learn it on the long one: stage 1.",
+    "Judge on the short context, to learn it on the long one: stage 1.",
     "train on them with: longrm train sft --config sft.toml --set data.path={out}/rows --out RUN",
 )
 def short_to_long() -> None:
-    """Judges answers on the chunks that decide, and pads the same prompts to long contexts: demonstrations.
+    """Judges answers on the critical chunks, and pads the same prompts to long contexts: demonstrations.
 
     \b
     longrm synthesize short-to-long --config stage1.toml --out runs/stage1
@@ -95,14 +95,14 @@ def short_to_long() -> None:
 
 @_kind(
     "vote",
-    "What most of several judges say, against what the others say: stage 2.",
+    "The consensus of several judges, against those that it outvotes: stage 2.",
     "prefer them with: longrm train preference --config logo.toml --set data.path={out}/rows --out RUN",
 )
 def vote() -> None:
-    """Lets several judges score every answer alone, on the short context; the largest agreement decides.
+    """Lets several judges score every answer alone, on the short context; the largest agreeing cluster decides.
 
     A row holds the long prompt, the judgment of the consensus, and those that it outvoted. Or rows = "pairs": answers
-    ordered by their consensus scores, for models that score.
+    ordered by their consensus scores, for discriminative reward models.
 
     \b
     longrm synthesize vote --config stage2.toml --out runs/stage2
@@ -129,7 +129,7 @@ def vote() -> None:
 def benchmark() -> None:
     """Scores candidates beside the gold answers and makes pairs and rankings, balanced over tasks and lengths.
 
-    A second, independent check of every order keeps out what it contradicts. README.md is the data card.
+    A second, independent check of every gold order keeps out what it contradicts. README.md is the data card.
 
     \b
     longrm synthesize benchmark --config benchmark.toml --out my-benchmark
@@ -137,7 +137,7 @@ def benchmark() -> None:
     \b
     # benchmark.toml
     documents = {path = "documents.jsonl"}         # rows with task and metric, too
-    candidates = {path = "runs/responses", unwritten = true}
+    candidates = {path = "runs/responses", synthetic = true}
     """
 
 
@@ -160,7 +160,7 @@ def distill() -> None:
     """
 
 
-def _tell(manifest: Mapping[str, Any], out: Path, then: str) -> None:
+def _report(manifest: Mapping[str, Any], out: Path, then: str) -> None:
     """What every step kept, why it dropped the rest, what it cost, and what to do next."""
     from longrm.synthesis.pipeline import ROWS
 
@@ -177,12 +177,12 @@ def _tell(manifest: Mapping[str, Any], out: Path, then: str) -> None:
     if "agreement" in manifest:
         echo(_agreement(manifest["agreement"]))
     where = out / ROWS if (out / ROWS).is_dir() else out
-    echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs lie in {where}")
+    echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs, saved to {where}")
     if not counts["rows"]:
         _explain(counts["steps"], out)
     else:
-        told = then.format(out=out)
-        echo(told[0].upper() + told[1:])
+        advice = then.format(out=out)
+        echo(advice[0].upper() + advice[1:])
 
 
 def _explain(steps: Mapping[str, Any], out: Path) -> None:
@@ -202,10 +202,10 @@ def _explain(steps: Mapping[str, Any], out: Path) -> None:
 _HINTS = {
     "unparsed": ": the judge did not end with a score such as [[7]] (try remote.json_schema = true, or another judge)",
     "insufficient": ": the critical chunks do not hold the gold answer's words, and one of up to six words must stand "
-    'there as it is (try sufficiency = "judge", a larger most, or find = "given")',
-    "too_long": ": no length leaves room for the critical chunks (raise lengths, or lower chunk and most)",
+    'there as it is (try sufficiency = "judge", a larger max_chunks, or evidence_from = "given")',
+    "too_long": ": no length leaves room for the critical chunks (raise lengths, or lower chunk_size and max_chunks)",
     "padding_ran_out": ": there are too few chunks to pad with (raise pool_chunks, or add documents)",
-    "nothing_found": ': no critical chunk was found (documents need evidence with find = "given")',
+    "nothing_found": ': no critical chunk was found (documents need evidence with evidence_from = "given")',
     "no_candidate": ": there are no answers to judge (see candidates)",
 }
 
@@ -213,7 +213,7 @@ _HINTS = {
 def _agreement(found: Mapping[str, Any]) -> str:
     """How much the judges agree, in one line."""
     alpha, pairwise = found["krippendorff_alpha"], found["pairwise"]
-    told = [
+    parts = [
         f"{name} {value['value']:{form}}"
         + (f" [{value['low']:{form}}, {value['high']:{form}}]" if value["low"] is not None else "")
         for name, value, form in (("alpha", alpha, ".2f"), ("two judges agree on", pairwise, ".1%"))
@@ -222,4 +222,4 @@ def _agreement(found: Mapping[str, Any]) -> str:
     chance = (
         "; not shown to exceed what chance gives" if alpha["low"] is not None and alpha["low"] <= 0 else ""
     )
-    return f"agreement of the judges: {', '.join(told) or 'not defined, for no two scored the same answer'}{chance}"
+    return f"agreement of the judges: {', '.join(parts) or 'not defined, for no two scored the same answer'}{chance}"

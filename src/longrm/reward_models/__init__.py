@@ -59,9 +59,9 @@ def load(
             inner = load(name, judge=judge, remote=remote, key=key, on_usage=on_usage)
             return CompressRewardModel(inner, compress)
         case "simulated" if name:
-            from longrm.reward_models.simulated import Rates, SimulatedRewardModel, key_of
+            from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel, comparison_keys
 
-            return SimulatedRewardModel(Rates.parse(name), key_of(key), judge.seed)
+            return SimulatedRewardModel(ErrorRates.parse(name), comparison_keys(key), judge.seed)
         case "openai" if name:
             from longrm.reward_models.generative import load_remote
 

@@ -76,10 +76,15 @@ class LexicalIndex:
         return earned / most if most else 0.0
 
     def _rarity(self, word: str) -> float:
-        """Lucene's inverse document frequency; for words that no chunk holds as well."""
+        """The rarity of a word; of words that no chunk holds as well."""
         column = self._columns.get(word)
         holding = 0 if column is None else int(self._table.indptr[column + 1] - self._table.indptr[column])
-        return math.log(1 + (len(self.chunks) - holding + 0.5) / (holding + 0.5))
+        return rarity(len(self.chunks), holding)
+
+
+def rarity(chunks: int, holding: int) -> float:
+    """How much a word tells that so many of the chunks hold: Lucene's inverse document frequency."""
+    return math.log(1 + (chunks - holding + 0.5) / (holding + 0.5))
 
 
 @lru_cache(maxsize=4)

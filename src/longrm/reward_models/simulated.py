@@ -19,13 +19,13 @@ _SHORT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class ErrorRates:
     """How often a simulated judge errs, each from 0 to 1.
 
     Attributes:
         error: A comparison's verdict is wrong: drawn once, the same in all orders and votes.
-        misformat: What is written in one asking holds no verdict.
-        disagreement: One asking gives another verdict than the comparison's.
+        misformat: A trial holds no verdict.
+        disagreement: A trial gives another verdict than the comparison's.
         per_doubling: Added to the error for each doubling of the length beyond 1,024 tokens, until the judge
             is no better than chance.
 
@@ -83,7 +83,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ComparisonKey:
     """What a simulated judge knows of one comparison.
 
     Attributes:
@@ -95,7 +95,7 @@ class Key:
     length: int | None = None
 
 
-def key_of(comparisons: Iterable[Comparison]) -> dict[str, Key]:
+def comparison_keys(comparisons: Iterable[Comparison]) -> dict[str, ComparisonKey]:
     """The key of some comparisons by their ids. Responses with the same text share the better rank."""
     key = {}
     for comparison in comparisons:
@@ -103,7 +103,7 @@ def key_of(comparisons: Iterable[Comparison]) -> dict[str, Key]:
         for response, rank in zip(comparison.responses, comparison.ranks or (), strict=False):
             name = _digest(response)
             ranks[name] = min(rank, ranks.get(name, rank))
-        key[comparison.id] = Key(ranks, place_in(comparison).length)
+        key[comparison.id] = ComparisonKey(ranks, place_in(comparison).length)
     return key
 
 
@@ -111,7 +111,7 @@ class SimulatedRewardModel(RewardModel):
     """Writes a short explanation and a verdict, pairwise or listwise, which is then read as any judge's is.
 
     Where the gold order is not known a coin decides, and likewise between responses that tie. All draws are
-    hashes of the seed, the comparison's id, what they are for and, where they differ from one asking to the
+    hashes of the seed, the comparison's id, what they are for and, where they differ from one trial to the
     next, the trial; none depends on the order of the responses or of the queries.
     """
 
@@ -119,7 +119,7 @@ class SimulatedRewardModel(RewardModel):
     samples = True
     scale = "verdict"
 
-    def __init__(self, rates: Rates, key: Mapping[str, Key], seed: int = 0) -> None:
+    def __init__(self, rates: ErrorRates, key: Mapping[str, ComparisonKey], seed: int = 0) -> None:
         self.name = f"simulated:{rates}"
         self._rates, self._key, self._seed = rates, key, seed
         self._formats = {name: load_format(name) for name in ("pairwise", "listwise")}
@@ -167,7 +167,7 @@ class SimulatedRewardModel(RewardModel):
         names = [_digest(response) for response in query.responses]
         order = sorted(range(len(names)), key=lambda position: names[position])
         self._draws(query, "coin").shuffle(order)
-        key = self._key.get(query.id, Key())
+        key = self._key.get(query.id, ComparisonKey())
         if not key.ranks.keys() >= {*names}:
             return order
         ranks = [key.ranks[name] for name in names]

@@ -6,10 +6,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -19,10 +19,10 @@ from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import ConfigError
-from longrm.reward_models.simulated import Rates
+from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.logs import Log
-from longrm.synthesis.pipeline import Asked
-from longrm.synthesis.simulated import Knowledge, Simulated
+from longrm.synthesis.model_requests import AsyncModel, BatchedCalls
+from longrm.synthesis.simulated_model import GoldAnswers, SimulatedModel
 
 SPENDING, CACHE = "spending.jsonl", "completions.sqlite"
 _MILLION = 1e6
@@ -45,23 +45,25 @@ def _served(model: str) -> str:
     return f"openai:#{model.rpartition('#')[2]}" if model.startswith("openai:") else model
 
 
-class Model(Config):
+class AskedModel(Config):
     """A model that is asked.
 
     Attributes:
         model: `openai:URL#NAME` for an OpenAI-compatible endpoint, a folder or Hub id of a causal language model, or
-            `simulated:RATES`, which reads our prompts and errs at stated rates, such as `simulated:0.1` or
+            `simulated:RATES`, which knows the gold answers and errs at stated rates, such as `simulated:0.1` or
             `simulated:error=0.1,misformat=0.05,disagreement=0.1,per_doubling=0.02`.
         name: What rows and manifest call it; by default what stands in `model`, without the URL.
-        also: More URLs behind which the same model is served; requests are dealt over all by their content, and the
-            budgets of `remote` hold for each.
+        replica_urls: More URLs behind which the same model is served; requests are spread over all by their content,
+            and the budgets of `remote` hold for each.
         remote: How an endpoint is reached. Answers are kept in the run folder unless `remote.cache` names a file.
         price: What an endpoint costs, in the currency that you think in.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {"also": "replica_urls"}
+
     model: Annotated[ModelName, IdentifiedBy(_served)]
     name: str = ""
-    also: Annotated[tuple[ServerUrl, ...], OPERATIONAL] = ()
+    replica_urls: Annotated[tuple[ServerUrl, ...], OPERATIONAL] = ()
     remote: Remote = Remote()
     price: Annotated[Price, OPERATIONAL] = Price()
 
@@ -74,7 +76,7 @@ class Model(Config):
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class PaidAnswer:
     """One answer that was paid for, a line of `spending.jsonl`; answers from the cache are in none.
 
     Attributes:
@@ -89,7 +91,7 @@ class Paid:
 
 
 @dataclass
-class Account:
+class ModelAccount:
     """What one model was asked and cost, in all processes of a run.
 
     Attributes:
@@ -106,23 +108,18 @@ class Account:
 
 
 class Spending:
-    """Adds up what the models of a run cost. Make it with `asked_models`.
+    """Adds up what the models of a run cost. Make it with `open_models`."""
 
-    Args:
-        log: Where every paid answer is noted; open.
-        prices: By the model's name.
-    """
-
-    def __init__(self, log: Log[Paid], prices: Mapping[str, Price]) -> None:
+    def __init__(self, log: Log[PaidAnswer], prices: Mapping[str, Price]) -> None:
         self._log, self._prices = log, prices
         self._lock = threading.Lock()
-        self.accounts = {name: Account() for name in prices}
+        self.accounts = {name: ModelAccount() for name in prices}
         for paid in log:
             self._add(paid)
 
     def pay(self, model: str, completion: Completion) -> None:
         """Notes an answer; may be called from any thread."""
-        paid = Paid(model, completion.prompt_tokens, completion.completion_tokens)
+        paid = PaidAnswer(model, completion.prompt_tokens, completion.completion_tokens)
         with self._lock:
             self._log.append(paid)
             self._add(paid)
@@ -134,27 +131,20 @@ class Spending:
         answers = sum(account.answers for account in accounts)
         tokens = sum(account.prompt_tokens + account.completion_tokens for account in accounts)
         cost = sum(account.cost for account in accounts)
-        told = [f"{answers:,} answers", f"{tokens:,} tokens", *([f"{cost:.2f} spent"] if cost else [])]
-        return ", ".join(told) if answers else ""
+        parts = [f"{answers:,} answers", f"{tokens:,} tokens", *([f"{cost:.2f} spent"] if cost else [])]
+        return ", ".join(parts) if answers else ""
 
     def to_dict(self) -> dict[str, Any]:
         """As the manifest has it, by model."""
         return {
-            name: {
-                "answers": account.answers,
-                "prompt_tokens": account.prompt_tokens,
-                "completion_tokens": account.completion_tokens,
-                "cost": round(account.cost, 6),
-            }
+            name: asdict(account) | {"cost": round(account.cost, 6)}
             for name, account in self.accounts.items()
             if account.answers
         }
 
-    def _add(self, paid: Paid) -> None:
-        account, price = (
-            self.accounts.setdefault(paid.model, Account()),
-            self._prices.get(paid.model, Price()),
-        )
+    def _add(self, paid: PaidAnswer) -> None:
+        account = self.accounts.setdefault(paid.model, ModelAccount())
+        price = self._prices.get(paid.model, Price())
         read, written = paid.prompt_tokens or 0, paid.completion_tokens or 0
         account.answers += 1
         account.prompt_tokens += read
@@ -162,25 +152,24 @@ class Spending:
         account.cost += (read * price.prompt + written * price.completion) / _MILLION
 
 
-class AskedModel:
-    """A model behind one or several writers, which block: each is asked in a thread of its own.
-
-    Args:
-        name: What rows and manifest call it.
-        writers: The same model; what a request says decides which of them answers it.
-    """
+class ServedModel:
+    """A model behind one or several writers, which block: each is asked in a thread of its own."""
 
     def __init__(self, name: str, writers: Sequence[Writer]) -> None:
         self.name = name
         self._writers = writers
+        self._batched = BatchedCalls(self._write)
 
-    async def ask(self, prompts: Sequence[Request]) -> list[Completion]:
+    async def ask(self, requests: Sequence[Request]) -> list[Completion]:
         """Answers every request alone, in the same order; equal ones are asked once."""
-        keys = [_key(request) for request in prompts]
-        dealt: list[dict[bytes, Request]] = [{} for _ in self._writers]
-        for key, request in zip(keys, prompts, strict=True):
-            dealt[int.from_bytes(key, "big") % len(dealt)][key] = request
-        shares = [(writer, own) for writer, own in zip(self._writers, dealt, strict=True) if own]
+        return await self._batched(requests) if requests else []
+
+    async def _write(self, requests: Sequence[Request]) -> list[Completion]:
+        keys = [_key(request) for request in requests]
+        by_writer: list[dict[bytes, Request]] = [{} for _ in self._writers]
+        for key, request in zip(keys, requests, strict=True):
+            by_writer[int.from_bytes(key, "big") % len(by_writer)][key] = request
+        shares = [(writer, own) for writer, own in zip(self._writers, by_writer, strict=True) if own]
         answered = await asyncio.gather(
             *(asyncio.to_thread(writer.write, [*own.values()]) for writer, own in shares)
         )
@@ -193,53 +182,50 @@ class AskedModel:
 
 
 @contextmanager
-def asked_models(
-    models: Sequence[Model], folder: Path, *, knowledge: Knowledge, seed: int
-) -> Iterator[tuple[list[Asked], Spending]]:
+def open_models(
+    models: Sequence[AskedModel], folder: Path, *, answers: GoldAnswers, seed: int
+) -> Iterator[tuple[list[AsyncModel], Spending]]:
     """Opens models for a run, in their order, and the account of what they cost.
 
-    Args:
-        models: Which.
-        folder: The run's, for the cache of answers and the account.
-        knowledge: What simulated models know.
-        seed: Of simulated models' draws.
-
     Raises:
-        ConfigError: Two models have one name, or a model's settings are none.
+        ConfigError: Two models have one name, or a model's settings are at odds.
         ModelError: A local model cannot be loaded.
     """
     names = [model.called for model in models]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
         raise ConfigError(f"two models are called '{doubled}'; give one of them another `name`")
-    with Log(folder / SPENDING, Paid) as log:
+    with Log(folder / SPENDING, PaidAnswer) as log:
         spending = Spending(log, {model.called: model.price for model in models})
-        yield [_opened(model, folder, spending, knowledge, seed) for model in models], spending
+        yield [_open(model, folder, spending, answers, seed) for model in models], spending
 
 
 def _key(request: Request) -> bytes:
-    """Tells requests apart by all that they say."""
-    return hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).digest()
+    """Tells requests apart by all that a model reads of them."""
+    content = {part.name: getattr(request, part.name) for part in fields(Request)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
 
 
-def _opened(model: Model, folder: Path, spending: Spending, knowledge: Knowledge, seed: int) -> Asked:
+def _open(model: AskedModel, folder: Path, spending: Spending, answers: GoldAnswers, seed: int) -> AsyncModel:
     kind, _, rest = model.model.partition(":")
-    if model.also and kind != "openai":
-        raise ConfigError(f"'{model.model}' has no other URLs: `also` goes with openai:URL#NAME")
+    if model.replica_urls and kind != "openai":
+        raise ConfigError(f"'{model.model}' has no other URLs: `replica_urls` goes with openai:URL#NAME")
     if kind == "simulated":
-        return Simulated(Rates.parse(rest), model.called, seed, knowledge)
+        return SimulatedModel(ErrorRates.parse(rest), model.called, seed, answers)
     if kind == "openai":
-        return AskedModel(model.called, _clients(model, rest, folder, partial(spending.pay, model.called)))
+        return ServedModel(model.called, _clients(model, rest, folder, partial(spending.pay, model.called)))
     from longrm.modeling.generation import LocalWriter  # imported late: all else works without torch
 
-    return AskedModel(model.called, [LocalWriter.load(model.model)])
+    return ServedModel(model.called, [LocalWriter.load(model.model)])
 
 
 def _clients(
-    model: Model, address: str, folder: Path, paid: Callable[[Completion], None]
+    model: AskedModel, address: str, folder: Path, pay: Callable[[Completion], None]
 ) -> list[OpenAIClient]:
     url, name = split_address(address)
     remote = model.remote
     if remote.cache is None:
         remote = remote.model_copy(update={"cache": str(folder / CACHE)})
-    return [OpenAIClient(each, name, remote, on_usage=paid, cached_as=url) for each in (url, *model.also)]
+    return [
+        OpenAIClient(each, name, remote, on_usage=pay, cached_as=url) for each in (url, *model.replica_urls)
+    ]

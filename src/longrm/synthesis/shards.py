@@ -12,10 +12,10 @@ from longrm.data import write_rows
 from longrm.data.files import raw_rows
 from longrm.errors import RunError
 from longrm.jsonl import append_lines, json_line, writable
-from longrm.synthesis.fates import Entry, Made
+from longrm.synthesis.stats import InputOutcome, LedgerEntry
 
 
-class Output(Config):
+class OutputSettings(Config):
     """How rows are written.
 
     Attributes:
@@ -31,15 +31,9 @@ class Output(Config):
 
 
 class Shards:
-    """The shards of a run: JSONL while they grow.
+    """The shards of a run: JSONL while they grow."""
 
-    Args:
-        folder: Holds the shards alone.
-        output: How they are written.
-        last: The ledger's last line; what lies behind it is cut off.
-    """
-
-    def __init__(self, folder: Path, output: Output, last: Entry | None) -> None:
+    def __init__(self, folder: Path, output: OutputSettings, last: LedgerEntry | None) -> None:
         self._folder, self._output = folder, output
         self._shard = 0 if last is None else last.shard
         self._rows = 0 if last is None else last.shard_rows
@@ -53,17 +47,17 @@ class Shards:
         except OSError as error:
             raise RunError(f"cannot use {folder} for rows: {error.strerror}") from None
 
-    def write(self, made: Sequence[Made]) -> list[Entry]:
+    def write(self, outcomes: Sequence[InputOutcome]) -> list[LedgerEntry]:
         """Appends the rows of some inputs, safely on the disk, and returns their lines of the ledger."""
         entries = []
-        for one in made:
+        for one in outcomes:
             if self._full or self._rows >= self._output.shard_rows:
                 self._next()
             lines = [json_line(row) for row in one.rows]
             self._waiting += lines
             self._rows += len(lines)
             self._end += sum(map(len, lines))
-            entries.append(Entry(one.id, len(lines), self._shard, self._rows, self._end, one.steps))
+            entries.append(LedgerEntry(one.id, len(lines), self._shard, self._rows, self._end, one.steps))
         self._flush()
         return entries
 

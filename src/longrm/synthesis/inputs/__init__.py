@@ -1,0 +1,1 @@
+"""What synthesis begins with: documents, and answers to their questions."""

@@ -1,0 +1,120 @@
+"""Candidates: answers that are to be judged, read from rows and joined with the documents that they answer."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from longrm.data.fields import is_number, plain
+from longrm.data.files import find_files, raw_rows
+from longrm.errors import DataError
+from longrm.reading import short
+from longrm.synthesis.inputs.documents import Document
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateAnswer:
+    """One model's answer to a document's question (`candidates`).
+
+    Attributes:
+        document: Id of the document that was asked about.
+        model: What wrote it.
+        text: The answer.
+        perturbation: What the model's view of the document had suffered; empty where nothing.
+        score: What a metric or judge gave it; None where nobody has.
+        metadata: What else is known, such as the perturbation's parameters.
+    """
+
+    document: str
+    model: str
+    text: str
+    perturbation: str = ""
+    score: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisInput:
+    """A document and the answers to its question that are to be judged."""
+
+    document: Document
+    candidates: tuple[CandidateAnswer, ...]
+
+    @property
+    def id(self) -> str:
+        """The document's id, unique in a run."""
+        return self.document.id
+
+
+def candidate_from(row: Mapping[str, Any], place: str) -> CandidateAnswer:
+    """Reads what `synthesized_rows.row_of` made of a candidate; columns that are not ours become metadata.
+
+    Raises:
+        DataError: A field is missing or of another type.
+    """
+    for name in ("document", "model", "text"):
+        if not isinstance(row.get(name), str) or not row[name].strip():
+            raise DataError(f"{place}, field '{name}': needs a text")
+    score = row.get("score")
+    if score is not None and not (is_number(score) and math.isfinite(score)):
+        raise DataError(f"{place}, field 'score': needs a number, got {short(score)}")
+    own = {column.name for column in fields(CandidateAnswer)}
+    return CandidateAnswer(
+        row["document"],
+        row["model"],
+        row["text"],
+        str(row.get("perturbation") or ""),
+        None if score is None else float(score),
+        {key: plain(value) for key, value in row.items() if key not in own},
+    )
+
+
+def read_candidates(path: str | Path) -> Iterator[CandidateAnswer]:
+    """Reads candidates from a JSONL or Parquet file, or a folder of shards.
+
+    Raises:
+        DataError: A row cannot be read.
+    """
+    for raw in raw_rows(find_files(Path(path)), repair=True):
+        yield candidate_from(raw.checked(), raw.place)
+
+
+def by_document(candidates: Iterable[CandidateAnswer]) -> Iterator[tuple[str, list[CandidateAnswer]]]:
+    """Groups candidates that follow each other and answer the same document's question."""
+    for document, group in groupby(candidates, key=lambda candidate: candidate.document):
+        yield document, list(group)
+
+
+def join_candidates(
+    documents: Iterable[Document],
+    candidates: Iterable[CandidateAnswer],
+    *,
+    all_documents: bool = True,
+    place: str = "candidates",
+) -> Iterator[SynthesisInput]:
+    """Joins documents with the candidates that answer them, which come in the documents' order.
+
+    Args:
+        documents: With different ids.
+        candidates: Those of one document follow each other.
+        all_documents: Whether there are no more documents than these, so that no candidate may be left over.
+        place: Where the candidates come from, for messages.
+
+    Raises:
+        DataError: Candidates are left over: their documents are missing, or come in another order.
+    """
+    groups = by_document(candidates)
+    group = next(groups, None)
+    for document in documents:
+        mine: tuple[CandidateAnswer, ...] = ()
+        if group is not None and group[0] == document.id:
+            mine = tuple(group[1])
+            group = next(groups, None)
+        yield SynthesisInput(document, mine)
+    if group is not None and all_documents:
+        raise DataError(
+            f"{place}, field 'document': {short(group[0])} is missing or comes earlier among the documents; "
+            "put the candidates in the documents' order"
+        )

@@ -1,0 +1,268 @@
+"""Where synthesis begins: documents with a question and its gold answer, from files, comparisons or L-Eval."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from longrm.answer_metrics import answer_metric
+from longrm.answer_metrics.right_choices import choices
+from longrm.benchmarks import leval
+from longrm.benchmarks.auditor import Auditor
+from longrm.data import Reading, read
+from longrm.data.fields import FieldError, name_of, plain
+from longrm.data.files import find_files, raw_rows
+from longrm.errors import ConfigError, DataError, nearest
+from longrm.reading import reading, short
+from longrm.types import Comparison, Span, message_text, text_of
+
+_TEXTS = ("context", "question", "answer")
+_NAMED = (*_TEXTS, "id", "task", "metric")
+# How L-Eval says that an answer is rated, and its metric here; the gold answer of an exam decides which.
+_LEVAL_METRICS = {"f1": "token_f1", "rouge": "rouge_l"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A context with one question and its gold answer. Documents of one text share their group.
+
+    Attributes:
+        id: Unique within a source.
+        text: The long context.
+        question: What is asked about it.
+        answer: The gold answer; empty where there is none.
+        task: What kind of question it is, in the source's words; empty if unknown.
+        metric: Which of `answers.METRICS` rates answers to it; empty where only a judge can.
+        metadata: Whatever else the source says.
+        place: File and row, for messages.
+    """
+
+    id: str
+    text: str
+    question: str
+    answer: str
+    task: str = ""
+    metric: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    place: str = field(default="", compare=False)
+
+    @property
+    def group(self) -> str:
+        """A name of the text, which all questions about it share; statistics cluster on it."""
+        return _group_of(self.text)
+
+
+@lru_cache(maxsize=8)  # the texts that are worked on at a time are asked about many times
+def _group_of(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A document and what models once answered to its question, by model."""
+
+    document: Document
+    answers: Mapping[str, str]
+
+
+def read_documents(
+    path: str | Path, format: str | None = None, auditor: Auditor | None = None
+) -> Iterator[Document]:
+    """Reads documents one by one.
+
+    Args:
+        path: A file or folder of rows with `context`, `question`, `answer` and, if given, `id`, `task` and
+            `metric`; L-Eval's folder; or comparisons whose context and question are known, such as `longrm world`
+            writes: their gold answer is the best response.
+        format: A key of `FORMATS`: "jsonl" (Parquet and the other containers too), "leval" or "comparisons"; None
+            decides between the first two by what is there.
+        auditor: Counts what L-Eval's rows repeat, by the names of `benchmarks.leval.FINDINGS`.
+
+    Raises:
+        ConfigError: There is no such format.
+        DataError: There is nothing to read, or a row that cannot be read; the message names file, row and field.
+    """
+    place = Path(path)
+    if format is None:
+        format = "leval" if is_leval(place) else "jsonl"
+    if format not in FORMATS:
+        raise ConfigError(f"no format of documents '{format}'; {nearest(format, FORMATS)}")
+    return FORMATS[format](place, auditor or Auditor(leval.FINDINGS))
+
+
+def is_leval(path: Path) -> bool:
+    """Whether a folder is laid out as L-Eval is."""
+    with reading(path, DataError):
+        return (path / "data").is_dir() and (path / "predictions").is_dir()
+
+
+def read_compared(path: Path) -> Iterator[tuple[Document, Comparison]]:
+    """Reads comparisons as documents: a context, a question, and the best response as the gold answer.
+
+    Raises:
+        DataError: A row cannot be read, or does not say where its context and question stand, or which response is
+            the best.
+    """
+    for row in _comparisons(path):
+        comparison = row.comparison
+        if len(comparison.context) != 1 or comparison.question is None or comparison.ranks is None:
+            raise DataError(
+                f"{row.place}: a document needs one context, a question and the order of the responses; this "
+                "comparison does not tell them"
+            )
+        context = comparison.context[0]
+        evidence = [
+            [span.start - context.start, span.end - context.start]
+            for span in comparison.evidence
+            if span.message == context.message and context.start <= span.start < span.end <= context.end
+        ]
+        yield (
+            Document(
+                comparison.id,
+                _of_span(comparison, context),
+                _of_span(comparison, comparison.question),
+                text_of(comparison.responses[comparison.best_first()[0]]),
+                str(comparison.metadata.get("task") or ""),
+                metadata={"evidence": evidence} if evidence else {},
+            ),
+            comparison,
+        )
+
+
+def read_answered(folder: Path, auditor: Auditor) -> Iterator[Answered]:
+    """Reads L-Eval's documents, each with the recorded answers of those models that were asked.
+
+    Line k of a file of predictions answers the k-th question of its task. Answers whose line names another question
+    or gold answer are left out and counted, like missing, surplus, empty and identical ones.
+
+    Raises:
+        DataError: The folder does not hold L-Eval, or a row cannot be read.
+    """
+    files, predictions = leval.find_files(folder, leval.Leval())
+    for model, task in predictions:
+        if task not in files:
+            auditor.note("no_documents", f"{model}/{task}")
+    for task, file in files.items():
+        answered = {model: leval.rows_of(path) for (model, of), path in predictions.items() if of == task}
+        if not answered:
+            auditor.note("no_predictions", task)
+        asked = 0
+        for question in leval.questions_of(task, file, auditor):
+            asked = question.number
+            if not question.repeated:
+                document = _of_leval(task, question)
+                yield Answered(document, leval.texts_of(document.id, question, answered, auditor))
+        for model, rows in answered.items():
+            for number in range(asked + 1, len(rows) + 1):
+                auditor.note("surplus_predictions", f"{task}/{number}, {model}")
+
+
+def _of_leval(task: str, question: leval.Question) -> Document:
+    metric = _LEVAL_METRICS.get(question.evaluation, "")
+    if question.evaluation == "exam":
+        metric = _of_exam(question.gold)
+    return Document(
+        id=f"{task}/{question.number}",
+        text=question.document,
+        question=question.text,
+        answer=question.gold,
+        task=task,
+        metric=metric,
+        metadata={"source": "L-Eval", "evaluation": question.evaluation},
+    )
+
+
+def _of_exam(gold: str) -> str:
+    """Exams ask for choices, for numbers, or for a few words."""
+    if choices(gold):
+        return "right_choices"
+    number = gold.strip().lstrip("-").replace(",", "").replace(".", "", 1)
+    return "math_equality" if number.isdecimal() else "token_f1"
+
+
+@cache
+def _comparisons(path: Path) -> Reading:
+    """Comparisons, whose format is recognized once, however often they are read."""
+    return read(path, repair=True)
+
+
+def _of_span(comparison: Comparison, span: Span) -> str:
+    return message_text(comparison.prompt[span.message])[span.start : span.end]
+
+
+def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+    for raw in raw_rows(find_files(path), repair=True):
+        yield document_of(raw.checked(), raw.number, raw.place)
+
+
+def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
+    """Reads one row with `context`, `question`, `answer`; its number is its id where it names none.
+
+    Raises:
+        DataError: A field is missing or of another type; the message names `place` and the field.
+    """
+    for name in _TEXTS:
+        if not isinstance(row.get(name), str) or (name != "answer" and not row[name].strip()):
+            raise DataError(f"{place}, field '{name}': needs a text, got {short(row.get(name))}")
+    metric = row.get("metric") or ""
+    if not isinstance(metric, str):
+        raise DataError(f"{place}, field 'metric': needs a metric's name, got {short(metric)}")
+    if metric:
+        try:
+            answer_metric(metric)
+        except ConfigError as error:
+            raise DataError(f"{place}, field 'metric': {error}") from error
+    _check_lists(row, place)
+    return Document(
+        id=_identity(row.get("id"), number, place),
+        text=row["context"],
+        question=row["question"],
+        answer=row["answer"],
+        task=str(row.get("task") or ""),
+        metric=metric,
+        metadata={
+            name: plain(value) for name, value in row.items() if name not in _NAMED and value is not None
+        },
+        place=place,
+    )
+
+
+def is_span(value: Any) -> bool:
+    """Whether a value is the start and the end of some characters."""
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    return pair and all(isinstance(at, int) and not isinstance(at, bool) for at in value)
+
+
+def _identity(given: Any, number: int, place: str) -> str:
+    if given is None or given == "":
+        return str(number)
+    try:
+        return name_of({"id": given}, "id")
+    except FieldError as fault:
+        raise DataError(f"{place}, {fault}") from fault
+
+
+def _check_lists(row: Mapping[str, Any], place: str) -> None:
+    """Checks the columns that say more about a document, where they are given."""
+    wanted: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "evidence": ("spans [start, end] of the context, such as [[0, 80]]", is_span),
+        "exemplars": ("texts", lambda item: isinstance(item, str)),
+        "steps": ("texts", lambda item: isinstance(item, str)),
+    }
+    for name, (what, fits) in wanted.items():
+        given = row.get(name)
+        if given is not None and not (isinstance(given, list) and all(map(fits, given))):
+            raise DataError(
+                f"{place}, field '{name}': needs a list of {what}, got {short(given)}; rename a column that holds "
+                "something else"
+            )
+
+
+FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {
+    "jsonl": _row_documents,
+    "leval": lambda folder, auditor: (one.document for one in read_answered(folder, auditor)),
+    "comparisons": lambda path, auditor: (document for document, _ in read_compared(path)),
+}
+"""The sources of documents by name."""

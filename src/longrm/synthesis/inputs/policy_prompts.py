@@ -1,0 +1,108 @@
+"""Prompts that a policy answers: a document's question, or the prompts of a data set."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longrm.data import read, read_demonstrations
+from longrm.data.fields import FieldError, group_of, messages_of, name_of, plain, required
+from longrm.data.files import Raw, find_files, raw_rows
+from longrm.data.formats import recognize
+from longrm.errors import DataError
+from longrm.reading import located
+from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.question_prompts import question_prompt
+from longrm.types import Message, Span, message_text
+
+_PROMPTS = ("prompt", "prompt_template", "chat_template")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPrompt:
+    """A prompt for the policy.
+
+    Attributes:
+        id: Unique in its run.
+        group: The document or context that this prompt shares with others.
+        messages: What the policy reads.
+        context: Where the long context stands in the prompt, if known.
+        question: Where the question stands in it, if known.
+        metadata: More columns of the row.
+    """
+
+    id: str
+    group: str
+    messages: tuple[Message, ...]
+    context: tuple[Span, ...] = ()
+    question: Span | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def question_text(self) -> str:
+        """The question, whose place must be known."""
+        assert self.question is not None, "nobody knows where it stands"
+        return message_text(self.messages[self.question.message])[self.question.start : self.question.end]
+
+    @property
+    def shown_text(self) -> str:
+        """What stands in the prompt up to the end of the context, whose place must be known."""
+        last = self.context[-1]
+        return message_text(self.messages[last.message])[: last.end]
+
+
+def policy_prompt(document: Document) -> PolicyPrompt:
+    """A document's question, asked about the whole text."""
+    prompt = question_prompt(document)
+    metadata = {"task": document.task, "source": document.metadata.get("source")}
+    return PolicyPrompt(
+        document.id,
+        document.group,
+        prompt.messages,
+        (prompt.context,),
+        prompt.question,
+        {name: value for name, value in metadata.items() if value},
+    )
+
+
+def read_policy_prompts(path: str | Path) -> Iterator[PolicyPrompt]:
+    """Reads the prompts of comparisons, of demonstrations, or of rows that hold nothing else.
+
+    Raises:
+        DataError: There is nothing to read, or a row that cannot be read.
+    """
+    files = find_files(Path(path))
+    first = next(raw_rows(files, repair=True), None)
+    columns = set(first.value) if first is not None and first.value is not None else set()
+    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
+        for row in read_demonstrations(path, repair=True):
+            one = row.demonstration
+            yield PolicyPrompt(one.id, _group(one.prompt), one.prompt, metadata=_kept(one.metadata))
+    elif recognize(columns):
+        for found in read(path, repair=True):
+            two = found.comparison
+            yield PolicyPrompt(two.id, two.group, two.prompt, two.context, two.question, _kept(two.metadata))
+    else:
+        yield from map(_of_prompt, raw_rows(files, repair=True))
+
+
+def _of_prompt(raw: Raw) -> PolicyPrompt:
+    """A row that holds a prompt alone."""
+    value = raw.checked()
+    try:
+        name, given = required(value, *_PROMPTS)
+        prompt = messages_of(given, name, "user")
+        identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
+    except FieldError as fault:
+        raise DataError(located(raw.place, fault)) from fault
+    return PolicyPrompt(identity, _group(prompt), prompt, metadata=_kept(value))
+
+
+def _group(prompt: tuple[Message, ...]) -> str:
+    return group_of({}, prompt, (), None)
+
+
+def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a row's metadata its demonstration keeps."""
+    names = ("task", "source", "length")
+    return {name: plain(metadata[name]) for name in names if metadata.get(name) is not None}

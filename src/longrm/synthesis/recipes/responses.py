@@ -1,0 +1,258 @@
+"""`longrm synthesize responses`: models answer questions about what they are shown of documents.
+
+The contexts are perturbed, so the answers are candidates of graded quality (paper, section 2).
+"""
+
+import asyncio
+import hashlib
+import heapq
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from longrm.clients import Completion
+from longrm.config import Config
+from longrm.data.chunking import size_of
+from longrm.data.tokenizing import Tokenizer
+from longrm.rng import Draws
+from longrm.runs.progress import Progress, no_progress
+from longrm.synthesis.inputs.candidates import CandidateAnswer
+from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.inputs.input_settings import DocumentSettings
+from longrm.synthesis.model_requests import AnswerQuestion, AsyncModel, TaskRequest, ask
+from longrm.synthesis.models import AskedModel, Spending
+from longrm.synthesis.perturbations import (
+    Passage,
+    PerturbationContext,
+    ShownDocument,
+    check_perturbation,
+    content_of,
+    holds_answer,
+    passages_of,
+    perturb,
+    shown_text,
+)
+from longrm.synthesis.pipeline import Provenance, prompt_hash
+from longrm.synthesis.stats import Dropped, InputOutcome, StepCounts
+from longrm.synthesis.synthesis_run import RowWork, SynthesisRecipe, run_recipe
+from longrm.synthesis.synthesized_rows import row_of
+from longrm.types import Message, Outcome
+
+# The largest seed that every server takes: signed 32 bits.
+_SEEDS = 2**31 - 1
+
+
+class ResponsePlan(Config):
+    """How one candidate comes about.
+
+    Attributes:
+        perturbations: Applied in this order, each a table with its `name` and settings; none shows all there is.
+        temperature: Of the sampling.
+        max_tokens: The most that the model may write.
+    """
+
+    perturbations: tuple[Mapping[str, str | float], ...] = ()
+    temperature: float = Field(0.0, ge=0)
+    max_tokens: int = Field(512, ge=1)
+
+    @field_validator("perturbations")
+    @classmethod
+    def _known(cls, given: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+        for one in given:
+            check_perturbation(*_name_and_settings(one))
+        return given
+
+    @property
+    def label(self) -> str:
+        """The names of the perturbations, joined by "+"; empty where nothing is perturbed."""
+        return "+".join(_name_and_settings(one)[0] for one in self.perturbations)
+
+
+class ResponseSettings(Config):
+    """Which candidates are written.
+
+    Attributes:
+        plans: Every model answers every question once under each.
+        passage_size: Approximate tokens of a numbered passage at most.
+        pool_passages: Passages of other texts that distractors are drawn from, held in memory.
+        seed: Of all draws, the models' included.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {"passage": "passage_size", "pool": "pool_passages"}
+
+    plans: tuple[ResponsePlan, ...] = (ResponsePlan(),)
+    passage_size: int = Field(200, ge=1)
+    pool_passages: int = Field(2000, ge=0)
+    seed: int = 0
+
+
+class ResponsesRecipe(SynthesisRecipe, ResponseSettings):
+    """Settings of `longrm synthesize responses`.
+
+    Attributes:
+        documents: What is asked about.
+        writers: The models that answer, at least one.
+        tokenizer: A folder, file or Hub id of a tokenizer, which counts the tokens of perturbations; by default
+            approximate tokens are counted.
+    """
+
+    documents: DocumentSettings
+    writers: tuple[AskedModel, ...] = Field(min_length=1)
+    tokenizer: str | None = None
+
+
+RECIPE = ResponsesRecipe
+_EXAMPLE = ShownDocument(
+    (Passage("", 1),), "", exemplars=("",), hints=("",)
+)  # holds every word of the prompt
+
+
+def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
+    """Writes candidates into the run folder `out`, continuing what is there."""
+    count = Tokenizer.load(recipe.tokenizer).count if recipe.tokenizer else size_of
+
+    def prepare(models: Mapping[str, AsyncModel], spending: Spending) -> RowWork[Document]:
+        pool = PassagePool(recipe.documents.read(), recipe)
+        writing = ResponseWriting(recipe, [*models.values()], pool, count)
+        return RowWork(writing.make_rows, pool.documents)
+
+    return run_recipe(
+        "responses",
+        recipe,
+        out,
+        inputs=recipe.documents.read,
+        models={f"writer {number}": model for number, model in enumerate(recipe.writers, start=1)},
+        provenance=Provenance(
+            [recipe.documents.provenance()],
+            recipe.seed,
+            {"answering": prompt_hash(str(_messages(_EXAMPLE)))},
+            {},
+        ),
+        prepare=prepare,
+        progress=progress,
+    )
+
+
+class PassagePool:
+    """Passages to distract with: an even draw from all documents, bounded in memory."""
+
+    def __init__(self, documents: Iterable[Document], settings: ResponseSettings) -> None:
+        drawn: list[tuple[int, str, str]] = []
+        last, self.documents = "", 0
+        for document in documents:
+            self.documents += 1
+            if document.group == last or not settings.pool_passages:
+                continue
+            last = document.group
+            for part in passages_of(document.text, settings.passage_size):
+                entry = (-_seed("pool", settings.seed, last, part.label), last, part.text)
+                if len(drawn) < settings.pool_passages:
+                    heapq.heappush(drawn, entry)
+                else:
+                    heapq.heappushpop(drawn, entry)
+        self.passages = sorted({(group, text) for _, group, text in drawn})
+
+    def foreign_to(self, group: str) -> list[str]:
+        """The passages of other texts."""
+        return [text for other, text in self.passages if other != group]
+
+
+class ResponseWriting:
+    """Turns documents into candidates.
+
+    All draws depend on the seed, the document and the plan alone: under one plan all models see the same perturbed
+    context, and their candidates differ by the model only.
+    """
+
+    def __init__(
+        self,
+        settings: ResponseSettings,
+        models: Sequence[AsyncModel],
+        pool: PassagePool,
+        count: Callable[[str], int] = size_of,
+    ) -> None:
+        self._settings, self._models, self._pool, self._count = settings, models, pool, count
+
+    async def make_rows(self, document: Document) -> InputOutcome:
+        """Asks every model about a document under every plan, each alone."""
+        plans, counts = self._settings.plans, StepCounts()
+        views = self._views(document)
+        answered = await asyncio.gather(
+            *(ask(model, *self._requests(document, model.name, views)) for model in self._models)
+        )
+        rows = []
+        for model, answers in zip(self._models, answered, strict=True):
+            for plan, view, answer in zip(plans, views, answers, strict=True):
+                found = _candidate(document, model.name, plan, view, answer)
+                if isinstance(found, Dropped):
+                    counts.drop(found)
+                else:
+                    counts.keep("written")
+                    rows.append(row_of(found))
+        return InputOutcome(document.id, tuple(rows), counts.steps)
+
+    def _views(self, document: Document) -> list[ShownDocument]:
+        """What is shown of a document under each plan; `exemplars` and `steps` come from its metadata."""
+        whole = ShownDocument(
+            passages_of(document.text, self._settings.passage_size, holds_answer(document)),
+            document.question,
+            tuple(document.metadata.get("exemplars") or ()),
+            tuple(document.metadata.get("steps") or ()),
+        )
+        foreign, views = self._pool.foreign_to(document.group), []
+        for number, plan in enumerate(self._settings.plans):
+            draws, view = Draws("perturbation", self._settings.seed, document.id, number), whole
+            context = PerturbationContext(draws, foreign, self._count)
+            for name, settings in map(_name_and_settings, plan.perturbations):
+                view = perturb(view, context, name, **settings)
+            views.append(view)
+        return views
+
+    def _requests(self, document: Document, model: str, views: Sequence[ShownDocument]) -> list[TaskRequest]:
+        return [
+            _request(plan, view, _seed(self._settings.seed, document.id, number, model))
+            for number, (plan, view) in enumerate(zip(self._settings.plans, views, strict=True))
+        ]
+
+
+def _request(plan: ResponsePlan, view: ShownDocument, seed: int) -> TaskRequest:
+    task = AnswerQuestion(shown_text(view), view.question)
+    return TaskRequest(_messages(view), plan.max_tokens, plan.temperature, seed, task=task)
+
+
+def _messages(view: ShownDocument) -> tuple[Message, ...]:
+    return ({"role": "user", "content": content_of(view)},)
+
+
+def _candidate(
+    document: Document, model: str, plan: ResponsePlan, view: ShownDocument, answer: Completion
+) -> CandidateAnswer | Dropped:
+    """What a model wrote, as a candidate, where something whole came."""
+    text = answer.text.strip()
+    if answer.outcome is not Outcome.ANSWERED:
+        return Dropped("written", answer.outcome.value)
+    if not text:
+        return Dropped("written", "empty")
+    metadata = {
+        "perturbations": [{"name": name, **done} for name, done in view.done],
+        "temperature": plan.temperature,
+        "prompt_hash": _hash(_messages(view)),
+    }
+    return CandidateAnswer(document.id, model, text, plan.label, metadata=metadata)
+
+
+def _name_and_settings(perturbation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    settings = dict(perturbation)
+    return str(settings.pop("name", "")), settings
+
+
+def _seed(*key: object) -> int:
+    return Draws("candidate", *key).below(_SEEDS)
+
+
+def _hash(prompt: tuple[Message, ...]) -> str:
+    content = json.dumps(prompt, ensure_ascii=False).encode(errors="surrogatepass")
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,0 +1,178 @@
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+
+from longrm.clients import Completion
+from longrm.data import read_demonstrations, write_rows
+from longrm.errors import RunError
+from longrm.reward_models import Baseline, RewardModel
+from longrm.synthesis.inputs.policy_prompts import PolicyPrompt
+from longrm.synthesis.recipes.distill import Distillation, DistillSettings, rollout_requests
+from longrm.synthesis.short_context_model import ShortContextModel
+from longrm.synthesis.stats import StepCounts
+from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
+from longrm.worlds.words_tokenizer import load_tokenizer
+
+
+class Policy:
+    """Answers with one of its texts, drawn by the request's seed alone."""
+
+    name = "policy"
+
+    def __init__(self, *texts, outcome=Outcome.ANSWERED):
+        self.texts, self.outcome = texts, outcome
+
+    async def ask(self, requests):
+        return [
+            Completion(self.outcome, self.texts[request.seed % len(self.texts)], detail="gone")
+            for request in requests
+        ]
+
+
+class Reader(RewardModel):
+    """Knows a response by the number in it that the prompt says is right, if it reads that far."""
+
+    name = "reader"
+
+    def judge(self, queries):
+        found = []
+        for query in queries:
+            right = re.search(r"code is (\d+)", text_of(query.prompt))
+            scores = tuple(float(bool(right) and right[1] in text_of(one)) for one in query.responses)
+            found.append(Judgment(Outcome.ANSWERED, scores))
+        return found
+
+
+class Silent(RewardModel):
+    name = "silent"
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def judge(self, queries):
+        return [Judgment(self.outcome, detail="nothing said") for _ in queries]
+
+
+def task(number, depth=0.5, filler=200):
+    fact, before = f" The code is {number}. ", int(depth * filler)
+    context = "Walls stand here. " * before + fact + "Walls stand here. " * (filler - before)
+    question = "What is the code?"
+    span = Span(0, 0, len(context))
+    prompt = ({"role": "user", "content": context + question},)
+    asked = Span(0, len(context), len(context) + len(question))
+    return PolicyPrompt(f"task-{number}", f"group-{number}", prompt, (span,), asked, {"source": "made up"})
+
+
+async def all_rows(distillation, prompts):
+    return await asyncio.gather(*map(distillation.make_rows, prompts))
+
+
+def made(policy, reward_model, *tasks, **settings):
+    distillation = Distillation(policy, reward_model, DistillSettings(**settings))
+    return asyncio.run(all_rows(distillation, tasks))
+
+
+def test_the_best_of_many_rollouts_is_kept_and_read_back(tmp_path):
+    found = made(Policy("It is 7.", "It is 8.", "It is 9."), Reader(), task(7), task(9), rollouts=16)
+    write_rows(tmp_path / "rows.jsonl", (row for one in found for row in one.rows))
+    rows = [row.demonstration for row in read_demonstrations(tmp_path / "rows.jsonl")]
+    assert [message_text(row.completion[0]) for row in rows] == ["It is 7.", "It is 9."]
+    assert rows[0].metadata["reward_model"] == "reader"
+    assert rows[0].prompt == task(7).messages
+    assert found[0].steps["rollouts"] == {"kept": 3, "repeated": 13}
+
+
+def test_rows_do_not_depend_on_the_batch():
+    tasks = [task(number) for number in range(6)]
+    policy = Policy(*(f"It is {number}." for number in range(6)))
+    together = made(policy, Reader(), *tasks, rollouts=4)
+    assert together == [made(policy, Reader(), one, rollouts=4)[0] for one in tasks]
+    seeds = {request.seed for one in tasks for request in rollout_requests(one, DistillSettings(rollouts=4))}
+    assert len(seeds) == 24
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "steps"),
+    [
+        (Policy("It is 1."), Reader(), {"rollouts": {"kept": 1, "repeated": 1}, "best": {"tie": 1}}),
+        (Policy(" "), Reader(), {"rollouts": {"empty": 2}, "best": {"no_answer": 1}}),
+        (
+            Policy("It", outcome=Outcome.TRUNCATED),
+            Reader(),
+            {"rollouts": {"truncated": 2}, "best": {"no_answer": 1}},
+        ),
+    ],
+)
+def test_what_gives_no_demonstration_is_counted(policy, model, steps):
+    (found,) = made(policy, model, task(7))
+    assert (found.rows, found.steps) == ((), steps)
+
+
+def best_of(policy, reward_model):
+    (found,) = made(policy, reward_model, task(7), rollouts=8)
+    return found.steps["best"]
+
+
+def test_ties_and_silence_of_the_reward_model():
+    policy = Policy("It is 1.", "It is 2.")
+    assert best_of(policy, Reader()) == {"tie": 1}
+    (found,) = made(policy, Reader(), task(7), rollouts=8, ties="first")
+    assert (found.rows[0]["best"], found.rows[0]["rollout_scores"]) == (0, [0.0, 0.0])
+    assert best_of(policy, Silent(Outcome.UNPARSED)) == {"unjudged": 1}
+    with pytest.raises(RunError, match="silent could not be asked .nothing said"):
+        best_of(policy, Silent(Outcome.ERROR))
+    with pytest.raises(RunError, match="policy could not be asked .gone"):
+        made(Policy("x", outcome=Outcome.ERROR), Reader(), task(7))
+
+
+def test_a_model_that_sees_the_order_is_asked_in_all():
+    # A judge that always takes the first place prefers nothing, once it is asked in all orders.
+    policy = Policy("one", "two", "three")
+    assert best_of(policy, Baseline("first")) == {"tie": 1}
+    (found,) = made(policy, Baseline("longest"), task(7), rollouts=8)
+    assert found.rows[0]["completion"] == "three"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("words")
+
+
+@pytest.mark.parametrize(("reads", "sees"), [("first", (1, 0, 0)), ("last", (0, 0, 1)), ("ends", (1, 0, 1))])
+def test_a_short_sighted_model_sees_what_it_reads_only(tokenizer, reads, sees):
+    model = ShortContextModel(Reader(), tokenizer, 120, reads)
+    for depth, expected in zip((0.0, 0.5, 1.0), sees, strict=True):
+        one = task(7, depth)
+        query = Query(one.id, one.messages, (({"role": "assistant", "content": "It is 7."},),) * 2)
+        for asked in (query, replace(query, context=one.context, question=one.question)):
+            (judged,) = model.judge([asked])
+            assert judged.scores == (float(expected),) * 2
+            assert judged.cut.tokens > 600
+    # Negative control: what reads enough is the model itself.
+    (whole,) = ShortContextModel(Reader(), tokenizer, 10_000, reads).judge([query])
+    assert (whole.scores, whole.cut) == ((1.0, 1.0), None)
+
+
+def test_what_cannot_be_cut_is_too_long(tokenizer):
+    one = task(7, filler=20)
+    query = Query(one.id, one.messages, ((), ()), one.context, one.question)
+    assert ShortContextModel(Reader(), tokenizer, 2).judge([query])[0].outcome is Outcome.TOO_LONG
+
+
+def test_long_reading_keeps_better_demonstrations_than_short_reading(tokenizer):
+    tasks = [task(number, depth=(number % 10) / 9) for number in range(10, 40)]
+    policy = Policy(*(f"It is {number}." for number in range(10, 40)))
+
+    def right(model):
+        found = made(policy, model, *tasks, rollouts=40, ties="first")
+        return sum(one.id.split("-")[1] in one.rows[0]["completion"] for one in found)
+
+    assert right(Reader()) > 1.5 * right(ShortContextModel(Reader(), tokenizer, 200))
+
+
+def test_what_becomes_of_units_is_counted_by_step():
+    counts = StepCounts()
+    counts.keep("rollouts", 3)
+    assert counts.steps == {"rollouts": {"kept": 3}}

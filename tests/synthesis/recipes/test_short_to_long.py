@@ -1,0 +1,546 @@
+import asyncio
+import gc
+import re
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from longrm.clients import Completion
+from longrm.data import read, read_demonstrations, write_rows
+from longrm.data.tokenizing import Tokenizer
+from longrm.data.training_rows import tokenize
+from longrm.errors import ConfigError, DataError, RunError
+from longrm.runs.folder import RunFolder, read_manifest
+from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
+from longrm.synthesis.inputs.documents import Document, read_documents
+from longrm.synthesis.labels.labeling import Labeling, gather_pool, prompt_hashes
+from longrm.synthesis.long_context.chunks import cut_chunks
+from longrm.synthesis.long_context.evidence_search import ATTRIBUTION, SUFFICIENCY, Evidence, retrieved
+from longrm.synthesis.pipeline import Provenance, run_pipeline
+from longrm.synthesis.recipes.short_to_long import JudgeLabeler
+from longrm.synthesis.shards import OutputSettings
+from longrm.synthesis.short_to_long_settings import ShortToLongSettings
+from longrm.synthesis.stats import KEPT
+from longrm.types import Outcome, message_text
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+LEVAL = Path(__file__).parents[4] / "shared" / "data" / "leval"
+RECORD = re.compile(r"(?:code of|say that|old ledger|agreed that) (\w+) (?:is|has|holds|keeps) (\w+)\.")
+GOOD = "The passage shows it.\n[[8]]"
+
+
+class Judge:
+    """Scores 8; says what the test tells it to."""
+
+    name = "simulated"
+
+    def __init__(self, score=lambda text: GOOD, suffices=lambda text: True, names=lambda text: "[[1]]"):
+        self.score, self.suffices, self.names = score, suffices, names
+        self.read = []
+
+    async def ask(self, requests):
+        return [self._answer(message_text(request.messages[-1])) for request in requests]
+
+    def _answer(self, text):
+        self.read.append(text)
+        if text.endswith(SUFFICIENCY):
+            said = self.suffices(text)
+            said = {True: "So it is. [[yes]]", False: "[[no]]"}.get(said, said)
+        elif text.endswith(ATTRIBUTION):
+            said = self.names(text)
+        else:
+            said = self.score(text)
+        return said if isinstance(said, Completion) else Completion(Outcome.ANSWERED, said)
+
+
+def from_world(count=6, length=600, seed=5):
+    for comparison in generate(WorldPlan("records", length, seed=seed), count, words_tokenizer()):
+        text = message_text(comparison.prompt[0])
+        context, question = comparison.context[0], comparison.question
+        best, worst = (message_text(comparison.responses[at][0]) for at in comparison.best_first())
+        evidence = [[span.start, span.end] for span in comparison.evidence]
+        document = Document(
+            comparison.id,
+            text[context.start : context.end],
+            text[question.start : question.end],
+            best,
+            metadata={"evidence": evidence},
+        )
+        candidates = (
+            CandidateAnswer(document.id, "m", best),
+            CandidateAnswer(document.id, "n", worst, "cut"),
+        )
+        yield SynthesisInput(document, candidates)
+
+
+SOURCES = list(from_world())
+
+
+async def all_rows(labeling, given):
+    return await asyncio.gather(*map(labeling.make_rows, given))
+
+
+def make(judge=None, given=SOURCES, foreign=None, tokenizer=None, **changed):
+    """The rows of some sources, and what became of each; the tokenizer is `words` by default."""
+    tokenizer = tokenizer or words_tokenizer()
+    settings = ShortToLongSettings(
+        **{"lengths": (1500, 3000), "chunk_size": 48, "evidence_from": "given"} | changed
+    )
+    pool = gather_pool(SOURCES if foreign is None else foreign, tokenizer, settings)
+    judge = judge or Judge()
+    labeling = Labeling(settings, tokenizer, pool, JudgeLabeler(judge), judge, judge)
+    made = asyncio.run(all_rows(labeling, given))
+    return [row for one in made for row in one.rows], [one.steps for one in made]
+
+
+def evidence_of(row):
+    text = row["prompt"][-1]["content"]
+    return [text[span["start"] : span["end"]] for span in row["evidence"]]
+
+
+@pytest.mark.parametrize("domain", ["qa_faithfulness", "qa_helpfulness", "summary"])
+def test_rows_have_their_length_and_their_evidence_whole(domain):
+    rows, _ = make(domain=domain, evidence_from="retrieval")
+    assert len(rows) == 12
+    assert {row["length"] for row in rows} == {1500, 3000}
+    by_id = {source.document.id: source.document for source in SOURCES}
+    for row in rows:
+        text = row["prompt"][0]["content"]
+        assert row["tokens"] == len(words_tokenizer().prompt_ids(row["prompt"]))
+        assert row["length"] - 16 <= row["tokens"] <= row["length"]
+        document = by_id[row["document"]]
+        parts = cut_chunks(document.text, 48)
+        for chunk in evidence_of(row):  # whole chunks, one or several that follow each other
+            assert chunk in document.text
+            assert any(chunk.startswith(part.text) for part in parts)
+            assert any(chunk.endswith(part.text) for part in parts)
+        assert document.question in text
+        assert re.fullmatch("" if domain == "qa_faithfulness" else "[A-Z]{5}", row["tag"])
+        inside = text.partition(f"<{row['tag']}>\n")[2].partition(f"</{row['tag']}>")[0]
+        assert domain == "qa_faithfulness" or all(chunk in inside for chunk in evidence_of(row))
+
+
+@pytest.fixture(scope="module")
+def merging():
+    """A BPE whose tokens reach across words and chunks, so that the counts of parts do not add up."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
+    texts = [source.document.text.replace(". ", ".\n\n") for source in SOURCES]
+    backend.train_from_iterator(texts, trainer)
+    return Tokenizer.from_backend(backend)
+
+
+def test_lengths_are_met_where_the_counts_of_parts_do_not_add_up(merging):
+    rows, _ = make(tokenizer=merging, lengths=(2000, 2500), tolerance=24)
+    assert len(rows) == 12
+    off = 0
+    for row in rows:
+        tokens = len(merging.prompt_ids(row["prompt"]))
+        assert row["length"] - 24 <= tokens <= row["length"]
+        context = row["prompt"][0]["content"]
+        off += tokens != sum(merging.count(part) for part in re.split("(?<=\n\n)", context))
+    assert off > 6  # the control: parts would have told another length
+
+
+def test_no_chunk_is_cut_in_two():
+    (row, *_), _ = make(chunk_size=32)
+    context = row["prompt"][0]["content"].partition("<context>\n")[2].partition("\n</context>")[0]
+    known = {
+        part.text
+        for source in SOURCES
+        for size in (32, 12)  # full size, and about a sentence
+        for part in cut_chunks(source.document.text, size)
+    }
+    pieces = context.split("\n\n")
+    assert len(pieces) > 20
+    assert set(pieces) <= known
+    assert len(pieces) == len(set(pieces))
+
+
+def test_the_judge_reads_the_rubric_and_the_critical_chunks_alone():
+    judge = Judge()
+    rows, _ = make(judge, domain="summary")
+    level = "All main points of that part, nothing wrong or foreign, well weighed."
+    assert len(judge.read) == 12
+    assert all(level in text for text in judge.read)
+    assert all(len(words_tokenizer().encode(text)) < 500 for text in judge.read)
+    for row, shown in zip(rows, judge.read, strict=True):
+        assert level not in row["prompt"][0]["content"]
+        assert all(chunk in shown for chunk in evidence_of(row))
+        assert f"<{row['tag']}>" in shown
+        assert (row["score"], row["completion"]) == (8, GOOD)
+
+
+def truth(row):
+    """Who has which value, in what the row says outside its evidence."""
+    text = row["prompt"][-1]["content"]
+    context = text.partition("<context>\n")[2].partition("\n</context>")[0]
+    for chunk in evidence_of(row):
+        context = context.replace(chunk, "")
+    return RECORD.findall(context)
+
+
+def planted(sentences):
+    """The sources, of which other documents hold sentences that answer their questions."""
+    said = " ".join(sentences)
+    return [
+        Document(f"other-{number}", f"It was a long day. {said} So it went on.", "?", "!")
+        for number in range(3)
+    ]
+
+
+def test_a_length_that_cannot_be_filled_is_not_swapped_for_another():
+    rows, steps = make(lengths=(1500, 60_000))
+    assert {row["length"] for row in rows} == {1500}
+    dropped = sum(one["padding"].get("padding_ran_out", 0) for one in steps)
+    assert (len(rows) + dropped, dropped > 2) == (12, True)
+
+
+def test_a_planted_distractor_that_answers_the_question_is_found():
+    entities = [re.search(r"code of (\w+)\?", source.document.question)[1] for source in SOURCES]
+    right = [source.document.answer for source in SOURCES]
+    other = [f"The access code of {entity} is basket." for entity in entities]
+    for sentences in (right, other):
+        foreign = [*(source.document for source in SOURCES), *planted(sentences)]
+        holders = [SynthesisInput(document, ()) for document in foreign]
+        for checked in (True, False):
+            check = "words" if checked else "none"
+            changed = {"in_document_share": 0.2, "distractor_check": check, "sufficiency": "none"}
+            rows, steps = make(foreign=holders, lengths=(3000,), **changed)
+            asked = [
+                re.search(r"<question>\n.*code of (\w+)\?", row["prompt"][0]["content"])[1] for row in rows
+            ]
+            told = sum(
+                any(name == entity for name, _ in truth(row)) for row, entity in zip(rows, asked, strict=True)
+            )
+            if checked:
+                assert len(rows) == 12
+                assert told == 0
+                assert all(one["pool"]["answers_question"] > 0 for one in steps)
+            else:
+                assert told > 6  # the control: unchecked, they are shipped
+
+
+def test_a_judge_finds_an_answer_in_other_words():
+    hint = "Whoever asks for the secret of the first person should think of a woven box."
+    foreign = [Document(f"other-{n}", f"{hint} " * 3, "?", "!") for n in range(2)]
+    holders = [*SOURCES, *(SynthesisInput(document, ()) for document in foreign)]
+    finds = Judge(suffices=lambda text: hint in text)
+    changed = {
+        "given": SOURCES[:2],
+        "foreign": holders,
+        "lengths": (3000,),
+        "in_document_share": 0.0,
+        "judge_top_k": 200,
+    }
+    plain, _ = make(finds, **changed)
+    assert any(hint in row["prompt"][0]["content"] for row in plain)
+    rows, _ = make(finds, distractor_check="judge", **changed)
+    assert rows
+    assert not any(hint in row["prompt"][0]["content"] for row in rows)
+    never = Judge(suffices=lambda text: Completion(Outcome.TRUNCATED, "I"))
+    rows, steps = make(never, distractor_check="judge", **changed | {"judge_top_k": 1, "lengths": (1500,)})
+    assert not rows
+    assert [one["padding"] for one in steps] == [{"answered_in_padding": 2}] * 2
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("I like it.", "unparsed"),
+        ("So: [[7.5]]", "not_whole"),
+        (Completion(Outcome.TRUNCATED, "The"), "truncated"),
+        (Completion(Outcome.REFUSED), "refused"),
+    ],
+)
+def test_judgments_that_cannot_be_taken_are_dropped_and_counted(said, reason):
+    rows, steps = make(Judge(score=lambda text: said))
+    assert rows == []
+    assert [one["judgment"] for one in steps] == [{reason: 2}] * 6
+
+
+@pytest.mark.parametrize("step", ["score", "suffices", "names"])
+def test_a_model_that_cannot_be_asked_loses_no_row(step):
+    gone = Judge(**{step: lambda text: Completion(Outcome.ERROR, detail="500")})
+    with pytest.raises(RunError, match="simulated could not be asked .500.; run the same command again"):
+        make(gone, evidence_from="model", sufficiency="judge")
+
+
+def by_truth(text):
+    """8 for a right answer, 3 for a wrong one."""
+    response = text.partition("<response>\n")[2].partition("\n</response>")[0]
+    return f"[[{8 if response in {source.document.answer for source in SOURCES} else 3}]]"
+
+
+def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
+    more = []
+    for source in SOURCES:
+        best, worst = source.candidates
+        other, again = replace(worst, text=f"{worst.text} I think."), replace(worst, model="o")
+        more.append(replace(source, candidates=(best, worst, other, again)))
+    rows, steps = make(Judge(score=by_truth), given=more, rows="pairs", domain="summary")
+    assert [one["pairs"] for one in steps] == [{"kept": 2, "tie": 1}] * 6
+    assert [one["answers"] for one in steps] == [{"kept": 3, "same_text": 1}] * 6
+    assert [one["padding"] for one in steps] == [{KEPT: 1}] * 6  # one context for all
+    write_rows(tmp_path / "rows.jsonl", rows)
+    found = list(read(tmp_path / "rows.jsonl"))
+    assert len(found) == 12
+    for number, row in enumerate(found):
+        comparison, source = row.comparison, more[number // 2]
+        text, document = message_text(comparison.prompt[0]), source.document
+        listed = [message_text(comparison.responses[at][0]) for at in comparison.best_first()]
+        assert listed == [source.candidates[0].text, source.candidates[1 + number % 2].text]
+        assert comparison.metadata["points_apart"] == 5
+        assert comparison.group == document.group
+        (context,), question = comparison.context, comparison.question
+        assert text[question.start : question.end] == document.question
+        tag = comparison.metadata["tag"]
+        assert f"<{tag}>" in text[context.start : context.end]
+        assert f"between <{tag}> and </{tag}>" in text[context.end :]
+        for span in comparison.evidence:
+            assert context.start <= span.start < span.end <= context.end
+            assert text[span.start : span.end] in document.text
+        assert not any(candidate.text in text for candidate in source.candidates[1:])
+        size = len(words_tokenizer().prompt_ids(comparison.prompt))
+        assert size == comparison.metadata["tokens"]
+        assert comparison.metadata["length"] - 16 <= size <= comparison.metadata["length"]
+        assert not tokenize(row, words_tokenizer()).row.margin
+    assert {row.comparison.ranks for row in found} == {(1, 2), (2, 1)}  # their order tells nothing
+    assert found[0].comparison.prompt == found[1].comparison.prompt != found[2].comparison.prompt
+    rows, steps = make(rows="pairs")  # the control: a judge who always says 8 tells nothing
+    assert rows == []
+    assert [one["pairs"] for one in steps] == [{"tie": 1}] * 6
+    assert not any("padding" in one for one in steps)
+
+
+@pytest.mark.parametrize("rows", ["judgments", "pairs"])
+def test_naive_long_data_differ_by_what_the_judge_reads_alone(rows):
+    def lost_in_length(text):
+        return by_truth(text) if len(words_tokenizer().encode(text)) < 500 else "[[5]]"
+
+    judges = {reads: Judge(score=by_truth) for reads in ("short", "long")}
+    found = {reads: make(judge, rows=rows, judge_reads=reads)[0] for reads, judge in judges.items()}
+    assert [row["prompt"] for row in found["short"]] == [row["prompt"] for row in found["long"]]
+    assert max(len(words_tokenizer().encode(text)) for text in judges["short"].read) < 500
+    assert min(len(words_tokenizer().encode(text)) for text in judges["long"].read) > 1500
+    assert all("The text supports every claim" in text for text in judges["long"].read)  # the rubric
+    short, _ = make(Judge(score=lost_in_length), rows=rows)
+    assert short == found["short"]
+    naive, _ = make(Judge(score=lost_in_length), rows=rows, judge_reads="long")
+    assert {row["score"] for row in naive} == ({5} if rows == "judgments" else set())
+
+
+def test_every_judging_is_drawn_on_its_own():
+    seen = {}
+
+    class Watching(Judge):
+        async def ask(self, requests):
+            seen.setdefault(self.name, []).extend(requests)
+            return await super().ask(requests)
+
+    for name, changed in {"one": {}, "other": {"seed": 1}}.items():
+        judge = Watching()
+        judge.name = name
+        make(judge, temperature=0.7, **changed)
+    assert {request.temperature for request in seen["one"]} == {0.7}
+    seeds = {name: {request.seed for request in asked} for name, asked in seen.items()}
+    assert len(seeds["one"]) == 12
+    assert not seeds["one"] & seeds["other"]
+    assert max(seeds["one"]) < 2**31
+
+
+def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
+    source = SOURCES[0]
+    document = source.document
+
+    def fate(document=document, candidates=source.candidates, judge=None, **changed):
+        rows, (steps,) = make(judge, given=[SynthesisInput(document, candidates)], **changed)
+        assert rows == []
+        return next((step, fate) for step, fates in steps.items() for fate in fates if fate != KEPT)
+
+    assert fate(candidates=()) == ("critical", "no_candidate")
+    assert fate(replace(document, metadata={})) == ("critical", "nothing_found")
+    assert fate(replace(document, answer=" ")) == ("sufficiency", "no_gold_answer")
+    assert fate(replace(document, answer="The access code of Alora is violet.")) == (
+        "sufficiency",
+        "insufficient",
+    )
+    assert fate(replace(document, answer="The")) == ("sufficiency", "answer_too_common")
+    doubting = Judge(suffices=lambda text: False)
+    assert fate(judge=doubting, sufficiency="judge") == ("sufficiency", "insufficient")
+    assert fate(judge=Judge(suffices=lambda _: "Hm."), sufficiency="judge") == ("sufficiency", "unparsed")
+    assert fate(lengths=(100,)) == ("padding", "too_long")
+    assert fate(lengths=(90000,)) == ("padding", "padding_ran_out")
+
+
+def test_a_model_names_the_critical_chunks():
+    source = SOURCES[0]
+    parts = cut_chunks(source.document.text, 48)
+    start, end = source.document.metadata["evidence"][0]
+    wanted = next(part for part in parts if part.start <= start and end <= part.end)
+
+    def names(text):
+        found = re.findall(rf"\[(\d+)\] {re.escape(wanted.text)}", text)
+        return f"These: [[{', '.join(found)}]]" if found else "Nothing here. [[none]]"
+
+    rows, _ = make(Judge(names=names), given=[source], evidence_from="model", chunks_per_request=3)
+    assert evidence_of(rows[0]) == [wanted.text]
+    assert rows[0]["found_by"] == "model"
+    for said in ("No numbers.", "[[999]]"):
+        rows, (steps,) = make(Judge(names=lambda _, said=said: said), given=[source], evidence_from="model")
+        assert steps["critical"] == {"unparsed": 1}
+
+
+def test_retrieval_finds_the_evidence_far_more_often_than_chance():
+    found = chance = 0.0
+    for source in SOURCES:
+        parts = cut_chunks(source.document.text, 48)
+        start, _ = source.document.metadata["evidence"][0]
+        true = {part.number for part in parts if part.start <= start < part.end}
+        found += bool(true & {*retrieved(source.document, parts, 2)})
+        chance += 2 / len(parts)
+    assert found == 6
+    assert chance < 2
+
+
+def test_short_chat_is_kept_short():
+    source = SynthesisInput(Document("c", "unread", "Say hello.", ""), (CandidateAnswer("c", "m", "Hello!"),))
+    (row,), _ = make(given=[source], domain="chat", lengths=(4000,))
+    assert "length" not in row
+    assert row["tokens"] < 600
+    assert "<context>" not in row["prompt"][0]["content"]
+
+
+def test_a_row_depends_on_nothing_but_its_document():
+    together, _ = make()
+    alone = [row for source in reversed(SOURCES) for row in make(given=[source])[0]]
+    assert sorted(together, key=lambda row: row["id"]) == sorted(alone, key=lambda row: row["id"])
+    other, _ = make(seed=1)
+    assert [row["prompt"] for row in other] != [row["prompt"] for row in together]
+
+
+@pytest.mark.parametrize("rows", ["judgments", "pairs"])
+def test_what_was_worked_on_is_let_go_at_once(rows):
+    """Else a long run holds all of it until the collector of reference cycles comes by."""
+    gc.collect()
+    gc.disable()
+    try:
+        made, _ = make(rows=rows, evidence_from="retrieval", judge=Judge(score=by_truth))
+        left = [one for one in gc.get_objects() if type(one) is Evidence]
+    finally:
+        gc.enable()
+    assert made
+    assert not left
+
+
+def test_a_run_is_read_by_training_without_conversion(tmp_path):
+    settings = ShortToLongSettings(lengths=(1500,), chunk_size=48, evidence_from="given")
+    pool = gather_pool(SOURCES, words_tokenizer(), settings)
+    provenance = Provenance(
+        [{"name": "records", "license": "CC0-1.0"}], 0, prompt_hashes(settings), {"judge": "simulated"}
+    )
+    with RunFolder(tmp_path / "run", "short-to-long", settings) as folder:
+        judge = Judge()
+        labeling = Labeling(settings, words_tokenizer(), pool, JudgeLabeler(judge), judge, judge)
+        output = OutputSettings(format="parquet")
+        asyncio.run(run_pipeline(folder, iter(SOURCES), labeling.make_rows, provenance, output))
+    rows = list(read_demonstrations(tmp_path / "run" / "rows"))
+    assert len(rows) == 12
+    tokens = tokenize(rows[0], words_tokenizer(verdicts=True))
+    assert len(tokens.tokens.prompt) == rows[0].demonstration.metadata["tokens"]
+    assert rows[0].demonstration.completion[0]["content"] == GOOD
+    counts = read_manifest(tmp_path / "run")["counts"]["steps"]
+    assert counts["judgment"] == {"in": 12, "kept": 12, "dropped": {}}
+    assert counts["padding"]["in"] == 12
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data beside the checkout")
+def test_real_documents_become_rows_of_4k_and_16k_tokens():
+    documents = [
+        document
+        for document in islice(read_documents(LEVAL), 0, None, 50)
+        if document.answer.strip() and len(document.text) > 2000
+    ]
+    given = [
+        SynthesisInput(document, (CandidateAnswer(document.id, "gold", document.answer),))
+        for document in documents
+    ]
+    rows, steps = make(
+        given=given, foreign=given, tokenizer=spaced(), evidence_from="retrieval", lengths=(4096, 16384)
+    )
+    ends = [
+        {step: fates for step, fates in one.items() if step not in ("distractors", "pool")} for one in steps
+    ]
+    assert len(rows) == sum(list(one.values())[-1].get(KEPT, 0) for one in ends) > 5
+    assert {row["length"] for row in rows} == {4096, 16384}
+    for row in rows:
+        assert row["length"] - 16 <= row["tokens"] <= row["length"]
+        document = next(document for document in documents if document.id == row["document"])
+        assert all(chunk in document.text for chunk in evidence_of(row))
+
+
+def test_chinese_documents_get_chinese_instructions():
+    names = [a + b for a in "赵钱孙李周吴郑王" for b in "明华强芳"]
+    codes = [a + b + c for a in "红黄蓝绿" for b in "松竹梅兰" for c in "山水"]
+    lines = [f"{name}的密码是{code}。" for name, code in zip(names, codes, strict=True)]
+    fill = [
+        f"{day}的早晨，{who}在{place}慢慢散步。" for day in names for who in "甲乙丙丁" for place in "河湖海"
+    ]
+    documents = [
+        Document(f"z{n}", "".join(fill[n::7][:40]) + lines[n] + "".join(fill[n + 3 :: 7][:40]),
+                 f"{names[n]}的密码是什么？", codes[n])
+        for n in range(8)
+    ]  # fmt: skip
+    given = [
+        SynthesisInput(document, (CandidateAnswer(document.id, "m", codes[0]),)) for document in documents
+    ]
+    rows, _ = make(
+        given=given,
+        foreign=given,
+        tokenizer=characters(),
+        evidence_from="retrieval",
+        max_chunks=1,
+        lengths=(1500,),
+        in_document_share=0.3,
+    )
+    assert len(rows) == 8
+    for row, line in zip(rows, lines, strict=False):
+        text = row["prompt"][0]["content"]
+        assert row["language"] == "zh"
+        assert "请只评判一点" in text
+        assert any(line in chunk for chunk in evidence_of(row))
+        assert text.count(line) == 1
+        assert 1500 - 16 <= row["tokens"] <= 1500
+
+
+def characters():
+    """One token a character that is no white space."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    return Tokenizer.from_backend(backend)
+
+
+def spaced():
+    """One token a word or run of marks, known or not."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return Tokenizer.from_backend(backend)
+
+
+@pytest.mark.parametrize("evidence", [[[5, 3]], [[0, 10**6]], [["a", "b"]], [7]])
+def test_evidence_that_is_not_in_the_text_is_named(evidence):
+    document = replace(SOURCES[0].document, metadata={"evidence": evidence})
+    with pytest.raises(DataError, match=f"document '{document.id}', field 'evidence': needs spans"):
+        make(given=[SynthesisInput(document, SOURCES[0].candidates)])
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="no domain 'qa'; known: qa_faithfulness"):
+        ShortToLongSettings.resolve(overrides={"domain": "qa"})
+    with pytest.raises(ConfigError, match="lengths must be positive and differ"):
+        ShortToLongSettings.resolve(overrides={"lengths": [4096, 4096]})

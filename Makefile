@@ -39,6 +39,7 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/cli_page.py --check
+	$(BIN)/python docs/measures_page.py --check
 
 format: install
 	$(BIN)/ruff format .
@@ -46,6 +47,7 @@ format: install
 
 docs: install
 	$(BIN)/python docs/cli_page.py
+	$(BIN)/python docs/measures_page.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -17,7 +17,7 @@ from longrm.auditing import AuditSettings
 from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config, groups_of, to_toml
-from longrm.evaluation.run import Evaluation
+from longrm.evaluation.evaluation_run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
 from longrm.training.run import RECIPES
 

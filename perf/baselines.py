@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from longrm.evaluation.run import Evaluation, run
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models import BASELINES
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     rows = {}
     for place, model in enumerate([*(f"baseline:{name}" for name in BASELINES), *options.model]):
         settings = Evaluation.model_validate({"model": model, "bench": options.bench, "judge": judge})
-        rows[model] = run(settings, options.out / str(place), progress=told(model))
+        rows[model] = run_evaluation(settings, options.out / str(place), progress=told(model))
     if options.json:
         for summary in rows.values():
             print(json.dumps(summary))

@@ -21,13 +21,14 @@ import numpy.typing as npt
 import scipy
 from measuring import circumstances
 
-from longrm.evaluation.asking import Asker, Judging
-from longrm.evaluation.metrics import Metric, metrics_for, ratio
+from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
+from longrm.evaluation.estimates import metrics_for, ratio
+from longrm.evaluation.metrics.exact_order import exact_order_credit
+from longrm.evaluation.metrics.position_match import position_match_credit
 from longrm.evaluation.power import DIFFERENCE, POWER, comparisons_needed, recommended
-from longrm.evaluation.scoring import score_order
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models.simulated import ErrorRates, SimulatedRewardModel, comparison_keys
-from longrm.runs.records import JudgmentRecord
+from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Comparison, Outcome
 
 RATES = (0.55, 0.75, 0.9)
@@ -54,13 +55,13 @@ def judge(rng: np.random.Generator, rate: float, n: int, per_group: int) -> Outc
 
 def interval(
     outcomes: Outcomes, per_group: int, resamples: int, span: tuple[float, float] = (0, 1)
-) -> Metric:
+) -> Estimate:
     group = np.arange(outcomes.size) // per_group
     # One bootstrap seed for all: its draws are made once, and the outcomes differ.
     return ratio(outcomes, np.ones_like(outcomes), group, span=span, seed=0, resamples=resamples)
 
 
-def holds(metric: Metric, value: float) -> bool:
+def holds(metric: Estimate, value: float) -> bool:
     assert metric.low is not None, "there are outcomes"
     assert metric.high is not None, "there are outcomes"
     return metric.low <= value <= metric.high
@@ -99,7 +100,7 @@ def asked(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         covered = 0
         for seed in range(options.asked_seeds):
             model = SimulatedRewardModel(ErrorRates(error=ERROR), key, seed)
-            asker = Asker(model, Judging(seed=seed, orders=orders, baselines=()))
+            asker = TrialJudge(model, JudgingSettings(seed=seed, orders=orders, baselines=()))
             records = [replace(record, ranks=(1, 2)) for record in asker.records(pairs)]
             covered += holds(metrics_for(records, resamples=options.resamples)["pair_accuracy"], 1 - ERROR)
         share = covered / options.asked_seeds
@@ -122,7 +123,7 @@ def piloted(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         pilot = ScoreTable.of([_judged(k, right) for k, right in enumerate(judge(rng, rate, SMALL, 1))])
         found = recommended(pilot, seed=0, resamples=options.resamples)
         assert found is not None, "the pilot is scored"
-        n = found["comparisons"]
+        n = found.comparisons
         ours, theirs = (judge(rng, p, n, 1) for p in (rate, rate - DIFFERENCE))
         apart += not holds(interval(ours - theirs, 1, options.resamples, (-1, 1)), 0.0)
         sizes.append(n)
@@ -159,15 +160,15 @@ def chance(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng(n)
         ranks = tuple(range(1, n + 1))
         orders = rng.permuted(np.tile(np.arange(float(n)), (options.seeds * _ORDERS, 1)), axis=1)
-        scores = [score_order(order, ranks) for order in orders.tolist()]
         earned = [
-            float(np.mean([getattr(s, name) for s in scores])) for name in ("position_match", "exact_order")
+            float(np.mean([credit(order, ranks) for order in orders.tolist()]))
+            for credit in (position_match_credit, exact_order_credit)
         ]
-        errors = [(level * (1 - level) / len(scores)) ** 0.5 for level in levels]
+        errors = [(level * (1 - level) / len(orders)) ** 0.5 for level in levels]
         yield {
             "judge": "random orders",
             "responses": n,
-            "n": len(scores),
+            "n": len(orders),
             "position_match": earned[0],
             "exact_order": earned[1],
             "holds": all(

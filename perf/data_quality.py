@@ -29,10 +29,10 @@ from longrm.data import write
 from longrm.data.chunking import size_of
 from longrm.data.native import from_row
 from longrm.demo.arms import FOLDER
-from longrm.evaluation.asking import Judging
-from longrm.evaluation.metrics import paired_difference
-from longrm.evaluation.run import Evaluation
-from longrm.evaluation.run import run as evaluate
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.estimates import paired_difference
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.rng import Draws
 from longrm.runs.judgments import read_judgments
 from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
@@ -248,7 +248,7 @@ def examined(model: Path, seed: int, out: Path) -> float:
     """Accuracy on held-out pairs."""
     probe = Probe(seed=1_000_000 + seed, cells=(EXAM,))
     summary = evaluate(
-        Evaluation(model=str(model), bench="probe", probe=probe, judging=Judging(baselines=())), out
+        Evaluation(model=str(model), bench="probe", probe=probe, judging=JudgingSettings(baselines=())), out
     )
     return float(summary["metrics"]["overall"]["pair_accuracy"]["value"])
 

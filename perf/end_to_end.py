@@ -237,7 +237,7 @@ def wait_for(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 def compare(one: Path, other: Path) -> dict[str, Any]:
     """How many askings ended alike: the verdict, and every character of what was written."""
-    left, right = ({record.id: record.askings() for record in read_judgments(run)} for run in (one, other))
+    left, right = ({record.id: record.trials for record in read_judgments(run)} for run in (one, other))
     pairs = [pair for name in left for pair in zip(left[name], right[name], strict=True)]
     same = [(a.outcome, a.scores, a.ranking) == (b.outcome, b.scores, b.ranking) for a, b in pairs]
     return {

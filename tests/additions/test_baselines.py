@@ -1,8 +1,8 @@
 """A baseline that is added as one function and one entry is judged beside a model, and shown."""
 
 import pytest
-
 from longrm.evaluation.run import Evaluation, run
+
 from longrm.report.build import build
 from longrm.reward_models import load
 from longrm.reward_models.baselines import BASELINES

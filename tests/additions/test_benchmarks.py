@@ -1,11 +1,11 @@
 """A benchmark and its scoring rule, each added in one file and one entry, run to the summary and the report."""
 
 import pytest
+from longrm.evaluation.run import Evaluation, run
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkEntry
 from longrm.errors import ConfigError
 from longrm.evaluation.rules import RULES, ScoringRule
-from longrm.evaluation.run import Evaluation, run
 from longrm.report.build import build
 from longrm.runs.folder import read_summary
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from longrm.evaluation.run import Evaluation, run
 
 from longrm.errors import ConfigError
-from longrm.evaluation.run import Evaluation, run
 from longrm.report.build import build
 from longrm.runs.folder import read_summary
 from longrm.types import message_text

@@ -1,7 +1,6 @@
 """A kind that nobody knows is an error wherever kinds are told apart, and never taken for the last one known."""
 
 import asyncio
-import json
 from importlib import import_module
 from importlib.resources import files
 from types import SimpleNamespace
@@ -12,14 +11,13 @@ import pytest
 import torch
 
 from longrm.cli.summary_text import FAILURES
-from longrm.evaluation import metrics
-from longrm.evaluation.asking import Asker, Judging
 from longrm.evaluation.calibration import calibration
+from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
+from longrm.evaluation.metrics import METRICS, metric_of
 from longrm.evaluation.rules.rewardbench import rewardbench
-from longrm.evaluation.summary import summarize
-from longrm.evaluation.table import MetricName, ScoreTable
-from longrm.report import material, tables, wording
-from longrm.report.palette import Style
+from longrm.evaluation.summarize import summarize
+from longrm.evaluation.table import ScoreTable
+from longrm.report import load as report_load
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
 from longrm.synthesis.labels.labeling import Labeling
@@ -143,19 +141,25 @@ def test_scales():
 
 @pytest.mark.parametrize("setting", ["context_check", "orders"])
 def test_ways_of_asking(setting):
-    asker = Asker(load("baseline:longest"), Judging(baselines=()).model_copy(update={setting: OTHER}))
+    asker = TrialJudge(
+        load("baseline:longest"), JudgingSettings(baselines=()).model_copy(update={setting: OTHER})
+    )
     with UNKNOWN:
         asker.records([PAIR])
 
 
-@pytest.mark.parametrize("name", [*get_args(MetricName), OTHER])
+@pytest.mark.parametrize("name", [*METRICS, OTHER])
 def test_metrics(name):
-    table = ScoreTable.of(records())
     if name != OTHER:
-        metrics.metric_of(table, name, seed=0, resamples=10)
+        assert metric_of(name).name == name
         return
+    with pytest.raises(ValueError, match=f"no metric '{OTHER}'; one of pair_accuracy"):
+        metric_of(name)
+
+
+def test_needs_of_metrics():
     with UNKNOWN:
-        metrics.metric_of(table, name, seed=0, resamples=10)
+        ScoreTable.of(records()).rows_for(OTHER)
 
 
 def test_steps_of_synthesis():
@@ -179,26 +183,16 @@ def test_steps_of_synthesis():
 
 
 def test_kinds_of_runs(tmp_path, monkeypatch):
-    monkeypatch.setitem(material.COMMANDS, OTHER, "longrm other")
-    monkeypatch.setattr(material, "read_manifest", lambda folder: {"kind": OTHER})
+    monkeypatch.setitem(report_load.COMMANDS, OTHER, "longrm other")
+    monkeypatch.setattr(report_load, "read_manifest", lambda folder: {"kind": OTHER})
+    monkeypatch.setattr(report_load, "load_summary", lambda folder: SimpleNamespace(kind=OTHER))
     (tmp_path / "config.toml").write_text("")
+    (tmp_path / "summary.json").write_text("")
     with UNKNOWN:
-        material.read([tmp_path])
+        report_load.load_report([tmp_path])
 
 
-def test_every_metric_has_words_and_stands_in_the_schema():
-    schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())
-    assert {*wording.METRIC_NAMES} == {*get_args(MetricName)} == {*schema["$defs"]["MetricName"]["enum"]}
+def test_every_failure_pattern_has_words():
     summary = summarize(records(), model="m", bench="b", resamples=10)
-    shown = {column.keys[1] for column in failure_sections._COLUMNS}
-    assert {*summary["failures"]} == {*FAILURES} == shown
-
-
-def test_a_metric_that_no_list_knows_is_shown_by_its_own_name():
-    summary = summarize(records(length=64), model="m", bench="b", resamples=10)
-    for part in (summary["metrics"]["overall"], summary["metrics"]["by_length"]["64"]):
-        part["mean_regret"] = {"value": 1.25, "low": 1.0, "high": 1.5, "n": 4, "groups": 4}
-    stage = material.Evaluated("m", Style(0), summary, None)
-    shown = tables.overall_table("All", [stage])
-    at = shown.columns.index("mean regret")
-    assert shown.rows[0].cells[at - 1] == tables.Cell("1.25", "[1.00, 1.50]")
+    assert {*summary["failures"]} == {*FAILURES}
+    assert len(failure_sections._COLUMNS) == len(FAILURES)

@@ -5,7 +5,7 @@ import pytest
 from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe, ProbeCell, load
 from longrm.benchmarks.probe import comparisons
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.run import Evaluation
+from longrm.evaluation.evaluation_run import Evaluation
 
 SMALL = Probe.model_validate({"cells": [{"lengths": [128], "groups": 2, "per_group": 2}]})
 

@@ -3,7 +3,7 @@
 import pytest
 
 from longrm.cli.summary_text import print_evaluation
-from longrm.evaluation.summary import summarize
+from longrm.evaluation.summarize import summarize
 from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Cut, Outcome
 

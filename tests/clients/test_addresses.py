@@ -9,7 +9,7 @@ from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
-from longrm.evaluation.run import Evaluation
+from longrm.evaluation.evaluation_run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
 from longrm.synthesis.models import AskedModel
 

@@ -10,7 +10,7 @@ from longrm.cli.commands import cli
 from longrm.demo import DemoSettings, arms, exams, street
 from longrm.errors import RunError
 from longrm.report import build
-from longrm.report.material import STAGES
+from longrm.report.load import STAGES
 from longrm.runs.folder import RunFolder
 from longrm.runs.progress import no_progress
 from longrm.training.run import RECIPES

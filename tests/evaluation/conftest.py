@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longrm.evaluation.scoring import is_scored
-from longrm.evaluation.table import ScoreTable
+from longrm.evaluation.table import ScoreTable, is_scored
 from longrm.reward_models.trials import together
 from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Outcome

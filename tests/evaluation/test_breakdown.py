@@ -1,10 +1,8 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
 from longrm.evaluation.breakdown import breakdown
-from longrm.evaluation.metrics import metrics_for
+from longrm.evaluation.estimates import metrics_for
 from longrm.evaluation.table import ScoreTable
 
 OPTIONS = {"seed": 3, "resamples": 200}
@@ -34,21 +32,20 @@ def test_buckets_are_the_metrics_of_their_records(mixed):
     found = divided(mixed)
 
     def expected(keep):
-        metrics = metrics_for([record for record in mixed if keep(record)], **OPTIONS)
-        return {name: dataclasses.asdict(metric) for name, metric in metrics.items()}
+        return metrics_for([record for record in mixed if keep(record)], **OPTIONS)
 
-    assert found["overall"] == expected(lambda r: True)
-    assert found["by_task"]["Cite"] == expected(lambda r: r.task == "Cite")
-    assert found["by_subtype"]["3"] == expected(lambda r: r.subtype == "3")
-    assert found["by_task_and_length"]["Summ"]["8192"] == expected(
+    assert found.overall == expected(lambda r: True)
+    assert found.by_task["Cite"] == expected(lambda r: r.task == "Cite")
+    assert found.by_subtype["3"] == expected(lambda r: r.subtype == "3")
+    assert found.by_task_and_length["Summ"]["8192"] == expected(
         lambda r: r.task == "Summ" and r.length == 8192
     )
-    assert list(found["by_subtype"]) == ["2", "3", "4", "same"]
-    pairs = found["pairs"]
-    assert pairs["overall"] == expected(lambda r: r.subtype == "same")
-    assert pairs["by_task"]["Summ"] == expected(lambda r: r.subtype == "same" and r.task == "Summ")
-    assert pairs["by_length"]["4096"] == expected(lambda r: r.subtype == "same" and r.length == 4096)
-    assert pairs["overall"]["pair_accuracy"] != found["overall"]["pair_accuracy"]
+    assert list(found.by_subtype) == ["2", "3", "4", "same"]
+    pairs = found.pairs
+    assert pairs.overall == expected(lambda r: r.subtype == "same")
+    assert pairs.by_task["Summ"] == expected(lambda r: r.subtype == "same" and r.task == "Summ")
+    assert pairs.by_length["4096"] == expected(lambda r: r.subtype == "same" and r.length == 4096)
+    assert pairs.overall["pair_accuracy"] != found.overall["pair_accuracy"]
 
 
 def test_macro_weighs_tasks_alike_and_micro_comparisons(judgment):
@@ -58,12 +55,12 @@ def test_macro_weighs_tasks_alike_and_micro_comparisons(judgment):
         for k in range(n)
     ]
     found = divided(records)
-    assert found["overall"]["pair_accuracy"]["value"] == 25 / 50
-    by_task, by_length = found["macro"]["by_task"], found["macro"]["by_length"]
-    assert (by_task["value"], by_task["n"]) == ((1 + 0.5) / 2, 40)  # what has no task is in no task
-    assert (by_length["value"], by_length["n"]) == ((10 / 20 + 15 / 30) / 2, 50)
-    assert list(found["by_task"]) == ["A", "B"]
-    assert found["pairs"] is None
+    assert found.overall["pair_accuracy"].value == 25 / 50
+    by_task, by_length = found.macro.by_task, found.macro.by_length
+    assert (by_task.value, by_task.n) == ((1 + 0.5) / 2, 40)  # what has no task is in no task
+    assert (by_length.value, by_length.n) == ((10 / 20 + 15 / 30) / 2, 50)
+    assert list(found.by_task) == ["A", "B"]
+    assert found.pairs is None
 
 
 def test_the_macro_interval_covers_the_mean_of_rates(judgment):
@@ -76,13 +73,13 @@ def test_the_macro_interval_covers_the_mean_of_rates(judgment):
             for task, p in rates.items()
             for k in range(60)
         ]
-        macro = breakdown(records, ScoreTable.of(records), seed=0, resamples=400)["macro"]["by_task"]
-        covered += macro["low"] <= sum(rates.values()) / 3 <= macro["high"]
+        macro = breakdown(records, ScoreTable.of(records), seed=0, resamples=400).macro.by_task
+        covered += macro.low <= sum(rates.values()) / 3 <= macro.high
     assert 0.91 <= covered / runs <= 0.99
 
 
 def test_without_tasks_or_lengths_macro_is_undefined(judgment):
     found = divided([judgment(scores=(1.0, 0.0))])
-    assert found["macro"]["by_task"]["value"] is None
-    assert found["macro"]["by_length"]["value"] is None
-    assert found["by_task"] == found["by_subtype"] == found["by_task_and_length"] == {}
+    assert found.macro.by_task.value is None
+    assert found.macro.by_length.value is None
+    assert found.by_task == found.by_subtype == found.by_task_and_length == {}

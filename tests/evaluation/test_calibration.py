@@ -6,7 +6,8 @@ from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
 from longrm.evaluation.calibration import calibration, fitted_temperature
-from longrm.evaluation.gold_pairs import GoldPairs
+from longrm.evaluation.summaries import CalibratedError
+from longrm.evaluation.table import GoldPairs
 from longrm.runs.records import Trial
 from longrm.types import Outcome
 
@@ -38,13 +39,13 @@ def test_the_curve_is_scikit_learns(scored, honest):
     margins = np.array([record.scores[0] for record in records])
     # Our ten bins are the upper half of twenty from 0 to 1.
     accuracy, confidence = calibration_curve(margins > 0, expit(np.abs(margins)), n_bins=20)
-    assert [b["accuracy"] for b in found["bins"]] == pytest.approx(accuracy)
-    assert [b["confidence"] for b in found["bins"]] == pytest.approx(confidence)
+    assert [b.accuracy for b in found.bins] == pytest.approx(accuracy)
+    assert [b.confidence for b in found.bins] == pytest.approx(confidence)
     counts = np.histogram(expit(np.abs(margins)), np.linspace(0.5, 1, 11))[0]
-    assert [b["n"] for b in found["bins"]] == counts.tolist()
+    assert [b.n for b in found.bins] == counts.tolist()
     expected = (counts / counts.sum() * np.abs(accuracy - confidence)).sum()
-    assert found["ece"]["value"] == pytest.approx(expected)
-    assert found["ece"]["n"] == 4000
+    assert found.ece.value == pytest.approx(expected)
+    assert found.ece.n == 4000
 
 
 def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
@@ -58,17 +59,17 @@ def test_the_temperature_is_that_of_a_logistic_regression(scored, honest):
 
 def test_an_overconfident_judge_shows_and_a_fitted_temperature_mends_it(scored, honest):
     fair, bold = (calibrated(scored, honest(factor), "logit") for factor in (1.0, 4.0))
-    assert fair["ece"]["value"] < 0.03
-    assert fair["ece"]["value"] < fair["ece"]["if_calibrated"]["high"]
-    assert bold["ece"]["value"] > 0.1 > 3 * bold["ece"]["if_calibrated"]["high"]
-    assert bold["ece_fitted"]["value"] < 0.03
-    assert bold["temperature_fitted"] == pytest.approx(4 * fair["temperature_fitted"], rel=1e-3)
-    assert (bold["link"], bold["temperature"]) == ("logistic", 1.0)
+    assert fair.ece.value < 0.03
+    assert fair.ece.value < fair.ece.if_calibrated.high
+    assert bold.ece.value > 0.1 > 3 * bold.ece.if_calibrated.high
+    assert bold.ece_fitted.value < 0.03
+    assert bold.temperature_fitted == pytest.approx(4 * fair.temperature_fitted, rel=1e-3)
+    assert (bold.link, bold.temperature) == ("logistic", 1.0)
     points = calibrated(scored, honest(4.0), "points")
-    assert points["link"] == "logistic, temperature fitted"
-    assert points["temperature"] == bold["temperature_fitted"]
-    assert points["ece"] == bold["ece_fitted"]
-    assert points["ece_fitted"] is points["temperature_fitted"] is None
+    assert points.link == "logistic, temperature fitted"
+    assert points.temperature == bold.temperature_fitted
+    assert points.ece == bold.ece_fitted
+    assert points.ece_fitted is points.temperature_fitted is None
 
 
 def test_vote_shares_by_hand(asked, judgment, scored):
@@ -83,13 +84,13 @@ def test_vote_shares_by_hand(asked, judgment, scored):
         judgment("ranking", ranks=(3, 1, 2), ranking=(1, 0, 2)),  # 1.0: two pairs right, one wrong
     ]
     found = calibrated(scored, records, "verdict")
-    assert found["link"] == "vote share"
-    assert [(b["low"], b["high"], b["n"], b["confidence"], b["accuracy"]) for b in found["bins"]] == [
+    assert found.link == "vote share"
+    assert [(b.low, b.high, b.n, b.confidence, b.accuracy) for b in found.bins] == [
         (0.5, 0.55, 1, 0.5, 0.5),
         (0.7, 0.75, 2, 0.75, 0.5),
         (0.95, 1.0, 4, 1.0, 0.75),
     ]
-    assert found["ece"]["value"] == pytest.approx((0 + 2 * 0.25 + 4 * 0.25) / 7)
+    assert found.ece.value == pytest.approx((0 + 2 * 0.25 + 4 * 0.25) / 7)
 
 
 def test_an_edge_of_the_bins_belongs_to_the_bin_below(asked, scored):
@@ -98,33 +99,33 @@ def test_an_edge_of_the_bins_belongs_to_the_bin_below(asked, scored):
     leads = {(0, 1, 2): (-1, -1, -1, -1, 0), (1, 2, 0): (-1, -1, 0, 0, 0), (2, 0, 1): (0, 0, 0, 0, 0)}
     record = asked("a", *((order, vote[v]) for order, votes in leads.items() for v in votes), ranks=(1, 2, 2))
     assert 0.5 + abs((-4 / 5 - 2 / 5 + 0) / 3) / 2 > 0.7
-    (held,) = calibrated(scored, [record], "verdict")["bins"]
-    assert (held["low"], held["high"], held["n"]) == (0.65, 0.7, 2)
+    (held,) = calibrated(scored, [record], "verdict").bins
+    assert (held.low, held.high, held.n) == (0.65, 0.7, 2)
 
 
 @pytest.mark.parametrize("n", [20, 100])
 def test_what_chance_gives_a_calibrated_judge(scored, judgment, n):
     margin = float(np.log(3))  # a confidence of 3/4
     records = [judgment(str(k), scores=(margin if k % 4 else -margin, 0.0)) for k in range(n)]
-    found = calibrated(scored, records, "logit")["ece"]
+    found = calibrated(scored, records, "logit").ece
     gap = np.abs(np.arange(n + 1) / n - 0.75)
     chance = binom.pmf(np.arange(n + 1), n, 0.75)
     order = np.argsort(gap)
-    assert found["value"] == pytest.approx(0)
-    assert found["if_calibrated"]["mean"] == pytest.approx(gap @ chance, rel=0.1)
+    assert found.value == pytest.approx(0)
+    assert found.if_calibrated.mean == pytest.approx(gap @ chance, rel=0.1)
     exact = gap[order][np.searchsorted(np.cumsum(chance[order]), 0.95)]
-    assert found["if_calibrated"]["high"] == pytest.approx(exact, abs=1.01 / n)
-    ties = calibrated(scored, [judgment(str(k), scores=(0.0, 0.0)) for k in range(n)], "logit")["ece"]
-    assert ties["if_calibrated"] == {"mean": 0.0, "high": 0.0}
+    assert found.if_calibrated.high == pytest.approx(exact, abs=1.01 / n)
+    ties = calibrated(scored, [judgment(str(k), scores=(0.0, 0.0)) for k in range(n)], "logit").ece
+    assert ties.if_calibrated == CalibratedError(0.0, 0.0)
 
 
 def test_a_separated_judge_has_a_finite_temperature(scored, judgment):
     records = [judgment(str(k), scores=(float(k + 1), 0.0)) for k in range(20)]
     found = calibrated(scored, records, "points")
-    assert 0 < found["temperature"] < 1.0
-    assert found["ece"]["value"] < 0.01
+    assert 0 < found.temperature < 1.0
+    assert found.ece.value < 0.01
     ties = calibrated(scored, [judgment(str(k), scores=(2.0, 2.0)) for k in range(3)], "points")
-    assert [b["confidence"] for b in ties["bins"]] == [0.5]
+    assert [b.confidence for b in ties.bins] == [0.5]
 
 
 def test_without_a_meaning_or_an_answer_there_is_none(scored, judgment):

@@ -7,7 +7,7 @@ import pytest
 
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
-from longrm.evaluation.run import CACHE, Evaluation, run
+from longrm.evaluation.evaluation_run import CACHE, Evaluation, run_evaluation
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
@@ -47,7 +47,7 @@ def evaluated(server, data: Path, out: Path, **remote) -> dict:
     client = OpenAIClient(
         server.url, "tiny", Remote(**fields), sleep=no_sleep, jitter=lambda: 1.0, clock=lambda: 0.0
     )
-    return run(settings, out, model=GenerativeRewardModel(client, JudgeSettings()))
+    return run_evaluation(settings, out, model=GenerativeRewardModel(client, JudgeSettings()))
 
 
 def read(out: Path) -> dict[str, bytes]:

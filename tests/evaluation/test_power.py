@@ -1,11 +1,15 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
-from longrm.evaluation.metrics import ratio
-from longrm.evaluation.power import POWER, comparisons_needed, recommended
+from longrm.evaluation.estimates import metrics_for, paired_difference, ratio
+from longrm.evaluation.power import POWER, against_baselines, comparisons_needed, recommended
 from longrm.evaluation.table import ScoreTable
+from longrm.types import Outcome
 
 OPTIONS = {"seed": 0, "resamples": 400}
+PAIRED = {"seed": 5, "resamples": 500}
 
 
 def test_the_formula_by_hand():
@@ -44,7 +48,7 @@ def _right(rng, groups, per_group, rate, dependence):
 
 def test_dependent_comparisons_ask_for_more(clustered, judgment):
     def needed(records):
-        return recommended(ScoreTable.of(records), **OPTIONS)["comparisons"]
+        return recommended(ScoreTable.of(records), **OPTIONS).comparisons
 
     rng = np.random.default_rng(0)
     independent = clustered(rng, 800, 1, 0.75, 0.3)
@@ -55,3 +59,50 @@ def test_dependent_comparisons_ask_for_more(clustered, judgment):
     alike = [judgment(f"{k}", f"g{k // 5}", scores=(1.0, 0.0)) for k in range(50)]
     assert needed(alike) == comparisons_needed(1.0, 5.0)
     assert recommended(ScoreTable.of([]), **OPTIONS) is None
+
+
+@pytest.fixture
+def records(judgment):
+    rng = np.random.default_rng(0)
+
+    def scores(accuracy):
+        return (1.0, 0.0) if rng.random() < accuracy else (0.0, 1.0)
+
+    return [
+        judgment(
+            str(k),
+            f"g{k // 2}",
+            scores=scores(0.8),
+            baselines={
+                "random": scores(0.5),
+                "strong": scores(0.8),
+                **({"half": (0.0, 0.0)} if k < 50 else {}),
+            },
+        )
+        for k in range(300)
+    ]
+
+
+def test_it_is_the_paired_difference_of_two_runs(records, scored):
+    found = against_baselines(*scored(records), **PAIRED)
+    others = [dataclasses.replace(record, scores=record.baselines["random"]) for record in records]
+    assert found["random"].value == metrics_for(others, **PAIRED)["pair_accuracy"]
+    difference = dataclasses.asdict(paired_difference(records, others, **PAIRED))
+    assert dataclasses.asdict(found["random"].difference) == pytest.approx(difference)
+
+
+def test_only_what_is_clearly_worse_is_beaten(records, scored):
+    found = against_baselines(*scored(records), **PAIRED)
+    assert {name: row.beaten for name, row in found.items()} == {
+        "half": True,
+        "random": True,
+        "strong": False,
+    }
+    assert (found["half"].value.value, found["half"].value.n) == (0.5, 50)
+    assert against_baselines(*scored([]), **OPTIONS) == {}
+
+
+def test_both_sides_earn_nothing_without_an_answer(judgment, scored):
+    silent = judgment("a", outcome=Outcome.UNPARSED, baselines={"b": ()})
+    found = against_baselines(*scored([silent]), **OPTIONS)["b"]
+    assert (found.value.value, found.difference.value, found.beaten) == (0.0, 0.0, False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.results_csv import COLUMNS, write_results
-from longrm.evaluation.summary import summarize
+from longrm.evaluation.summarize import summarize
 
 
 @pytest.fixture

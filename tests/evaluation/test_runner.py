@@ -14,8 +14,8 @@ from longrm.benchmarks import (
 from longrm.clients.remote_settings import Remote
 from longrm.data import write
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.evaluation.asking import Judging
-from longrm.evaluation.run import Evaluation, _model, run
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation, _model, run_evaluation
 from longrm.evaluation.runner import evaluate
 from longrm.reward_models import Compress, RewardModel
 from longrm.reward_models import load as load_model
@@ -73,7 +73,10 @@ class Counting(RewardModel):
 def judge(comparisons, model, path, **judging):
     with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
         return evaluate(
-            LoadedBenchmark("test", comparisons), model, folder, judging=Judging(resamples=200, **judging)
+            LoadedBenchmark("test", comparisons),
+            model,
+            folder,
+            judging=JudgingSettings(resamples=200, **judging),
         )
 
 
@@ -289,7 +292,7 @@ def test_the_prompt_makes_the_bucket_where_the_data_names_no_length(tmp_path):
     write(path, [replace(row, metadata={}) for row in rows(4, 200)])
     for model in ("baseline:random", "compress:baseline:random"):
         settings = Evaluation(model=model, bench=f"file:{path}", compress=Compress(tokens=32, chunk=16))
-        summary = run(settings, tmp_path / model.replace(":", "-"))
+        summary = run_evaluation(settings, tmp_path / model.replace(":", "-"))
         assert list(summary["metrics"]["by_length"]) == ["256"]
 
 
@@ -297,10 +300,12 @@ def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, rows(6))
     settings = Evaluation(model="baseline:random", bench=f"file:{path}", source=BenchmarkSource(limit=4))
-    summary = run(settings, tmp_path / "file")
+    summary = run_evaluation(settings, tmp_path / "file")
     assert summary["counts"]["comparisons"] == 4
     probe = Probe(cells=(ProbeCell(lengths=(64, 128), groups=2, per_group=3),))
-    summary = run(Evaluation(model="baseline:random", bench="probe", probe=probe), tmp_path / "probe")
+    summary = run_evaluation(
+        Evaluation(model="baseline:random", bench="probe", probe=probe), tmp_path / "probe"
+    )
     assert {n: m["pair_accuracy"]["n"] for n, m in summary["metrics"]["by_length"].items()} == {
         "64": 6,
         "128": 6,

@@ -4,8 +4,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from longrm.evaluation.metrics import metrics_for
-from longrm.evaluation.votes import votes
+from longrm.evaluation.estimates import metrics_for
+from longrm.evaluation.votes import vote_curve
 
 AB, BA = (0, 1), (1, 0)
 A, B, TIE, SILENT = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5), ()
@@ -13,7 +13,7 @@ OPTIONS = {"seed": 0, "resamples": 200}
 
 
 def curve(scored, records):
-    return {k: metric["value"] for k, metric in votes(*scored(records), **OPTIONS)["at"].items()}
+    return {k: metric.value for k, metric in vote_curve(*scored(records), **OPTIONS).at.items()}
 
 
 def test_the_curve_by_hand(asked, scored):
@@ -78,5 +78,5 @@ def test_many_votes_are_drawn_from_with_the_seed(asked, scored):
 
 
 def test_one_vote_an_order_has_no_curve(asked, judgment, scored):
-    assert votes(*scored([asked("a", (AB, A), (BA, A)), judgment("b", scores=A)]), **OPTIONS) is None
-    assert votes(*scored([]), **OPTIONS) is None
+    assert vote_curve(*scored([asked("a", (AB, A), (BA, A)), judgment("b", scores=A)]), **OPTIONS) is None
+    assert vote_curve(*scored([]), **OPTIONS) is None

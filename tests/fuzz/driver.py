@@ -42,7 +42,7 @@ MEMORY = 2 << 30
 """Bytes that a command may hold."""
 
 _SHARED = ("longrm.cli.audit", "longrm.cli.evaluate", "longrm.cli.score", "longrm.cli.synthesize", "longrm.auditing",
-           "longrm.evaluation.run", "longrm.scoring.scored_file", "longrm.reward_models.recorded",
+           "longrm.evaluation.evaluation_run", "longrm.scoring.scored_file", "longrm.reward_models.recorded",
            "longrm.reward_models.baselines", "longrm.synthesis.recipes.benchmark")  # fmt: skip
 
 _BLAMES_ROW = re.compile(r", (line|row) \d+")

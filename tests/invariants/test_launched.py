@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from longrm.data import write
-from longrm.evaluation.run import Evaluation, run
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.modeling.loading import ModelShape, new_scorer, save
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -103,7 +103,7 @@ def test_what_the_first_process_alone_finds_wrong_is_said(tmp_path, given):
     """The others wait for it, and notice only that it ends."""
     _, data = given(4)
     bench, out = f"file:{data}", tmp_path / "out"
-    run(Evaluation(model="baseline:longest", bench=bench, judging={"resamples": 100}), out)
+    run_evaluation(Evaluation(model="baseline:longest", bench=bench, judging={"resamples": 100}), out)
     command = ("evaluate", "--model", "baseline:overlap", "--bench", bench, "--out", out)
     _, errors = end(launch(*command), status=1)
     assert errors.count("longrm: error:") == 1, errors
@@ -122,7 +122,7 @@ def test_a_killed_group_is_continued_by_one_process_and_the_reverse(tmp_path, gi
         settings = Evaluation.resolve(
             None, {"model": model, "bench": f"file:{data}", "judging.resamples": 100}
         )
-        run(settings, tmp_path / "one")
+        run_evaluation(settings, tmp_path / "one")
         out = folder = tmp_path / "out"
         log, where = "judgments", ("--bench", f"file:{data}", "--set", "judging.resamples=100")
         command = ("evaluate", "--model", model, *where, "--out", out)

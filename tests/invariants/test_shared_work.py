@@ -9,7 +9,7 @@ import pytest
 from longrm import reward_models
 from longrm.data import write
 from longrm.errors import ConfigError, DataError
-from longrm.evaluation.run import Evaluation, run
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models.baselines import Baseline
 from longrm.runs.judgments import read_judgments
 from longrm.runs.workers import WorkerGroup
@@ -169,8 +169,8 @@ def files(folder):
 
 
 def test_an_evaluation_by_several_is_that_of_one(tmp_path, evaluation):
-    one = run(evaluation, tmp_path / "one")
-    results = together(lambda place: run(evaluation, tmp_path / "all", place=place))
+    one = run_evaluation(evaluation, tmp_path / "one")
+    results = together(lambda place: run_evaluation(evaluation, tmp_path / "all", place=place))
     assert results == [one] * COUNT
     assert files(tmp_path / "all") == files(tmp_path / "one")
     assert not list((tmp_path / "all").glob("*part*"))
@@ -179,12 +179,12 @@ def test_an_evaluation_by_several_is_that_of_one(tmp_path, evaluation):
 @KILLED
 @pytest.mark.parametrize("then", ["alone", "together"])
 def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, evaluation, mortal, then):
-    run(evaluation, tmp_path / "one")
+    run_evaluation(evaluation, tmp_path / "one")
     first = mortal(100)
     out = tmp_path / "cut"
     ways = {
-        "alone": lambda: run(evaluation, out),
-        "together": lambda: together(lambda place: run(evaluation, out, place=place)),
+        "alone": lambda: run_evaluation(evaluation, out),
+        "together": lambda: together(lambda place: run_evaluation(evaluation, out, place=place)),
     }
     then, before = ways.pop(then), *ways.values()
     with pytest.raises(Killed):
@@ -205,7 +205,7 @@ def test_a_server_is_asked_by_one_process(tmp_path, data):
             ScoreSettings(model=model, data=str(data)), tmp_path / "x.jsonl", workers=WorkerGroup(1, 2)
         )
     with pytest.raises(ConfigError, match="leave torchrun away"):
-        run(Evaluation(model=model, bench=f"file:{data}"), tmp_path / "x", place=WorkerGroup(1, 2))
+        run_evaluation(Evaluation(model=model, bench=f"file:{data}"), tmp_path / "x", place=WorkerGroup(1, 2))
     with pytest.raises(ConfigError, match="leave --engine ray away"):
         score_file(ScoreSettings(model=model, data=str(data), engine="ray"), tmp_path / "x.jsonl")
 

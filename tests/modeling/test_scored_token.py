@@ -23,8 +23,8 @@ from transformers import (
 )
 
 import longrm
-from longrm.evaluation.run import Evaluation
-from longrm.evaluation.run import run as evaluate
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.modeling.merging import merge
 from longrm.modeling.shared_prefix import TokenTree, pack
 from longrm.runs.folder import read_manifest

@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 
 from longrm.config import Config
-from longrm.evaluation.metrics import paired_difference
-from longrm.evaluation.summary import summarize
+from longrm.evaluation.estimates import paired_difference
+from longrm.evaluation.summaries import AboveChanceReach, ContextBoundary, Crossing
+from longrm.evaluation.summarize import summarize
 from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
-from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord, StepRecord, TimingRecord, Trial
+from longrm.runs.records import (
+    UNDEFINED,
+    ExampleRecord,
+    GoldRecord,
+    JudgmentRecord,
+    StepRecord,
+    TimingRecord,
+    Trial,
+)
 from longrm.types import Cut, Outcome, Span
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
@@ -105,7 +114,7 @@ def written(
     for number in range(groups * 2):
         length, task = lengths[number % len(lengths)], ("Cite", "Code", "Math")[number % 3]
         orders = [order for order in ((1, 0), (0, 1)) for _ in range(votes)]
-        trials = tuple(_asking(order, number, rng) for order in orders)
+        trials = tuple(_trial(order, number, rng) for order in orders)
         whole = together(trials)
         records.append(
             JudgmentRecord(
@@ -128,7 +137,7 @@ def written(
     return records
 
 
-def _asking(order: tuple[int, int], number: int, rng: random.Random) -> Trial:
+def _trial(order: tuple[int, int], number: int, rng: random.Random) -> Trial:
     said = f"<think>Is it {number}?</think>The first one names the code. "
     if number % 16 == 5:
         return Trial(order, Outcome.UNPARSED, explanation=said, detail="no verdict", attempts=2)
@@ -270,20 +279,24 @@ def _demo_summary(folder: Path, curves: dict[str, tuple[float, ...]]) -> dict[st
     }
 
 
-def boundary(status: str, at_least: int | None, below: int | None, value: float | None) -> dict[str, Any]:
-    """A boundary between 128 and 4,096 tokens as a summary holds it."""
+def boundary(status: Any, at_least: int | None, below: int | None, value: float | None) -> ContextBoundary:
+    """A boundary between 128 and 4,096 tokens."""
     outside = {"beyond_range": "beyond_range", "rising": "undefined", "not_monotone": "undefined"}
-    place = "within_range" if value else outside.get(status, "below_range")
-    ends = {"low": value and value - 30, "high": value and value + 40}
-    places = {f"{end}_place": place for end in ("value", "low", "high")}
-    return {
-        "tau": 0.75,
-        "status": status,
-        "at_least": at_least,
-        "below": below,
-        "estimate": {"value": value} | ends | places,
-        "effective_n": {"128": 300.0, "4096": 300.0},
-    }
+    side: Any = "within_range" if value else outside.get(status, "below_range")
+    return ContextBoundary(
+        metric="pair_accuracy",
+        chance=0.5,
+        tau=0.75,
+        status=status,
+        at_least=at_least,
+        below=below,
+        estimate=Crossing(value, value and value - 30, value and value + 40, side, side, side),
+        slope_per_doubling=UNDEFINED,
+        above_chance_reach=AboveChanceReach(None, 1, True),
+        effective_n={"128": 300.0, "4096": 300.0},
+        pairs_to_resolve=None,
+        headline="boundary",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -295,7 +308,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def two_roads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_families(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a demo that took the generative road too; read only."""
     folder = tmp_path_factory.mktemp("roads") / "demo"
     write_demo(folder, CURVES | JUDGES)

@@ -256,7 +256,7 @@ def test_the_context_folds_around_the_evidence(page: Page, report: Path) -> None
     assert page.value("document.activeElement.getAttribute('aria-expanded')") == "true"
 
 
-def test_every_asking_of_a_judge_that_writes_is_shown(
+def test_every_trial_of_a_generative_judge_is_shown(
     page: Page, synthetic: ModuleType, tmp_path: Path
 ) -> None:
     records = synthetic.written(1, votes=2)
@@ -271,17 +271,17 @@ def test_every_asking_of_a_judge_that_writes_is_shown(
         assert page.value("document.querySelector('#viewer [name=stage]').value") == str(number)
     found = {}
     while True:
-        askings = "[...document.querySelectorAll('.askings li')].map(item => item.innerText)"
+        trials = "[...document.querySelectorAll('.trials li')].map(item => item.innerText)"
         page.value("document.querySelectorAll('#viewer details').forEach(d => d.open = true)")
-        found[page.value(SHOWN)] = (page.value(askings), page.value(FACTS))
+        found[page.value(SHOWN)] = (page.value(trials), page.value(FACTS))
         if page.value("document.querySelector('[data-step=\"1\"]').disabled"):
             break
         page.value("document.querySelector('[data-step=\"1\"]').click()")
     assert len(found) == 6
     for record in records[:6]:
-        askings, facts = found[record.id]
-        assert len(askings) == 4
-        for text, trial in zip(askings, record.trials, strict=True):
+        trials, facts = found[record.id]
+        assert len(trials) == 4
+        for text, trial in zip(trials, record.trials, strict=True):
             assert text.startswith(f"shown: {trial.order[0] + 1}, {trial.order[1] + 1} · {trial.outcome}")
             assert trial.explanation.strip() in text
             assert ("2 attempts" in text) == (trial.attempts == 2)
@@ -291,9 +291,9 @@ def test_every_asking_of_a_judge_that_writes_is_shown(
     assert "no answer: unparsed" in page.value(FACTS)
 
 
-def test_a_model_that_only_scores_has_no_list_of_askings(page: Page, report: Path) -> None:
+def test_a_model_that_only_scores_has_no_list_of_trials(page: Page, report: Path) -> None:
     page.open(report)
-    assert page.value("document.querySelectorAll('#viewer .askings').length") == 0
+    assert page.value("document.querySelectorAll('#viewer .trials').length") == 0
 
 
 def test_everything_but_the_browser_works_without_scripts(page: Page, report: Path) -> None:

@@ -87,9 +87,9 @@ def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def roads_page(two_roads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def roads_page(two_families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("roads") / "report.html"
-    build([two_roads], out)
+    build([two_families], out)
     return out
 
 
@@ -141,12 +141,12 @@ def test_every_section_of_a_demo_is_there(page: Path) -> None:
     assert all(after <= before + 1 for before, after in pairwise(structure.headings))
 
 
-def test_two_roads_have_a_figure_and_tables_each(roads_page: Path, page: Path) -> None:
+def test_two_families_have_a_figure_and_tables_each(roads_page: Path, page: Path) -> None:
     words = Structure(roads_page.read_text()).words()
     for said in (
-        "The road that scores. Pair accuracy against context length",
-        "The road that writes. Pair accuracy against context length",
-        "The road that writes. Context boundary, in tokens",
+        "Discriminative reward models. Pair accuracy against context length",
+        "Generative reward models. Pair accuracy against context length",
+        "Generative reward models. Context boundary, in tokens",
         "One response at a time",
         "judge: LOGO, single scores",
         "Trained on judgments of short contexts, the judge",
@@ -237,7 +237,7 @@ def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
     assert loads(text) == []
     shown = payload(text)["comparisons"][0]
     assert shown["task"] == hostile
-    assert shown["judged"]["0"]["askings"][0]["explanation"] == hostile
+    assert shown["judged"]["0"]["trials"][0]["explanation"] == hostile
     for path in out.with_name("hostile-figures").glob("*.svg"):
         ElementTree.parse(path)
 
@@ -326,5 +326,5 @@ def test_the_template_and_its_files_are_in_the_package() -> None:
     root = Path(__file__).parents[2]
     wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["packages"] == ["src/longrm"]
-    for name in ("template.html.j2", "report.css", "browser.js"):
+    for name in ("page.html.j2", "page.css", "page.js"):
         assert (root / "src/longrm/report" / name).is_file()

@@ -8,7 +8,7 @@ import pytest
 
 from longrm.report import examples
 from longrm.report.examples import browser, verdict
-from longrm.report.material import Evaluated, read
+from longrm.report.load import EvaluatedModel, load_report
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Outcome, Span
@@ -36,7 +36,7 @@ def test_verdict(
 
 def stage_with(
     synthetic: ModuleType, folder: Path, *kept: ExampleRecord, lengths: tuple[int, ...] = (128,)
-) -> tuple[Evaluated, ...]:
+) -> tuple[EvaluatedModel, ...]:
     """A run that judged these examples, the first response always best."""
     synthetic.write_evaluation(
         folder,
@@ -48,7 +48,7 @@ def stage_with(
     )
     with Log(folder / "examples.jsonl", ExampleRecord) as log:
         log.append(*kept)
-    return read([folder]).stages
+    return load_report([folder]).stages
 
 
 def example(name: str, text: str, **spans: object) -> ExampleRecord:
@@ -129,7 +129,7 @@ def test_a_comparison_that_was_judged_again_has_its_last_record(
 
 
 def test_stages_share_their_comparisons(demo: Path) -> None:
-    material = read([demo])
+    material = load_report([demo])
     shown = browser([*material.stages, *material.best_of])
     assert shown is not None
     data = json.loads(shown.payload)
@@ -148,10 +148,10 @@ def test_messages_without_text_are_shown_as_json(synthetic: ModuleType, tmp_path
     assert '"name": "look"' in entry["responses"][0]
 
 
-def test_every_asking_is_shown_with_what_was_written_and_cut(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_every_trial_is_shown_with_what_was_written_and_cut(synthetic: ModuleType, tmp_path: Path) -> None:
     records = synthetic.written(1, votes=2, lengths=(128,))
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=10)
-    shown = browser(read([tmp_path / "run"]).stages)
+    shown = browser(load_report([tmp_path / "run"]).stages)
     assert shown is not None
     judged = {entry["id"]: entry["judged"]["0"] for entry in json.loads(shown.payload)["comparisons"]}
     assert len(judged) == 10
@@ -159,18 +159,18 @@ def test_every_asking_is_shown_with_what_was_written_and_cut(synthetic: ModuleTy
         entry = judged[record.id]
         assert entry["cut"] == (["middle", 303] if record.cut else None)
         assert entry["check"] == record.context_check
-        assert [asking["order"] for asking in entry["askings"]] == [[1, 0], [1, 0], [0, 1], [0, 1]]
-        for asking, trial in zip(entry["askings"], record.trials, strict=True):
-            assert asking["explanation"] == trial.explanation
-            assert asking["explanation"].startswith("<think>")
-            assert (asking["outcome"], asking["scores"]) == (trial.outcome.value, list(trial.scores))
-            assert (asking["attempts"], asking["detail"]) == (trial.attempts, trial.detail)
-            assert asking["contradicted"] is bool(trial.contradicted)
+        assert [trial["order"] for trial in entry["trials"]] == [[1, 0], [1, 0], [0, 1], [0, 1]]
+        for held, trial in zip(entry["trials"], record.trials, strict=True):
+            assert held["explanation"] == trial.explanation
+            assert held["explanation"].startswith("<think>")
+            assert (held["outcome"], held["scores"]) == (trial.outcome.value, list(trial.scores))
+            assert (held["attempts"], held["detail"]) == (trial.attempts, trial.detail)
+            assert held["contradicted"] is bool(trial.contradicted)
     assert {entry["verdict"] for entry in judged.values()} >= {"right", "no answer"}
 
 
-def test_a_single_asking_is_shown_as_such(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_a_single_trial_is_shown_as_such(synthetic: ModuleType, tmp_path: Path) -> None:
     shown = browser(stage_with(synthetic, tmp_path / "run", example("a", "text")))
     assert shown is not None
-    (asking,) = json.loads(shown.payload)["comparisons"][0]["judged"]["0"]["askings"]
-    assert (asking["order"], asking["scores"], asking["explanation"]) == ([1, 0], [1.0, 0.0], "")
+    (trial,) = json.loads(shown.payload)["comparisons"][0]["judged"]["0"]["trials"]
+    assert (trial["order"], trial["scores"], trial["explanation"]) == ([1, 0], [1.0, 0.0], "")

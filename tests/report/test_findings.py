@@ -1,43 +1,60 @@
 """Findings in words, against sentences written by hand."""
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
-from longrm.evaluation.diagnosis import Status
+from longrm.evaluation.context_boundary import NO_CROSSING
+from longrm.evaluation.summaries import (
+    AuditedKind,
+    AuditSummary,
+    BaselineComparison,
+    BoundaryStatus,
+    ContextBoundary,
+    CutCounts,
+    EvaluationSummary,
+    PositionBias,
+    RuleScore,
+    StageContrast,
+)
+from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.report import findings
-from longrm.report.material import Evaluated, Material, read
+from longrm.report.load import EvaluatedModel, ReportData, load_report
 from longrm.report.palette import Style
+from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
+from longrm.types import Outcome
 
 
 @pytest.fixture
-def material(demo: Path) -> Material:
-    return read([demo])
+def material(demo: Path) -> ReportData:
+    return load_report([demo])
 
 
-def told(material: Material, short: dict[str, Any], long: dict[str, Any], gap: dict[str, Any] | None) -> str:
+def told(material: ReportData, short: ContextBoundary, long: ContextBoundary, gap: Estimate | None) -> str:
     """The finding of a demo with these boundaries and this difference at 4,096 tokens."""
     changed = {"short": short, "long": long}
     stages = tuple(
-        replace(stage, summary={**stage.summary, "boundary": changed.get(stage.label, short)})
+        replace(stage, summary=replace(stage.summary, boundary=changed.get(stage.label, short)))
         for stage in material.stages
     )
-    demo = copy.deepcopy(dict(material.demo or {}))
-    demo["contrasts"] = {"long_vs_control_short": {"by_length": {"128": gap, "4096": gap}}} if gap else {}
+    assert material.demo is not None
+    by_length = {"128": gap, "4096": gap} if gap else None
+    contrasts = {"long_vs_control_short": StageContrast(by_length)} if by_length else {}
+    demo = replace(material.demo, contrasts=contrasts)
     return findings.finding(replace(material, stages=stages, demo=demo))
 
 
-def test_the_finding_follows_the_data(material: Material, synthetic: ModuleType) -> None:
+def test_the_finding_follows_the_data(material: ReportData, synthetic: ModuleType) -> None:
     boundary = synthetic.boundary
     moved = told(
         material,
         boundary("resolved", 256, 512, 370.0),
         boundary("beyond_range", 4096, None, None),
-        {"value": 0.413, "low": 0.37, "high": 0.46, "n": 512, "groups": 64},
+        Estimate(0.413, 0.37, 0.46, 512, 64),
     )
     assert moved == (
         "Trained on short contexts, the model falls through 75% near 370 tokens [340, 410]; trained on long ones "
@@ -48,14 +65,14 @@ def test_the_finding_follows_the_data(material: Material, synthetic: ModuleType)
         material,
         boundary("below_range", None, 128, None),
         boundary("unresolved", 128, None, 900.0),
-        {"value": 0.01, "low": -0.02, "high": 0.04, "n": 512, "groups": 64},
+        Estimate(0.01, -0.02, 0.04, 512, 64),
     )
     assert unmoved == (
         "Trained on short contexts, the model is below 75% already at 128 tokens, the shortest length tested; "
         "trained on long ones too, it holds 75% up to 128 tokens, with its boundary unresolved by these data, but "
         "no difference from equal training on short data is resolved (+1.0 points [−2.0, +4.0] at 4,096 tokens)."
     )
-    worse = {"value": -0.2, "low": -0.3, "high": -0.1, "n": 512, "groups": 64}
+    worse = Estimate(-0.2, -0.3, -0.1, 512, 64)
     lost = told(
         material, boundary("unresolved", 128, 512, 300.0), boundary("unresolved", None, None, None), worse
     )
@@ -74,14 +91,14 @@ def test_the_finding_follows_the_data(material: Material, synthetic: ModuleType)
         "at a longer length, so there is no single context boundary."
     )
     unfitted = boundary("unresolved", 128, 512, None)
-    unfitted["estimate"] |= {f"{end}_place": "undefined" for end in ("value", "low", "high")}
+    unfitted = replace(unfitted, estimate=NO_CROSSING)
     assert "holds 75% up to 128 tokens and is below it at 512, with its boundary unresolved" in told(
         material, unfitted, unfitted, None
     )
 
 
 def test_every_status_of_a_boundary_is_told_and_an_unknown_one_is_an_error(
-    material: Material, synthetic: ModuleType
+    material: ReportData, synthetic: ModuleType
 ) -> None:
     said = {
         told(
@@ -90,54 +107,47 @@ def test_every_status_of_a_boundary_is_told_and_an_unknown_one_is_an_error(
             synthetic.boundary("beyond_range", 4096, None, None),
             None,
         )
-        for status in get_args(Status)
+        for status in get_args(BoundaryStatus)
     }
-    assert len(said) == len(get_args(Status))
+    assert len(said) == len(get_args(BoundaryStatus))
     with pytest.raises(ValueError, match="status 'sideways' of a boundary"):
         told(material, *[synthetic.boundary("sideways", 128, 512, 300.0)] * 2, None)
 
 
-def metric(value: float, low: float, high: float, n: int = 120) -> dict[str, Any]:
-    return {"value": value, "low": low, "high": high, "n": n, "groups": n}
+def estimate(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value, low, high, 120, 120)
 
 
-def summary(**changes: Any) -> dict[str, Any]:
-    """The part of a summary that the sentences are about: nothing is wrong, nothing was asked twice."""
-    outcomes = {"answered": 120, "unparsed": 0, "refused": 0, "truncated": 0, "too_long": 0, "error": 0}
-    return {
-        "model": "judge",
-        "bench": "probe",
-        "complete": True,
-        "counts": {"comparisons": 120, "outcomes": outcomes, "cut": {"comparisons": 0, "tokens": 0}},
-        "chance": {"pair_accuracy": 0.5},
-        "metrics": {"overall": {"pair_accuracy": metric(0.625, 0.55, 0.7)}},
-        "accuracy": {"strict": metric(0.625, 0.55, 0.7)},
-        "position": None,
-        "baselines": {},
-        "boundary": None,
-    } | changes
+@pytest.fixture(scope="module")
+def summary() -> EvaluationSummary:
+    """Of 120 pairs of which 75 are right: nothing is wrong, nothing was asked twice."""
+    records = [
+        JudgmentRecord(f"{n}", f"{n}", Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0) if n < 75 else (0.0, 1.0))
+        for n in range(120)
+    ]
+    return parse_evaluation(summarize(records, model="judge", bench="probe", resamples=100))
 
 
 @pytest.mark.parametrize(
     ("low", "high", "side"), [(0.55, 0.7, "above"), (0.3, 0.7, "not told from"), (0.3, 0.45, "below")]
 )
-def test_accuracy_is_told_against_chance(low: float, high: float, side: str) -> None:
-    said = findings.accuracy(summary(accuracy={"strict": metric(0.4, low, high)}))
-    assert said == (
+def test_accuracy_is_told_against_chance(
+    summary: EvaluationSummary, low: float, high: float, side: str
+) -> None:
+    changed = replace(summary, accuracy=replace(summary.accuracy, strict=estimate(0.4, low, high)))
+    assert findings.accuracy(changed) == (
         f"Pair accuracy 40.0% [{100 * low:.1f}, {100 * high:.1f}] on 120 comparisons, {side} chance (50.0%)."
     )
 
 
-def test_accuracy_of_nothing_is_said_to_be_none() -> None:
-    none = dict.fromkeys(("value", "low", "high")) | {"n": 0, "groups": 0}
-    assert findings.accuracy(summary(accuracy={"strict": none})).startswith(
-        "No judgment has a known gold order"
-    )
+def test_accuracy_of_nothing_is_said_to_be_none(summary: EvaluationSummary) -> None:
+    nothing = replace(summary, accuracy=replace(summary.accuracy, strict=UNDEFINED))
+    assert findings.accuracy(nothing).startswith("No judgment has a known gold order")
 
 
-def test_a_model_that_does_not_beat_a_baseline_is_said_not_to() -> None:
-    beaten = {"difference": metric(0.2, 0.1, 0.3), "beaten": True}
-    not_beaten = {"difference": metric(-0.012, -0.05, 0.026), "beaten": False}
+def test_a_model_that_does_not_beat_a_baseline_is_said_not_to(summary: EvaluationSummary) -> None:
+    beaten = BaselineComparison(UNDEFINED, estimate(0.2, 0.1, 0.3), beaten=True)
+    not_beaten = BaselineComparison(UNDEFINED, estimate(-0.012, -0.05, 0.026), beaten=False)
     cases = {
         "Beats longest.": {"longest": beaten},
         "Beats longest and overlap.": {"longest": beaten, "overlap": beaten},
@@ -149,14 +159,20 @@ def test_a_model_that_does_not_beat_a_baseline_is_said_not_to() -> None:
         "": {},
     }
     for said, beside in cases.items():
-        assert findings.baselines(summary(baselines=beside)) == said
+        assert findings.baselines(replace(summary, baselines=beside)) == said
 
 
-def test_missing_verdicts_and_cuts_are_told_and_errors_are_not_taken_for_them() -> None:
-    assert findings.missing(summary()) == findings.cuts(summary()) == ""
-    outcomes = {"answered": 110, "unparsed": 6, "refused": 0, "truncated": 0, "too_long": 1, "error": 3}
-    counts = {"comparisons": 120, "outcomes": outcomes, "cut": {"comparisons": 1, "tokens": 3400}}
-    held = summary(counts=counts)
+def test_missing_verdicts_and_cuts_are_told_and_errors_are_not_taken_for_them(
+    summary: EvaluationSummary,
+) -> None:
+    assert findings.missing(summary) == findings.cuts(summary) == ""
+    outcomes = dict.fromkeys(Outcome, 0) | {
+        Outcome.ANSWERED: 110,
+        Outcome.UNPARSED: 6,
+        Outcome.TOO_LONG: 1,
+        Outcome.ERROR: 3,
+    }
+    held = replace(summary, counts=replace(summary.counts, outcomes=outcomes, cut=CutCounts(1, 3400)))
     assert (
         findings.missing(held)
         == "7 of 120 comparisons without a verdict, counted as wrong: 6 unparsed, 1 too long."
@@ -164,39 +180,45 @@ def test_missing_verdicts_and_cuts_are_told_and_errors_are_not_taken_for_them() 
     assert findings.cuts(held) == "1 context cut to fit, by 3,400 tokens in all."
 
 
-def test_order_is_told_where_it_was_asked() -> None:
-    undefined = dict.fromkeys(("value", "low", "high")) | {"n": 0, "groups": 0}
-    both = {"consistency": metric(0.8, 0.7, 0.9), "first_wins": metric(0.6, 0.5, 0.7)}
-    assert findings.order(summary()) == ""
+def test_order_is_told_where_it_was_asked(summary: EvaluationSummary) -> None:
+    both = PositionBias(
+        estimate(0.8, 0.7, 0.9),
+        estimate(0.6, 0.5, 0.7),
+        {},
+        single_order=UNDEFINED,
+        order_cancelled=UNDEFINED,
+    )
+    assert findings.order(summary) == ""
     assert (
-        findings.order(summary(position=both))
+        findings.order(replace(summary, position=both))
         == "The same verdict in every order 80.0% [70.0, 90.0]; the first shown preferred 60.0% [50.0, 70.0]."
     )
     assert (
-        findings.order(summary(position=both | {"first_wins": undefined}))
+        findings.order(replace(summary, position=replace(both, first_wins=UNDEFINED)))
         == "The same verdict in every order 80.0% [70.0, 90.0]."
     )
 
 
-def test_rules_and_wrong_data_are_told() -> None:
+def test_rules_and_wrong_data_are_told(summary: EvaluationSummary) -> None:
     found = {
-        "rising_scores": {"what": "items whose scores rise", "count": 3, "examples": ["Cite/1"]},
-        "duplicates": {"what": "comparisons that came before", "count": 0, "examples": []},
-        "no_clear_gap": {"what": "questions without a clear gap; left out", "count": 9, "examples": []},
+        "rising_scores": AuditedKind("items whose scores rise", 3, ("Cite/1",)),
+        "duplicates": AuditedKind("comparisons that came before", 0, ()),
+        "no_clear_gap": AuditedKind("questions without a clear gap; left out", 9, ()),
     }
-    held = summary(
+    held = replace(
+        summary,
         bench="judgebench:/data/x/pairs.jsonl",
-        judgebench_rule={"overall_percent": 62.2857},
-        audit={"comparisons": 120, "findings": found},
+        rules={"judgebench": RuleScore(62.2857, left_out=0)},
+        audit=AuditSummary(120, found),
     )
     assert findings.rules(held) == ["JudgeBench's own rule: 62.29%."]
     assert findings.wrong_data(held) == ["judgebench:pairs.jsonl: items whose scores rise (3)."]
-    assert findings.rules(summary()) == findings.wrong_data(summary()) == []
+    assert findings.rules(summary) == findings.wrong_data(summary) == []
 
 
-def test_runs_on_different_data_are_not_to_be_compared() -> None:
+def test_runs_on_different_data_are_not_to_be_compared(summary: EvaluationSummary) -> None:
     one, same, other = (
-        Evaluated(name, Style(0), summary(bench=bench), None)
+        EvaluatedModel(name, Style(0), replace(summary, bench=bench), None)
         for name, bench in (("a", "probe"), ("b", "probe"), ("c", "leval:/data/leval"))
     )
     assert findings.different_data([one, same]) == ""
@@ -206,8 +228,12 @@ def test_runs_on_different_data_are_not_to_be_compared() -> None:
     )
 
 
-def test_of_many_models_the_first_are_told_and_the_others_counted() -> None:
-    stages = tuple(Evaluated(f"run {n}", Style(n), summary(model=f"model-{n}"), None) for n in range(10))
-    material = Material((), stages, (), ())
-    assert [entry.label for entry in findings.told(material)] == [f"run {n} · model-{n}" for n in range(8)]
+def test_of_many_models_the_first_are_told_and_the_others_counted(summary: EvaluationSummary) -> None:
+    stages = tuple(
+        EvaluatedModel(f"run {n}", Style(n), replace(summary, model=f"model-{n}"), None) for n in range(10)
+    )
+    material = ReportData((), stages, (), ())
+    assert [entry.label for entry in findings.statements(material)] == [
+        f"run {n} · model-{n}" for n in range(8)
+    ]
     assert findings.finding(material) == "2 more models in the tables below."

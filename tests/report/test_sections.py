@@ -3,6 +3,7 @@
 import html.parser
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from longrm.report import build
+from longrm.report.load import EvaluatedModel
 from longrm.report.sections import SECTIONS
+from longrm.report.sections.section import Section
+from longrm.report.tables import Table, TableCell, TableRow
 from longrm.reward_models.trials import latin_square, together
 from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Outcome
@@ -120,7 +124,7 @@ def test_accuracy_with_and_without_the_missing_verdicts(tables: Any, summaries: 
     found = tables["Accuracy, with 95% intervals"]
     assert found.keys() == {"one · tiny", "two · tiny"}  # the third answered all
     rates = tables[
-        "What the comparisons came to, the contexts that were cut to fit, and the askings that had to be repeated"
+        "What the comparisons came to, the contexts that were cut to fit, and the trials that had to be repeated"
     ]
     for label, row in found.items():
         held = summaries[label]
@@ -217,7 +221,7 @@ def test_votes(tables: Any, summaries: Any) -> None:
 def test_failures_and_what_was_not_asked(
     tables: Any, summaries: Any, synthetic: ModuleType, tmp_path: Path
 ) -> None:
-    caption = "Share of askings that failed in this way, with 95% intervals"
+    caption = "Share of trials that failed in this way, with 95% intervals"
     for label, row in tables[caption].items():
         held = summaries[label]["failures"]
         assert row == {
@@ -280,13 +284,13 @@ def test_places_are_told_where_more_than_two_are_shown(synthetic: ModuleType, tm
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=0)
     build([tmp_path / "run"], tmp_path / "run.html")
     found = Tables((tmp_path / "run.html").read_text()).found
-    row = found["Share of askings that judged the response at this place best"]["run · tiny"]
+    row = found["Share of trials that judged the response at this place best"]["run · tiny"]
     assert [cell.partition(" ")[0] for cell in row.values()] == ["100.0%", "0.0%", "0.0%"]
     assert "prefers the first shown" not in found["Order of presentation, with 95% intervals"]["run · tiny"]
 
 
 def test_nothing_is_said_of_nothing(rich: dict[str, Path], synthetic: ModuleType, tmp_path: Path) -> None:
-    names = {make.__name__ for make in SECTIONS}
+    names = {*SECTIONS}
     assert names <= anchors(rich["page"].read_text())
     records = synthetic.judgments(synthetic.CURVES["long"], 1)
     synthetic.write_evaluation(tmp_path / "plain", records)
@@ -296,7 +300,7 @@ def test_nothing_is_said_of_nothing(rich: dict[str, Path], synthetic: ModuleType
 
 def test_a_demo_hardly_grows(demo: Path, tmp_path: Path) -> None:
     build([demo], tmp_path / "demo.html")
-    told = {make.__name__ for make in SECTIONS} & anchors((tmp_path / "demo.html").read_text())
+    told = {*SECTIONS} & anchors((tmp_path / "demo.html").read_text())
     assert told == {"calibration"}
 
 
@@ -317,3 +321,23 @@ def test_equal_runs_give_equal_bytes(rich: dict[str, Path], tmp_path: Path) -> N
     assert {path.name for path in (tmp_path / "rich-figures").glob("*.svg")} >= {
         "baselines.svg", "calibration.svg", "votes.svg"
     }  # fmt: skip
+
+
+def test_a_section_that_is_entered_is_shown_and_linked(
+    rich: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sizes(stages: Sequence[EvaluatedModel]) -> Section:
+        rows = tuple(
+            TableRow(stage.label, (TableCell(str(stage.summary.counts.groups)),), stage.style)
+            for stage in stages
+        )
+        table = Table("Groups", ("model", "groups"), rows)
+        return Section("How many groups there are", "Sizes", "Each group shares a context.", tables=(table,))
+
+    assert "sizes" not in anchors(rich["page"].read_text())
+    monkeypatch.setitem(SECTIONS, "sizes", sizes)
+    build([rich["one"]], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "sizes" in anchors(page)
+    assert '<a href="#sizes">Sizes</a>' in page
+    assert Tables(page).found["Groups"].keys() == {"one · tiny"}

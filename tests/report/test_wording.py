@@ -1,15 +1,16 @@
 """Numbers in words, against words written by hand."""
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from types import ModuleType
 from typing import get_args
 
 import pytest
 
-from longrm.evaluation.diagnosis import Place, Status
-from longrm.evaluation.metrics import Metric
+from longrm.evaluation.summaries import BoundaryStatus, CrossingSide
 from longrm.report import wording
+from longrm.runs.records import Estimate
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,8 @@ from longrm.report import wording
         (wording.listed([]), ""),
         (wording.listed(["a"]), "a"),
         (wording.listed(["a", "b", "c"]), "a, b and c"),
-        (wording.percent_interval(Metric(0.5, 0.25, 1.0, 4, 4)), "[25.0, 100.0]"),
-        (wording.percent_interval(Metric(None, None, None, 0, 0)), ""),
+        (wording.percent_interval(Estimate(0.5, 0.25, 1.0, 4, 4)), "[25.0, 100.0]"),
+        (wording.percent_interval(Estimate(None, None, None, 0, 0)), ""),
     ],
 )
 def test_numbers(written: str, expected: str) -> None:
@@ -50,7 +51,7 @@ def test_a_boundary_outside_the_lengths_says_on_which_side(synthetic: ModuleType
     assert wording.boundary_estimate(boundary("below_range", None, 128, None)) == "< 128"
     assert wording.boundary_interval(boundary("below_range", None, 128, None)) == ""
     half = boundary("unresolved", 128, None, 900.0)
-    half["estimate"] |= {"high": None, "high_place": "beyond_range"}
+    half = replace(half, estimate=replace(half.estimate, high=None, high_place="beyond_range"))
     assert wording.boundary_estimate(half) == "≈ 900"
     assert wording.boundary_interval(half) == "[870, > 4,096]"
     none = boundary("rising", None, 128, None)
@@ -58,7 +59,8 @@ def test_a_boundary_outside_the_lengths_says_on_which_side(synthetic: ModuleType
 
 
 def test_every_status_and_place_of_a_boundary_has_words_and_stands_in_the_schema() -> None:
-    assert tuple(wording.STATUSES) == get_args(Status)
+    assert tuple(wording.STATUSES) == get_args(BoundaryStatus)
     schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())["$defs"]
-    assert tuple(schema["Boundary"]["properties"]["status"]["enum"]) == get_args(Status)
-    assert tuple(schema["Place"]["enum"]) == get_args(Place)
+    assert tuple(schema["ContextBoundary"]["properties"]["status"]["enum"]) == get_args(BoundaryStatus)
+    sides = schema["Crossing"]["properties"]["value_place"]["enum"]
+    assert tuple(sides) == get_args(CrossingSide)

@@ -16,8 +16,8 @@ from longrm.cli.evaluate import command as evaluate_command
 from longrm.cli.score import command
 from longrm.data import Row, write
 from longrm.errors import DataError, ModelError, RunError
-from longrm.evaluation.asking import Judging
-from longrm.evaluation.run import Evaluation
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.runner import evaluate
 from longrm.modeling import loading
 from longrm.modeling.attention import forced_path
@@ -113,7 +113,7 @@ def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, resp
 def judged(rows, model, path, **judging):
     with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
         return evaluate(
-            LoadedBenchmark("test", rows), model, folder, judging=Judging(resamples=100, **judging)
+            LoadedBenchmark("test", rows), model, folder, judging=JudgingSettings(resamples=100, **judging)
         )
 
 

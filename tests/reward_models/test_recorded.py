@@ -7,8 +7,8 @@ import pytest
 
 from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 from longrm.errors import DataError
-from longrm.evaluation.asking import Judging
-from longrm.evaluation.run import Evaluation, run
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord, Trial
@@ -304,9 +304,9 @@ def test_published_accuracies_follow_from_the_record(name, percent):
 def test_an_evaluation_of_the_record_reports_them(name, percent, tmp_path):
     path = REAL / f"gpt-4o-2024-05-13__reward_model__{name}.jsonl"
     settings = Evaluation(
-        recorded=str(path), bench=f"judgebench:{path}", judging=Judging(baselines=(), resamples=100)
+        recorded=str(path), bench=f"judgebench:{path}", judging=JudgingSettings(baselines=(), resamples=100)
     )
-    summary = run(settings, tmp_path / "run")
+    summary = run_evaluation(settings, tmp_path / "run")
     assert round(summary["judgebench_rule"]["overall_percent"], 2) == percent
     assert summary["complete"]
 
@@ -322,8 +322,8 @@ def test_what_a_judge_wrote_comes_to_what_its_recorded_decisions_come_to(tmp_pat
         decided = [found for found in (first, flipped) if found in ("A>B", "B>A")]
         correct += sum(1 if found == row["label"] else -1 for found in decided) > 0
     settings = Evaluation(
-        recorded=str(path), bench=f"judgebench:{path}", judging=Judging(baselines=(), resamples=100)
+        recorded=str(path), bench=f"judgebench:{path}", judging=JudgingSettings(baselines=(), resamples=100)
     )
-    summary = run(settings, tmp_path / "run")
+    summary = run_evaluation(settings, tmp_path / "run")
     assert (summary["judgebench_rule"]["correct"], summary["judgebench_rule"]["pairs"]) == (correct, 270)
     assert summary["counts"]["trials"]["outcomes"]["unparsed"] == 0

@@ -123,8 +123,9 @@ def test_a_line_is_plain_json_without_defaults():
         ({"tokens": True}, "tokens"),
         ({"outcome": "maybe"}, "outcome"),
         ({"baselines": {"longest": [1.0]}}, "order"),
-        ({"trials": [{"order": [0, 1, 2], "outcome": "answered"}]}, "order"),
-        ({"trials": [{"order": [0, 1], "outcome": "answered", "scores": [1.0]}]}, "order"),
+        ({"trials": [{"order": [0, 1], "outcome": "answered"}]}, "trials"),
+        ({"trials": [{"order": [0, 1, 2], "outcome": "answered"}] * 2}, "order"),
+        ({"trials": [{"order": [0, 1], "outcome": "answered", "scores": [1.0]}] * 2}, "order"),
     ],
 )
 def test_a_record_that_cannot_have_been_written_is_named_by_its_field(line, field, tmp_path):

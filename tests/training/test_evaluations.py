@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 from longrm.cli.training_evaluator import evaluator_of
 from longrm.errors import ConfigError, DataError, TrainingError
-from longrm.evaluation.run import Evaluation
-from longrm.evaluation.run import run as evaluate
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.modeling.attention import NAME
 from longrm.modeling.loading import LanguageModel
 from longrm.reward_models import discriminative

@@ -48,7 +48,7 @@ def as_html(audit: DataSetAudit) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = (files("longrm.report") / "report.css").read_text(encoding="utf-8")
+    style = (files("longrm.report") / "page.css").read_text(encoding="utf-8")
     page = environment.get_template("page.html.j2").render(
         path=audit.path,
         headline=headline(audit),

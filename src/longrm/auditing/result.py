@@ -8,8 +8,8 @@ from pydantic import Field
 
 from longrm.benchmarks.auditor import AuditFinding, findings_as_dict
 from longrm.config import Config
-from longrm.evaluation.metrics import Metric
 from longrm.synthesis.labels.agreement import AgreementEstimate
+from longrm.runs.records import Estimate
 
 SCHEMA_VERSION = 1
 NOT_READ = "not read"
@@ -113,7 +113,7 @@ class Depths:
 
 
 @dataclass(frozen=True, slots=True)
-class Bias(Metric):
+class Bias(Estimate):
     """The share in which a thing that should not matter goes with being better.
 
     Attributes:

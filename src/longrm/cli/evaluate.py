@@ -98,11 +98,11 @@ def command(
     judgebench:PATH, leval:PATH, and file:PATH for your own preference data. docs/cli.md lists every setting
     that --set can change. Processes that torchrun starts share the comparisons.
     """
-    from longrm.evaluation.run import Evaluation, run
+    from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 
     settings = resolve(Evaluation, config_file, assignments, flags)
     with shared_work() as (group, report):
-        summary = run(settings, out, place=group, progress=report)
+        summary = run_evaluation(settings, out, place=group, progress=report)
     if not group.is_main_process:
         return
     if as_json:

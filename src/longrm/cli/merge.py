@@ -6,7 +6,8 @@ import click
 
 from longrm.cli.terminal import echo
 from longrm.errors import RunError
-from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest, read_summary
+from longrm.evaluation.summary_schema import read_summary
+from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest
 
 
 @click.command("merge", short_help="Merge an adapter into its base model.")

@@ -1,9 +1,12 @@
 """Tables for the terminal; they fit 80 columns."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longrm.cli.terminal import print_lines, print_table
+
+if TYPE_CHECKING:  # numpy is not loaded for the other commands
+    from longrm.evaluation.summaries import ContextBoundary
 
 FAILURES = {
     "format_missed": "no verdict in the text",
@@ -25,7 +28,10 @@ def percentage(metric: Mapping[str, Any], *, interval: bool = True) -> str:
 
 def print_evaluation(summary: Mapping[str, Any]) -> None:
     """Prints accuracy by length and by task, and one line for each other result that there is."""
+    from longrm.evaluation.summary_schema import parse_evaluation
     from longrm.report import findings
+
+    typed = parse_evaluation(summary)
 
     print_lines([f"{summary['model']} on {summary['bench']}"])
     if summary["chance"]:
@@ -34,22 +40,22 @@ def print_evaluation(summary: Mapping[str, Any]) -> None:
         print_lines(["No gold order is known, so there is no accuracy."])
     lines = (
         _outcomes(summary["counts"]),
-        findings.cuts(summary),
-        findings.order(summary),
+        findings.cuts(typed),
+        findings.order(typed),
         _failures(summary["failures"]),
         _unchecked(summary["counts"]),
-        findings.baselines(summary),
-        *findings.rules(summary),
-        *findings.wrong_data(summary),
-        boundary_line(summary["boundary"]) if summary["boundary"] else "",
+        findings.baselines(typed),
+        *findings.rules(typed),
+        *findings.wrong_data(typed),
+        boundary_line(typed.boundary) if typed.boundary else "",
     )
     print_lines(filter(None, lines))
 
 
 def _print_metrics(summary: Mapping[str, Any]) -> None:
-    from longrm.evaluation.metrics import main_metric
+    from longrm.evaluation.summaries import main_metric
 
-    metrics, name = summary["metrics"], main_metric(summary)
+    metrics, name = summary["metrics"], main_metric(summary["metrics"]["overall"])
     columns = (f"{name.replace('_', ' ')}, %", "n", "groups")
     print_table(
         ("length", *columns),
@@ -75,17 +81,17 @@ def _outcomes(counts: Mapping[str, Any]) -> str:
     return f"Outcomes: {outcomes}" + (f", in {trials} trials" if trials != counts["comparisons"] else "")
 
 
-def boundary_line(boundary: Mapping[str, Any]) -> str:
+def boundary_line(boundary: "ContextBoundary") -> str:
     """The context boundary in one sentence."""
     from longrm.report import wording
 
-    parts = [wording.STATUSES[boundary["status"]][1]]
-    if boundary["estimate"]["value"] is not None:
+    parts = [wording.STATUSES[boundary.status][1]]
+    if boundary.estimate.value is not None:
         estimate = f"{wording.boundary_estimate(boundary)} {wording.boundary_interval(boundary)}"
         parts.append(f"estimate {estimate.strip()} tokens")
-    parts.append(f"accuracy threshold {boundary['tau']:.2f}")
-    if boundary["status"] == "unresolved" and boundary["pairs_to_resolve"] is not None:
-        parts.append(f"about {boundary['pairs_to_resolve']} pairs a length would resolve it")
+    parts.append(f"accuracy threshold {boundary.tau:.2f}")
+    if boundary.status == "unresolved" and boundary.pairs_to_resolve is not None:
+        parts.append(f"about {boundary.pairs_to_resolve} pairs a length would resolve it")
     return "Context boundary: " + "; ".join(filter(None, parts))
 
 
@@ -106,10 +112,10 @@ def _failures(failures: Mapping[str, Any]) -> str:
 
 def print_stages(stages: Mapping[str, Any], title: str) -> None:
     """Prints one row a stage and one column a length."""
-    from longrm.evaluation.metrics import main_metric
+    from longrm.evaluation.summaries import main_metric
 
     first = next(iter(stages.values()))
-    name = main_metric(first)
+    name = main_metric(first["metrics"]["overall"])
     lengths = list(first["metrics"]["by_length"])
     rows = [
         (stage, *(percentage(summary["metrics"]["by_length"][n][name], interval=False) for n in lengths))

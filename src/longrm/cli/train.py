@@ -129,20 +129,23 @@ def _check_objective(objective: str, config_file: Path | None, assignments: tupl
 
 def _illustrate(recipe: "Recipe", summary: dict[str, Any], out: Path) -> None:
     """Writes the model card anew with the report's figure, where the packages that draw are installed."""
+    from longrm.evaluation.metrics import PAIR_ACCURACY
+    from longrm.evaluation.summary_schema import read_summary
     from longrm.training.card import write_card
     from longrm.training.evaluations import EVALUATIONS
 
     try:
         import vl_convert
 
-        from longrm.report import figures, material
+        from longrm.report import figures
+        from longrm.report.load import load_report
     except ModuleNotFoundError:
         return
-    stages = material.read([out / EVALUATIONS / str(summary["model_step"])]).stages
-    figure = figures.accuracy(stages, "pair_accuracy", figures.WIDE)
+    folder = out / EVALUATIONS / str(summary["model_step"])
+    figure = figures.accuracy(load_report([folder]).stages, PAIR_ACCURACY.name, figures.WIDE)
     if figure is not None:
         png = vl_convert.svg_to_png(figure.svg, scale=2)
-        write_card(out / "model", recipe, summary, evaluation=stages[0].summary, figure=png)
+        write_card(out / "model", recipe, summary, evaluation=read_summary(folder), figure=png)
 
 
 def _tell(summary: dict[str, Any], out: Path, *, lora: bool) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from longrm import benchmarks
 from longrm.benchmarks import LoadedBenchmark
 from longrm.errors import ConfigError
-from longrm.evaluation.run import Evaluation, run
-from longrm.evaluation.table import PAIR_METRICS
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.metrics import metric_of, reported
 from longrm.reward_models import JudgeSettings, RewardModel
 from longrm.runs.judgments import JUDGMENTS
 from longrm.runs.progress import Progress
@@ -48,10 +48,10 @@ def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluat
         evaluation.bench, source=evaluation.source, probe=evaluation.probe, leval=evaluation.leval
     )
 
-    if settings.metric not in PAIR_METRICS and all(len(row.responses) == 2 for row in bench.comparisons):
+    if not metric_of(settings.metric).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):
         raise ConfigError(
             f"evaluation.metric: '{settings.metric}' is of three responses or more, and {bench.name} has pairs; it has "
-            f"{', '.join(PAIR_METRICS)}"
+            f"{', '.join(metric.name for metric in reported(pairs_only=True))}"
         )
 
     def evaluate(trainee: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
@@ -70,7 +70,7 @@ def _evaluate(
     name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
     named = evaluation.model_copy(update={"model": name})
     with _judge(trainee, name, evaluation.judge) as model:
-        summary = run(named, folder, bench=bench, model=model, progress=progress)
+        summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
     errors = summary["counts"]["outcomes"]["error"]
     if errors:
         _logger.warning(

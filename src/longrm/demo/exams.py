@@ -8,9 +8,9 @@ from longrm.benchmarks import LoadedBenchmark, Probe, ProbeCell
 from longrm.benchmarks.probe import comparisons
 from longrm.data.training_rows import context_digest
 from longrm.demo.arms import LONG, WRITES_LOGO, WRITES_LONG, WRITES_SHORT, DemoSettings, model_of, writes
-from longrm.evaluation.asking import Judging
-from longrm.evaluation.run import Evaluation
-from longrm.evaluation.run import run as evaluate
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.reward_models import JudgeSettings
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
@@ -109,7 +109,7 @@ def _asked(stage: str, exam: str, probe: Probe, out: Path, beside: tuple[str, ..
         bench="probe",
         probe=probe,
         judge=judge if writes(stage) else JudgeSettings(),
-        judging=Judging(baselines=beside),
+        judging=JudgingSettings(baselines=beside),
     )
 
 

@@ -26,8 +26,9 @@ from longrm.demo.arms import (
 )
 from longrm.demo.exams import PAIRS, UNRELATED, assert_unseen, exams_of, take_control, take_exam
 from longrm.demo.processes import Part, Processes
-from longrm.evaluation.metrics import paired_difference
-from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, read_summary, write_json
+from longrm.evaluation.estimates import paired_difference
+from longrm.evaluation.summary_schema import read_summary
+from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, write_json
 from longrm.runs.judgments import read_judgments
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import JudgmentRecord

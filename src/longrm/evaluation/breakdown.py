@@ -1,102 +1,99 @@
 """The metrics by length, depth, task and subtype, and their unweighted means over tasks and lengths."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import get_args
 
 import numpy as np
 
-from longrm.evaluation.intervals import IntArray, bootstrap_interval
-from longrm.evaluation.metrics import SHARE, UNDEFINED, Metric, ratio_replicates, table_metrics
-from longrm.evaluation.scoring import is_scored
-from longrm.evaluation.table import PAIR_METRICS, MetricName, ScoreTable, codes_of
-from longrm.runs.records import JudgmentRecord
+from longrm.evaluation.estimates import estimate_metric
+from longrm.evaluation.intervals import bootstrap_interval
+from longrm.evaluation.metrics import TOP1, EvaluationMetric, reported
+from longrm.evaluation.metrics.metric import SHARE
+from longrm.evaluation.samples import IntArray, ratio_replicates
+from longrm.evaluation.summaries import DepthBin, MacroMeans, MetricBreakdown, PairBreakdown
+from longrm.evaluation.table import BEST_OF, ScoreTable, codes_of, is_scored
+from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 
-DEPTH_BINS = ("0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0")
-"""Depth 1 belongs to the last bin; every other edge to the bin above it."""
+DEPTH_BINS: tuple[DepthBin, ...] = get_args(DepthBin)
 
-BEST_OF = ("2", "3", "4")
-"""The subtypes by which Long-RewardBench tells its rankings from its pairs."""
-
-Measure = Callable[[ScoreTable], dict[str, Any]]
+_Measured = dict[str, Estimate]
+_MeasurePart = Callable[[ScoreTable], _Measured]
 
 
 def breakdown(
     records: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
-) -> dict[str, Any]:
+) -> MetricBreakdown:
     """Metrics over everything and over every bucket that a record falls into.
 
     Args:
         records: All judgments of a run.
         table: The same, scored.
-        seed: Of the bootstrap.
-        resamples: Of the bootstrap.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples.
 
     Returns:
-        A dictionary of JSON values. Every bucket reports the metrics of the whole; one without a scored record
-        has metrics of null. `pairs` holds the buckets of the pairs alone where rankings are among the
-        comparisons, as the paper's tables want them, else null.
+        Every bucket reports the metrics of the whole; one without a scored record has metrics of null. `pairs` holds
+        the buckets of the pairs alone where rankings are among the comparisons, as the paper's tables want them.
 
     Raises:
         ValueError: If a depth lies outside [0, 1].
     """
-    measured = _measure(table.names(), seed, resamples)
+    measure = _measure(reported(pairs_only=not (table.size > 2).any()), seed, resamples)
+    overall = measure(table)  # first, so that every part takes its rows of what was measured here
     lengths = sorted({record.length for record in records if record.length is not None})
     scored = [record for record in records if is_scored(record)]
     task = np.array([record.task for record in scored])
     subtype = np.array([record.subtype for record in scored])
     by_task = {name: table.subset(task == name) for name in sorted({r.task for r in records} - {""})}
     subtypes = sorted({r.subtype for r in records} - {""})
-    return {
-        "overall": measured(table),
-        "by_length": _by_length(table, lengths, measured),
-        **_by_depth(records, table, lengths, measured),
-        "by_task": {name: measured(part) for name, part in by_task.items()},
-        "by_subtype": {name: measured(table.subset(subtype == name)) for name in subtypes},
-        "by_task_and_length": {
+    by_depth, by_length_and_depth = _by_depth(records, table, lengths, measure)
+    return MetricBreakdown(
+        overall=overall,
+        by_length=_by_length(table, lengths, measure),
+        by_depth=by_depth,
+        by_length_and_depth=by_length_and_depth,
+        by_task={name: measure(part) for name, part in by_task.items()},
+        by_subtype={name: measure(table.subset(subtype == name)) for name in subtypes},
+        by_task_and_length={
             name: _by_length(
-                part, sorted({r.length for r in records if r.task == name and r.length}), measured
+                part, sorted({r.length for r in records if r.task == name and r.length}), measure
             )
             for name, part in by_task.items()
         },
-        "macro": _macro(scored, table, seed, resamples),
-        "pairs": _pairs(scored, table, seed, resamples),
+        macro=_macro(scored, table, seed, resamples),
+        pairs=_pairs(scored, table, seed, resamples),
+    )
+
+
+def _measure(metrics: Sequence[EvaluationMetric], seed: int, resamples: int) -> _MeasurePart:
+    return lambda part: {
+        metric.name: estimate_metric(part, metric, seed=seed, resamples=resamples) for metric in metrics
     }
 
 
-def _measure(names: Sequence[MetricName], seed: int, resamples: int) -> Measure:
-    def measured(part: ScoreTable) -> dict[str, Any]:
-        found = table_metrics(part, names, seed=seed, resamples=resamples)
-        return {name: asdict(metric) for name, metric in found.items()}
-
-    return measured
-
-
-def _by_length(table: ScoreTable, lengths: Iterable[int], measured: Measure) -> dict[str, Any]:
-    return {str(length): measured(table.subset(table.length == length)) for length in lengths}
+def _by_length(table: ScoreTable, lengths: Iterable[int], measure: _MeasurePart) -> dict[str, _Measured]:
+    return {str(length): measure(table.subset(table.length == length)) for length in lengths}
 
 
 def _by_depth(
-    records: Sequence[JudgmentRecord], table: ScoreTable, lengths: Sequence[int], measured: Measure
-) -> dict[str, Any]:
+    records: Sequence[JudgmentRecord], table: ScoreTable, lengths: Sequence[int], measure: _MeasurePart
+) -> tuple[dict[DepthBin, _Measured], dict[str, dict[DepthBin, _Measured]]]:
+    """The metrics by depth, and by length and depth."""
     depths = {(record.length, _depth_bin(record)) for record in records if record.depth is not None}
 
-    def binned(part: ScoreTable, used: Iterable[int]) -> dict[str, Any]:
+    def binned(part: ScoreTable, used: Iterable[int]) -> dict[DepthBin, _Measured]:
         place = np.minimum(part.depth * len(DEPTH_BINS), len(DEPTH_BINS) - 1)
         return {
-            DEPTH_BINS[index]: measured(part.subset((place >= index) & (place < index + 1)))
+            DEPTH_BINS[index]: measure(part.subset((place >= index) & (place < index + 1)))
             for index in sorted(set(used))
         }
 
-    return {
-        "by_depth": binned(table, (index for _, index in depths)),
-        "by_length_and_depth": {
-            str(length): binned(
-                table.subset(table.length == length), (index for at, index in depths if at == length)
-            )
-            for length in lengths
-            if any(at == length for at, _ in depths)
-        },
+    return binned(table, (index for _, index in depths)), {
+        str(length): binned(
+            table.subset(table.length == length), (index for at, index in depths if at == length)
+        )
+        for length in lengths
+        if any(at == length for at, _ in depths)
     }
 
 
@@ -107,41 +104,41 @@ def _depth_bin(record: JudgmentRecord) -> int:
     return min(int(record.depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)
 
 
-def _macro(scored: Sequence[JudgmentRecord], table: ScoreTable, seed: int, resamples: int) -> dict[str, Any]:
-    """Unweighted means over tasks and over lengths of what accuracy means here; the overall figure is micro."""
+def _macro(scored: Sequence[JudgmentRecord], table: ScoreTable, seed: int, resamples: int) -> MacroMeans:
+    """Unweighted means over tasks and over lengths of main accuracy; the overall value is micro."""
     tasks, known = codes_of(record.task for record in scored), np.array([bool(r.task) for r in scored], bool)
-    return {
-        "by_task": asdict(_mean_of_parts(table.subset(known), tasks[known], seed, resamples)),
-        "by_length": asdict(
-            _mean_of_parts(table.subset(table.length > 0), table.length[table.length > 0], seed, resamples)
-        ),
-    }
+    bucketed = table.length > 0
+    return MacroMeans(
+        by_task=_mean_of_parts(table.subset(known), tasks[known], seed, resamples),
+        by_length=_mean_of_parts(table.subset(bucketed), table.length[bucketed], seed, resamples),
+    )
 
 
-def _mean_of_parts(table: ScoreTable, part: IntArray, seed: int, resamples: int) -> Metric:
+def _mean_of_parts(table: ScoreTable, part: IntArray, seed: int, resamples: int) -> Estimate:
     """The mean over parts of their accuracies; a part that a resample missed is left out of that one's mean."""
     if not part.size:
         return UNDEFINED
+    # With two responses top-1 and pair accuracy are one, so that it holds main accuracy for every row.
     weight = (part[:, None] == np.unique(part)).astype(np.float64)
-    total = weight * table.order["top1"][:, None]
+    total = weight * TOP1.earned(table)[:, None]
     value = float((total.sum(axis=0) / weight.sum(axis=0)).mean())
     parts = ratio_replicates(total, weight, table.group, seed=seed, resamples=resamples)
     limits = bootstrap_interval(value, np.nanmean(parts, axis=1), table.groups, SHARE)
-    return Metric(value, *limits, part.size, table.groups)
+    return Estimate(value, *limits, part.size, table.groups)
 
 
 def _pairs(
     scored: Sequence[JudgmentRecord], table: ScoreTable, seed: int, resamples: int
-) -> dict[str, Any] | None:
+) -> PairBreakdown | None:
     is_pair = np.array([len(r.ranks or ()) == 2 and r.subtype not in BEST_OF for r in scored], bool)
     if is_pair.all() or not is_pair.any():
         return None
     pairs, table = [r for r, kept in zip(scored, is_pair, strict=True) if kept], table.subset(is_pair)
     task = np.array([record.task for record in pairs])
-    measured = _measure(PAIR_METRICS, seed, resamples)
-    return {
-        "overall": measured(table),
-        "by_task": {name: measured(table.subset(task == name)) for name in sorted({*task.tolist()} - {""})},
-        "by_length": _by_length(table, np.unique(table.length[table.length > 0]).tolist(), measured),
-        "macro": _macro(pairs, table, seed, resamples),
-    }
+    measure = _measure(reported(pairs_only=True), seed, resamples)
+    return PairBreakdown(
+        overall=measure(table),
+        by_task={name: measure(table.subset(task == name)) for name in sorted({*task.tolist()} - {""})},
+        by_length=_by_length(table, np.unique(table.length[table.length > 0]).tolist(), measure),
+        macro=_macro(pairs, table, seed, resamples),
+    )

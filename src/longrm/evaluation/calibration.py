@@ -1,15 +1,15 @@
 """Whether a margin means what it says: reliability curve and expected calibration error."""
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
-from longrm.evaluation.gold_pairs import GoldPairs
-from longrm.evaluation.intervals import FloatArray, IntArray
-from longrm.evaluation.scoring import ordered_pairs
+from longrm.evaluation.samples import FloatArray, IntArray
+from longrm.evaluation.summaries import CalibratedError, Calibration, CalibrationError, ConfidenceBin, Link
+from longrm.evaluation.table import GoldPairs, ordered_pairs
 from longrm.reward_models.trials import by_order, points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale
@@ -22,7 +22,7 @@ _SIMULATIONS = 400
 
 def calibration(
     scored: Sequence[JudgmentRecord], pairs: GoldPairs, scale: Scale, *, seed: int
-) -> dict[str, Any] | None:
+) -> Calibration | None:
     """How confident the verdicts on gold pairs are, and how often they are right.
 
     The confidence in a verdict is the probability, 0.5 to 1, that its margin stands for. Of logits that is
@@ -40,7 +40,7 @@ def calibration(
         scored: The records that the pairs are of.
         pairs: Their gold pairs.
         scale: What a difference of two scores means.
-        seed: Of the simulation.
+        seed: Seed of the simulation.
 
     Returns:
         None where the scale gives a margin no meaning, or no pair was judged.
@@ -50,6 +50,7 @@ def calibration(
     if scale == "none" or not judged.any():
         return None
     margin = margin[judged]
+    link: Link
     right = (margin > 0) + 0.5 * (margin == 0)
     match scale:
         case "verdict":
@@ -62,14 +63,14 @@ def calibration(
         case unknown:
             assert_never(unknown)
     fitted = fitted_temperature(margin) if scale == "logit" else None
-    return {
-        "link": link,
-        "temperature": temperature,
-        "ece": _error(confidence, right, seed),
-        "temperature_fitted": fitted,
-        "ece_fitted": None if fitted is None else _error(expit(np.abs(margin) / fitted), right, seed),
-        "bins": _curve(confidence, right),
-    }
+    return Calibration(
+        link=link,
+        temperature=temperature,
+        ece=_error(confidence, right, seed),
+        temperature_fitted=fitted,
+        ece_fitted=None if fitted is None else _error(expit(np.abs(margin) / fitted), right, seed),
+        bins=_reliability_curve(confidence, right),
+    )
 
 
 def fitted_temperature(margin: FloatArray) -> float:
@@ -90,9 +91,7 @@ def _vote_shares(scored: Sequence[JudgmentRecord]) -> FloatArray:
     """For each gold pair, the share of votes for the better response less that for the worse."""
     shares = []
     for record in scored:
-        orders = [
-            [found for trial in votes if (found := points(trial))] for votes in by_order(record.askings())
-        ]
+        orders = [[found for trial in votes if (found := points(trial))] for votes in by_order(record.trials)]
         for better, worse in ordered_pairs(record.ranks or ()):
             signs = [[(p[better] > p[worse]) - (p[better] < p[worse]) for p in v] for v in orders]
             shares.append(sum(sum(s) / len(s) for s in signs) / len(signs) if all(signs) else np.nan)
@@ -104,22 +103,22 @@ def _bins(confidence: FloatArray) -> IntArray:
     return np.searchsorted(EDGES[1:-1], confidence.round(12), "left")
 
 
-def _curve(confidence: FloatArray, right: FloatArray) -> list[dict[str, float]]:
+def _reliability_curve(confidence: FloatArray, right: FloatArray) -> tuple[ConfidenceBin, ...]:
     """The bins that hold pairs."""
     place = _bins(confidence)
-    return [
-        {
-            "low": float(EDGES[index]),
-            "high": float(EDGES[index + 1]),
-            "n": int((place == index).sum()),
-            "confidence": float(confidence[place == index].mean()),
-            "accuracy": float(right[place == index].mean()),
-        }
+    return tuple(
+        ConfidenceBin(
+            low=float(EDGES[index]),
+            high=float(EDGES[index + 1]),
+            n=int((place == index).sum()),
+            confidence=float(confidence[place == index].mean()),
+            accuracy=float(right[place == index].mean()),
+        )
         for index in np.unique(place).tolist()
-    ]
+    )
 
 
-def _error(confidence: FloatArray, right: FloatArray, seed: int) -> dict[str, Any]:
+def _error(confidence: FloatArray, right: FloatArray, seed: int) -> CalibrationError:
     """The error, and what it would be if the confidences were right: its mean and its 95th percentile."""
     place = _bins(confidence)
 
@@ -128,8 +127,5 @@ def _error(confidence: FloatArray, right: FloatArray, seed: int) -> dict[str, An
 
     rng, tied = np.random.default_rng(seed), right == 0.5
     fair = [of(np.where(tied, 0.5, rng.random(right.size) < confidence)) for _ in range(_SIMULATIONS)]
-    return {
-        "value": of(right),
-        "n": right.size,
-        "if_calibrated": {"mean": float(np.mean(fair)), "high": float(np.quantile(fair, 0.95))},
-    }
+    calibrated = CalibratedError(mean=float(np.mean(fair)), high=float(np.quantile(fair, 0.95)))
+    return CalibrationError(of(right), right.size, calibrated)

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit
 
-from longrm.evaluation.intervals import FloatArray, IntArray
+from longrm.evaluation.samples import FloatArray, IntArray
 
 BELOW_RANGE, BEYOND_RANGE = -np.inf, np.inf
 """Crossings (as log2 length) that lie before the first bucket, or after the last one."""

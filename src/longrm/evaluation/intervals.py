@@ -3,15 +3,11 @@
 Comparisons of one group share a context, so they are no independent draws: the group is what is resampled.
 """
 
-from functools import lru_cache
-
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from longrm.evaluation.samples import FloatArray
 
 LEVEL = 0.95
 """Two-sided coverage of every interval in this package."""
@@ -39,18 +35,6 @@ def unanimity_bounds(value: float, groups: int, span: tuple[float, float]) -> tu
     """
     may_deviate = Z**2 / (groups + Z**2)
     return value - may_deviate * (value - span[0]), value + may_deviate * (span[1] - value)
-
-
-@lru_cache(maxsize=2)
-def cluster_weights(groups: int, resamples: int, seed: int) -> npt.NDArray[np.float32]:
-    """How often each group is drawn in each resample: multinomial counts, read-only, [resamples, groups]."""
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, groups, size=(resamples, groups), dtype=np.int32)
-    weights = np.empty((resamples, groups), np.float32)
-    for row, draws in zip(weights, drawn, strict=True):
-        row[:] = np.bincount(draws, minlength=groups)
-    weights.setflags(write=False)
-    return weights
 
 
 def expanded_levels(groups: int) -> FloatArray:

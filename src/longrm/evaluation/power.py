@@ -1,14 +1,19 @@
-"""How many comparisons tell two judges apart."""
+"""The model against other judges: the baselines beside it, and how many comparisons tell another one apart."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import ndtri
 
+from longrm.evaluation.estimates import ratio
 from longrm.evaluation.intervals import LEVEL
-from longrm.evaluation.metrics import ratio_replicates
+from longrm.evaluation.metrics import TOP1
+from longrm.evaluation.metrics.top1 import top1_credit
+from longrm.evaluation.samples import ratio_replicates
+from longrm.evaluation.summaries import BaselineComparison, RecommendedSize
 from longrm.evaluation.table import ScoreTable
+from longrm.runs.records import JudgmentRecord
 
 DIFFERENCE, POWER = 0.1, 0.95
 """A judge this much better or worse is to be told apart this often."""
@@ -17,7 +22,36 @@ DIFFERENCE, POWER = 0.1, 0.95
 _ALLOWANCE = 1.1
 
 
-def recommended(table: ScoreTable, *, seed: int, resamples: int) -> dict[str, Any] | None:
+def against_baselines(
+    scored: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
+) -> dict[str, BaselineComparison]:
+    """Each baseline's accuracy, and the model's minus it on the same comparisons, paired.
+
+    A baseline is beaten where the lower limit of that difference is above 0.
+
+    Args:
+        scored: The records of the table's rows.
+        table: Their scores.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples.
+    """
+    compared = {}
+    for name in sorted({name for record in scored for name in record.baselines}):
+        run = np.array([name in record.baselines for record in scored], np.float64)
+        scores = [record.baselines.get(name, ()) for record in scored]
+        right = np.array(
+            [top1_credit(*row) if row[0] else 0.0 for row in zip(scores, table.ranks, strict=True)]
+        )
+        value = ratio(right, run, table.group, seed=seed, resamples=resamples)
+        difference = ratio(
+            TOP1.earned(table) - right, run, table.group, span=(-1.0, 1.0), seed=seed, resamples=resamples
+        )
+        beaten = difference.low is not None and difference.low > 0
+        compared[name] = BaselineComparison(value, difference, beaten)
+    return compared
+
+
+def recommended(table: ScoreTable, *, seed: int, resamples: int) -> RecommendedSize | None:
     """How many comparisons, clustered as these are, a paired comparison with another judge needs.
 
     Returns:
@@ -25,7 +59,7 @@ def recommended(table: ScoreTable, *, seed: int, resamples: int) -> dict[str, An
     """
     if not table.size.size:
         return None
-    right, n = table.order["top1"], table.size.size
+    right, n = TOP1.earned(table), table.size.size
     accuracy = float(right.mean())
     independent = accuracy * (1 - accuracy) / n
     if table.groups == n:
@@ -35,11 +69,7 @@ def recommended(table: ScoreTable, *, seed: int, resamples: int) -> dict[str, An
         design = float(drawn.var()) * table.groups / (table.groups - 1) / independent
     else:  # without any spread, or in one group, each group counts once
         design = n / table.groups
-    return {
-        "difference": DIFFERENCE,
-        "power": POWER,
-        "comparisons": comparisons_needed(accuracy, max(1.0, design)),
-    }
+    return RecommendedSize(DIFFERENCE, POWER, comparisons_needed(accuracy, max(1.0, design)))
 
 
 def comparisons_needed(accuracy: float, design: float = 1.0) -> int:

@@ -8,8 +8,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from longrm.evaluation.breakdown import BEST_OF
-from longrm.evaluation.metrics import main_metric
+from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
+from longrm.evaluation.metrics.exact_order import EXACT_ORDER
+from longrm.evaluation.metrics.position_match import POSITION_MATCH
+from longrm.evaluation.summaries import main_metric
+from longrm.evaluation.table import BEST_OF
 from longrm.runs.folder import write_file
 
 BENCH = "long-rewardbench"
@@ -25,7 +28,7 @@ COLUMNS = (
 )
 """The paper's columns, for Long-RewardBench alone."""
 
-Row = dict[str, str]
+CsvRow = dict[str, str]
 
 
 def write_results(summary: Mapping[str, Any], path: Path) -> None:
@@ -38,6 +41,8 @@ def write_results(summary: Mapping[str, Any], path: Path) -> None:
 
     Nothing of the paper compares with another benchmark: the run stands alone there, in columns of its own tasks
     and lengths (in tokens), by its main accuracy.
+
+    A metric that is not of the paper has a row of its own; one that is no share is not in percent.
 
     Args:
         summary: Of an evaluation.
@@ -57,20 +62,22 @@ def write_results(summary: Mapping[str, Any], path: Path) -> None:
     write_file(path, text.getvalue())
 
 
-def _own(summary: Mapping[str, Any]) -> Iterator[Row]:
+def _own(summary: Mapping[str, Any]) -> Iterator[CsvRow]:
     metrics = summary["metrics"]
     model = {"model": summary["model"], "defects": ""}
-    shared: Row = {}
+    shared: CsvRow = {}
     if pairs := _pairs(metrics):
         shared = {
-            **{task: _metric(pairs["by_task"], task, "pair_accuracy") for task in TASKS},
+            **{task: _metric(pairs["by_task"], task, PAIR_ACCURACY.name) for task in TASKS},
             **{
-                name: _metric(pairs["by_length"], tokens, "pair_accuracy") for name, tokens in LENGTHS.items()
+                name: _metric(pairs["by_length"], tokens, PAIR_ACCURACY.name)
+                for name, tokens in LENGTHS.items()
             },
             "macro": _percent(pairs["macro"]["by_length"]["value"]),
         }
-    several = "position_match" in metrics["overall"]
-    for name in ("position_match", "exact_order") if several else ("pair_accuracy",):
+    several = POSITION_MATCH.name in metrics["overall"]
+    names = (POSITION_MATCH.name, EXACT_ORDER.name) if several else (PAIR_ACCURACY.name,)
+    for name in (*names, *_further(metrics)):
         ranks = {f"Rank{n}": _metric(metrics["by_subtype"], n, name) for n in BEST_OF}
         average = {"source": f"this run, {name}", "avg": _metric(metrics, "overall", name)}
         yield model | shared | ranks | average
@@ -90,30 +97,39 @@ def _pairs(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
         pairs: Mapping[str, Any] = metrics["pairs"]
         return pairs
     ranked = any(
-        metrics["by_subtype"][n]["pair_accuracy"]["n"] for n in BEST_OF if n in metrics["by_subtype"]
+        metrics["by_subtype"][n][PAIR_ACCURACY.name]["n"] for n in BEST_OF if n in metrics["by_subtype"]
     )
-    return None if ranked or "position_match" in metrics["overall"] else metrics
+    return None if ranked or POSITION_MATCH.name in metrics["overall"] else metrics
 
 
-def _elsewhere(summary: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
-    """Columns and the row of a run on another benchmark."""
+def _further(metrics: Mapping[str, Any]) -> list[str]:
+    """The reported metrics that have a row of their own wherever they are reported."""
+    return [name for name, metric in METRICS.items() if metric.in_results and name in metrics["overall"]]
+
+
+def _elsewhere(summary: Mapping[str, Any]) -> tuple[list[str], list[CsvRow]]:
+    """Columns and rows of a run on another benchmark: of main accuracy first, which alone has a mean over lengths."""
+    main, *others = (main_metric(summary["metrics"]["overall"]), *_further(summary["metrics"]))
+    first = _row_of(summary, main) | {"macro": _percent(summary["metrics"]["macro"]["by_length"]["value"])}
+    return list(first), [first, *(_row_of(summary, name) for name in others)]
+
+
+def _row_of(summary: Mapping[str, Any], name: str) -> CsvRow:
+    """One metric over all comparisons, by task and by length."""
     metrics = summary["metrics"]
-    name = main_metric(summary)
     tasks = {f"task {task}": _metric(metrics["by_task"], task, name) for task in metrics["by_task"]}
     lengths = {f"length {size}": _metric(metrics["by_length"], size, name) for size in metrics["by_length"]}
-    row = {
+    return {
         "bench": summary["bench"],
         "model": summary["model"],
         "source": f"this run, {name}",
         **tasks,
         "avg": _metric(metrics, "overall", name),
         **lengths,
-        "macro": _percent(metrics["macro"]["by_length"]["value"]),
     }
-    return list(row), [row]
 
 
-def _published() -> Iterator[Row]:
+def _published() -> Iterator[CsvRow]:
     text = resources.files("longrm.evaluation").joinpath("published.toml").read_text(encoding="utf-8")
     published = tomllib.loads(text)
     for row in published["row"]:
@@ -123,7 +139,10 @@ def _published() -> Iterator[Row]:
 
 
 def _metric(buckets: Mapping[str, Any], key: str, name: str) -> str:
-    return _percent(buckets[key][name]["value"]) if key in buckets else ""
+    if key not in buckets:
+        return ""
+    value = buckets[key][name]["value"]
+    return _percent(value) if metric_of(name).is_share else _number(value)
 
 
 def _percent(share: float | None) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 from longrm.benchmarks import LoadedBenchmark
 from longrm.data.places import place_in
 from longrm.errors import DataError, RunError
-from longrm.evaluation.asking import Asker, Judging
+from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.results_csv import write_results
-from longrm.evaluation.summary import summarize
+from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import read_summary
 from longrm.reward_models import RewardModel
-from longrm.runs.folder import RunFolder, read_summary, write_file
+from longrm.runs.folder import RunFolder, write_file
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log, join_parts, part_of, to_line
 from longrm.runs.progress import Progress, no_progress
@@ -32,7 +33,7 @@ def evaluate(
     model: RewardModel,
     folder: RunFolder,
     *,
-    judging: Judging,
+    judging: JudgingSettings,
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def _judge_all(
     bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
-    judging: Judging,
+    judging: JudgingSettings,
     place: WorkerGroup,
     progress: Progress,
 ) -> list[JudgmentRecord]:
@@ -115,12 +116,12 @@ def _judge_share(
     bench: LoadedBenchmark,
     model: RewardModel,
     folder: RunFolder,
-    judging: Judging,
+    judging: JudgingSettings,
     place: WorkerGroup,
     progress: Progress,
 ) -> dict[str, tuple[int, ...] | None]:
     """Judges what this process takes of the comparisons; returns the gold ranks of all."""
-    asker = Asker(model, judging)
+    asker = TrialJudge(model, judging)
     sampler = _Sampler(judging.examples)
     ranks: dict[str, tuple[int, ...] | None] = {}
     answered = {r.id for r in Log(folder.path / JUDGMENTS, JudgmentRecord) if r.outcome is not Outcome.ERROR}

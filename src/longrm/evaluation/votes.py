@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from longrm.evaluation.intervals import FloatArray
-from longrm.evaluation.metrics import ratio
+from longrm.evaluation.estimates import ratio
+from longrm.evaluation.samples import FloatArray
+from longrm.evaluation.summaries import VoteCurve
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models.trials import by_order, points
 from longrm.runs.records import JudgmentRecord, Trial
@@ -18,9 +18,9 @@ SUBSETS = 32
 """Subsets of votes that a point of the curve averages over at most; all of them where there are no more."""
 
 
-def votes(
+def vote_curve(
     scored: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
-) -> dict[str, Any] | None:
+) -> VoteCurve | None:
     """The accuracy that k of the K votes would have had: the curve of vote@k.
 
     The same k votes of every order are taken, their points averaged as those of all votes are. The value is
@@ -30,13 +30,13 @@ def votes(
     Args:
         scored: The records of the table's rows.
         table: Their scores.
-        seed: Of the subsets and the bootstrap.
-        resamples: Of the bootstrap.
+        seed: Seed of the subsets and the bootstrap.
+        resamples: Number of bootstrap resamples.
 
     Returns:
         None where no order was asked twice. Comparisons with fewer than K votes in some order are left out.
     """
-    asked = [by_order(record.askings()) for record in scored]
+    asked = [by_order(record.trials) for record in scored]
     most = max((len(found) for orders in asked for found in orders), default=0)
     if most < 2:
         return None
@@ -45,24 +45,24 @@ def votes(
     curve = np.zeros((len(scored), most))
     for shape in set(shapes.values()):
         alike = [row for row in rows if shapes[row] == shape]
-        ballots = np.array([[_ballots(found, shape[1]) for found in asked[row]] for row in alike])
+        votes_of = np.array([[_vote_points(found, shape[1]) for found in asked[row]] for row in alike])
         ranks = np.array([scored[row].ranks for row in alike])
         best = ranks == ranks.min(axis=1, keepdims=True)
         for k in range(1, most + 1):
-            drawn = [_top1(ballots[:, :, subset], best) for subset in _subsets(most, k, seed)]
+            drawn = [_top1(votes_of[:, :, subset], best) for subset in _subsets(most, k, seed)]
             curve[alike, k - 1] = np.mean(drawn, axis=0)
     used = np.zeros(len(scored))
     used[rows] = 1
-    return {
-        "at": {
-            str(k): asdict(ratio(curve[:, k - 1], used, table.group, seed=seed, resamples=resamples))
+    return VoteCurve(
+        {
+            str(k): ratio(curve[:, k - 1], used, table.group, seed=seed, resamples=resamples)
             for k in range(1, most + 1)
         }
-    }
+    )
 
 
-def _ballots(trials: Sequence[Trial], n: int) -> list[tuple[float, ...]]:
-    """The points of each vote; not a number where it was not answered."""
+def _vote_points(trials: Sequence[Trial], n: int) -> list[tuple[float, ...]]:
+    """The points of each vote; NaN where it was not answered."""
     return [points(trial) or (np.nan,) * n for trial in trials]
 
 
@@ -75,15 +75,15 @@ def _subsets(votes: int, k: int, seed: int) -> Iterator[list[int]]:
         yield rng.permutation(votes)[:k].tolist()
 
 
-def _top1(ballots: FloatArray, best: Any) -> FloatArray:
+def _top1(votes_of: FloatArray, best: Any) -> FloatArray:
     """Top-1 of the mean over orders of the mean over answered votes, [rows]; 0 where an order has no answer.
 
     Args:
-        ballots: Points, [rows, orders, votes, responses].
+        votes_of: Points, [rows, orders, votes, responses].
         best: Which responses gold ranks best, [rows, responses].
     """
-    answered = np.isfinite(ballots[..., 0]).sum(axis=2, keepdims=True)
-    means = np.nan_to_num(ballots).sum(axis=2) / np.maximum(answered, 1)
+    answered = np.isfinite(votes_of[..., 0]).sum(axis=2, keepdims=True)
+    means = np.nan_to_num(votes_of).sum(axis=2) / np.maximum(answered, 1)
     # Rounded, so that shares that are equal tie whatever the order in which they were added.
     values = means.mean(axis=1).round(12)
     top = values == values.max(axis=1, keepdims=True)

@@ -14,9 +14,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
 from longrm.errors import RunError
+from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, metric_of
 from longrm.report import findings, tables, wording
 from longrm.report.examples import browser
-from longrm.report.material import STAGES, Evaluated, Material, Run, read
+from longrm.report.load import STAGES, EvaluatedModel, ReportData, ReportedRun, load_report
 from longrm.report.palette import style_sheet
 from longrm.runs.folder import write_file
 
@@ -42,26 +43,26 @@ def build(runs: Sequence[Path], out: Path) -> None:
     from longrm.report import figures  # here, because drawing needs the extra `report`
     from longrm.report.sections import sections
 
-    material = read(runs)
-    metric = _metric(material)
-    roads = [_road(material, name, number, metric) for number, name in enumerate(_roads(material))]
-    heat = [figures.heat_map(stage, metric, number) for number, stage in enumerate(material.stages)]
-    found = list(tables.differences(material.demo)) if material.demo is not None else []
+    data = load_report(runs)
+    metric = _metric(data)
+    families = [_family(data, name, number, metric) for number, name in enumerate(_families(data))]
+    heat = [figures.heat_map(stage, metric, number) for number, stage in enumerate(data.stages)]
+    found = list(tables.differences(data.demo)) if data.demo is not None else []
     forest = figures.forest(found) if found else None
-    themes = sections(material.stages)
-    page = _page(material, metric) | {
+    themes = sections(data.stages)
+    page = _page(data, metric) | {
         "sections": themes,
-        "roads": roads,
+        "families": families,
         "heat": [figure for figure in heat if figure],
         "forest": forest,
-        "points": max((figures.bin_size(len(run.steps)) for run in material.trained), default=1),
+        "points": max((figures.bin_size(len(run.steps)) for run in data.trained), default=1),
         "differences": tables.difference_table(found) if found else None,
     }
     folder = out.with_name(f"{out.stem}-figures")
-    themed = [section.figure for section in themes]
-    of_roads = [figure for road in roads for figure in (*road["accuracy"], *road["training"])]
-    drawn = [figure for figure in [*of_roads, *heat, forest, *themed] if figure]
-    html = _environment().get_template("template.html.j2").render(page, figures=folder.name)
+    themed = [section.figure for section in themes.values()]
+    of_families = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
+    drawn = [figure for figure in [*of_families, *heat, forest, *themed] if figure]
+    html = _environment().get_template("page.html.j2").render(page, figures=folder.name)
     _write_figures(drawn, folder)
     write_file(out, html)
 
@@ -74,78 +75,78 @@ def _check_packages() -> None:
             )
 
 
-def _metric(material: Material) -> str:
+def _metric(data: ReportData) -> str:
     """What the stages' boundaries are about, where they agree; pair accuracy, which all have, where not."""
-    named = {stage.summary["boundary"]["metric"] for stage in material.stages if stage.summary["boundary"]}
-    return named.pop() if len(named) == 1 else "pair_accuracy"
+    named: set[str] = {stage.summary.boundary.metric for stage in data.stages if stage.summary.boundary}
+    return named.pop() if len(named) == 1 else PAIR_ACCURACY.name
 
 
-def _page(material: Material, metric: str) -> dict[str, Any]:
+def _page(data: ReportData, metric: str) -> dict[str, Any]:
     """What the template prints, apart from the figures."""
-    stages, best_of = material.stages, material.best_of
-    script = _asset("browser.js")
+    stages, best_of = data.stages, data.best_of
+    script = _asset("page.js")
     return {
-        "title": _title(material),
-        "finding": findings.finding(material),
-        "incomplete": findings.incomplete([*stages, *best_of, *material.pointwise]),
-        "data": _about_data(stages),
-        "demo": material.demo,
-        "start": (material.demo or {}).get("notes", {}).get("start", ""),
-        "metric": wording.METRIC_NAMES[metric],
+        "title": _title(data),
+        "finding": findings.finding(data),
+        "incomplete": findings.incomplete([*stages, *best_of, *data.pointwise]),
+        "about_data": _about_data(stages),
+        "demo": data.demo,
+        "start": data.demo.notes.start if data.demo else "",
+        "metric": metric_of(metric).title,
         "tau": _taus(stages),
-        "few_pairs": any((stage.summary["boundary"] or {}).get("headline") == "slope" for stage in stages),
+        "few_pairs": any(found.headline == "slope" for stage in stages if (found := stage.summary.boundary)),
         "recommended": _recommended(stages),
         "depths": tables.depth_tables(stages, metric),
-        "best_of": tables.length_table("Best of 4: top-1 by length", best_of, "top1", chance=True),
+        "best_of": tables.length_table("Best of 4: top-1 by length", best_of, TOP1.name, chance=True),
         "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
         "pointwise": tables.length_table(
             "Pairs told apart by scores for single responses: pair accuracy by length",
-            material.pointwise,
-            "pair_accuracy",
+            data.pointwise,
+            PAIR_ACCURACY.name,
         ),
         "browser": browser([*stages, *best_of]),
-        "outcomes": tables.outcome_table(material),
-        "runs": material.runs,
-        "repeat": [_command(run) for run in _given(material)],
+        "outcomes": tables.outcome_table(data),
+        "runs": data.runs,
+        "repeat": [_command(run) for run in _given(data)],
         "seconds": {
             name.replace("_", " "): wording.seconds(spent)
-            for name, spent in (material.demo or {}).get("seconds", {}).items()
+            for name, spent in (data.demo.seconds if data.demo else {}).items()
         },
         "version": __version__,
-        "style": style_sheet() + _asset("report.css"),
+        "style": style_sheet() + _asset("page.css"),
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
 
 
-def _title(material: Material) -> str:
-    if material.demo is not None:
-        return f"How far into a context the judgment reaches: the demo, seed {material.demo['seed']}"
-    if any(stage.summary["boundary"] for stage in material.stages):
+def _title(data: ReportData) -> str:
+    if data.demo is not None:
+        return f"How far into a context the judgment reaches: the demo, seed {data.demo.seed}"
+    if any(stage.summary.boundary for stage in data.stages):
         return "How far into a context the judgment reaches"
-    return "How good the judgment is" if material.stages else "Training"
+    return "How good the judgment is" if data.stages else "Training"
 
 
-def _roads(material: Material) -> list[str]:
-    """The roads of a demo, in reading order; one without a name for all other runs."""
-    named = [stage.road for stage in material.stages] + [run.road for run in material.trained]
+def _families(data: ReportData) -> list[str]:
+    """The families of a demo's stages, in reading order; one without a name for all other runs."""
+    named = [stage.family for stage in data.stages] + [run.family for run in data.trained]
     return list(dict.fromkeys(named))
 
 
-def _road(material: Material, road: str, number: int, metric: str) -> dict[str, Any]:
-    """What the template prints of a road: its figures, what its stages mean, and its tables."""
+def _family(data: ReportData, family: str, number: int, metric: str) -> dict[str, Any]:
+    """What the template prints of a family: its figures, what its stages mean, and its tables."""
     from longrm.report import figures
 
-    stages = [stage for stage in material.stages if stage.road == road]
-    trained = [run for run in material.trained if run.road == road]
+    stages = [stage for stage in data.stages if stage.family == family]
+    trained = [run for run in data.trained if run.family == family]
     suffix = f"-{number + 1}" if number else ""
-    title = f"{road}. " if len(_roads(material)) > 1 else ""
+    title = f"{family}. " if len(_families(data)) > 1 else ""
     curves = [figures.accuracy(stages, metric, width, suffix) for width in (figures.WIDE, figures.NARROW)]
-    known = dict(STAGES.values()) if material.demo is not None else {}
-    measured = wording.METRIC_NAMES[metric].capitalize()
+    known = dict(STAGES.values()) if data.demo is not None else {}
+    measured = metric_of(metric).title.capitalize()
     return {
         "title": f"{title}{measured} against context length",
-        "told": findings.told(replace(material, stages=tuple(stages))),
+        "statements": findings.statements(replace(data, stages=tuple(stages))),
         "finding": findings.judges(stages),
         "stages": stages,
         "accuracy": [figure for figure in curves if figure],
@@ -165,31 +166,31 @@ def _road(material: Material, road: str, number: int, metric: str) -> dict[str, 
     }
 
 
-def _taus(stages: Sequence[Evaluated]) -> str:
-    levels = sorted({stage.summary["boundary"]["tau"] for stage in stages if stage.summary["boundary"]})
+def _taus(stages: Sequence[EvaluatedModel]) -> str:
+    levels = sorted({stage.summary.boundary.tau for stage in stages if stage.summary.boundary})
     return " or ".join(wording.level(tau) for tau in levels)
 
 
-def _about_data(stages: Sequence[Evaluated]) -> list[str]:
+def _about_data(stages: Sequence[EvaluatedModel]) -> list[str]:
     """What must be known of the data: once for all models that judged the same."""
     wrong = dict.fromkeys(line for stage in stages for line in findings.wrong_data(stage.summary))
     return [line for line in (findings.different_data(stages), *wrong) if line]
 
 
-def _recommended(stages: Sequence[Evaluated]) -> str:
+def _recommended(stages: Sequence[EvaluatedModel]) -> str:
     """What the recommended numbers of comparisons are good for; empty where there are none."""
-    found = next((s.summary["recommended"] for s in stages if s.summary["recommended"]), None)
+    found = next((s.summary.recommended for s in stages if s.summary.recommended), None)
     if found is None:
         return ""
-    return f"a judge that is {100 * found['difference']:g} points better or worse in {100 * found['power']:g}% of cases"
+    return f"a judge that is {100 * found.difference:g} points better or worse in {100 * found.power:g}% of cases"
 
 
-def _given(material: Material) -> tuple[Run, ...]:
+def _given(data: ReportData) -> tuple[ReportedRun, ...]:
     """The folders that the report was asked about; a demo's parts come with it."""
-    return material.runs[:1] if material.demo is not None else material.runs
+    return data.runs[:1] if data.demo is not None else data.runs
 
 
-def _command(run: Run) -> str:
+def _command(run: ReportedRun) -> str:
     if run.manifest["kind"] != "demo":
         return run.command("NEW_FOLDER")
     taken = "".join(f" --{name}" for name in ("generative", "controls") if run.settings.get(name))

@@ -66,6 +66,36 @@ def _scale_of(values: Sequence[Any]) -> alt.Scale:
     return alt.Scale(domain=[str(index) for index in range(len(values))], range=list(values))
 
 
+def banded_curves(
+    rows: Rows, styles: Sequence[Style], x: alt.X, y: alt.Y, scale: alt.Scale
+) -> list[alt.Chart]:
+    """Curve k in style k: its interval from `low` to `high` as a band on the scale of y, a line, and its points."""
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=colors_of(styles))
+    return [
+        base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
+        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles)),
+    ]
+
+
+def forest_plot(base: alt.Chart, title: str, points: Any, **mark: Any) -> alt.LayerChart | alt.FacetChart:
+    """Intervals from `low` to `high` with their values around a line at zero.
+
+    Args:
+        base: Says in which row each stands.
+        title: Title of the axis of values.
+        points: Shape of the points.
+        mark: Properties of intervals and points.
+    """
+    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color=MUTED, strokeDash=[2, 3])
+    low = alt.X("low:Q", title=title, axis=alt.Axis(tickCount=4, labelOverlap="greedy"))
+    return alt.layer(
+        zero.encode(x="zero:Q"),
+        base.mark_rule(strokeWidth=2, **mark).encode(x=low, x2="high:Q"),
+        base.mark_point(filled=True, size=70, opacity=1, **mark).encode(x="value:Q", shape=points),
+    )
+
+
 def axis_names(lengths: Sequence[int]) -> str:
     """A Vega expression that writes axis labels as `wording.short_tokens` does."""
     names = ",".join(f"'{length}':'{wording.short_tokens(length)}'" for length in lengths)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longrm.report.material import Evaluated
+from longrm.report.load import EvaluatedModel
 from longrm.runs.judgments import EXAMPLES, read_judgments
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import ExampleRecord, JudgmentRecord, Trial
@@ -18,7 +18,7 @@ _BUDGET = 700_000  # characters of all comparisons together, so that the file st
 
 
 @dataclass(frozen=True, slots=True)
-class Browser:
+class ComparisonBrowser:
     """What the browser shows.
 
     Attributes:
@@ -32,7 +32,7 @@ class Browser:
     left_out: int
 
 
-def browser(stages: Sequence[Evaluated]) -> Browser | None:
+def browser(stages: Sequence[EvaluatedModel]) -> ComparisonBrowser | None:
     """Collects the comparisons that the runs kept, with every stage's judgment of each; None if there is none.
 
     A comparison that several stages judged appears once, and pairs and best-of-N of one stage share its name.
@@ -54,7 +54,7 @@ def browser(stages: Sequence[Evaluated]) -> Browser | None:
         "stages": [{"label": label, "style": styles[label]} for label in labels],
         "comparisons": chosen,
     }
-    return Browser(_embeddable(payload), len(chosen), len(entries) - len(chosen))
+    return ComparisonBrowser(_embeddable(payload), len(chosen), len(entries) - len(chosen))
 
 
 def verdict(record: JudgmentRecord) -> str:
@@ -109,11 +109,11 @@ def _judgment(record: JudgmentRecord) -> dict[str, Any]:
         "ranking": record.ranking,
         "cut": [record.cut.policy, record.cut.tokens] if record.cut is not None else None,
         "check": record.context_check,
-        "askings": [_asking(trial) for trial in record.askings()],
+        "trials": [_shown_trial(trial) for trial in record.trials],
     }
 
 
-def _asking(trial: Trial) -> dict[str, Any]:
+def _shown_trial(trial: Trial) -> dict[str, Any]:
     return {
         "order": trial.order,
         "outcome": _words(trial.outcome),

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import altair as alt
 
-from longrm.evaluation.metrics import Metric
+from longrm.evaluation.metrics import metric_of
 from longrm.report import wording
 from longrm.report.drawing import (
     INK,
@@ -15,14 +15,16 @@ from longrm.report.drawing import (
     Figure,
     Rows,
     axis_names,
+    banded_curves,
     colors_of,
     dashes_of,
-    shapes_of,
+    forest_plot,
     svg_of,
 )
-from longrm.report.material import Evaluated, Trained
+from longrm.report.load import EvaluatedModel, ReportedTraining
 from longrm.report.palette import COLORS, HEAT_STEPS, Style, heat_step
 from longrm.report.tables import Difference
+from longrm.runs.records import Estimate
 
 WIDE, NARROW = 520, 190  # plot widths in pixels; the labels at the right come on top
 _SMALL = (190, 130)  # width and height of small multiples
@@ -31,52 +33,52 @@ _POINTS = 120  # points that a training curve is drawn with at most
 _CURVES_WITH_LABELS = 8
 
 
-def accuracy(stages: Sequence[Evaluated], metric: str, width: int, suffix: str = "") -> Figure | None:
+def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: str = "") -> Figure | None:
     """Accuracy against length with interval bands, the chance line and tau, one curve a stage.
 
     Args:
         stages: Whose curves.
         metric: Which accuracy.
-        width: Of the plot, in pixels.
-        suffix: Of the figure's name.
+        width: Width of the plot, in pixels.
+        suffix: End of the figure's name.
     """
     curves = [(stage, found) for stage in stages if (found := stage.by_length(metric))]
     if not curves:
         return None
-    chances = {stage.summary["chance"][metric] for stage, _ in curves}
-    taus = {stage.summary["boundary"]["tau"] for stage, _ in curves if stage.summary["boundary"]}
+    chances = {stage.summary.chance[metric] for stage, _ in curves}
+    taus = {stage.summary.boundary.tau for stage, _ in curves if stage.summary.boundary}
     lows = [m.low for _, found in curves for m in found.values() if m.low is not None]
     bottom = max(0.0, int(10 * min([*lows, *(level - 0.1 for level in chances)])) / 10)
     height = 330 if width == WIDE else 280
     scale = alt.Scale(domain=[bottom, 1.0], nice=False)
     layers = [
         *_level_lines({"chance": chances, "τ": taus}, scale),
-        *_curves(curves, wording.METRIC_NAMES[metric], scale),
+        *_curves(curves, metric_of(metric).title, scale),
     ]
     if len(curves) <= _CURVES_WITH_LABELS:
         layers.append(_end_labels(curves, (1 - bottom) * _LABEL_GAP / height, width, scale))
-    told = "; ".join(_told(stage.label, found) for stage, found in curves)
+    ends = "; ".join(_ends(stage.label, found) for stage, found in curves)
     return Figure(
         f"accuracy{suffix}" if width == WIDE else f"accuracy{suffix}-narrow",
         "Accuracy against context length",
-        f"Line chart of {wording.METRIC_NAMES[metric]} against length. {told}.",
+        f"Line chart of {metric_of(metric).title} against length. {ends}.",
         svg_of(alt.layer(*layers), width, height),
     )
 
 
-def heat_map(stage: Evaluated, metric: str, number: int) -> Figure | None:
+def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
     """Accuracy by length and depth: orange below tau, blue above, the number in every cell."""
-    chance, boundary = stage.summary["chance"].get(metric), stage.summary["boundary"]
+    chance, boundary = stage.summary.chance.get(metric), stage.summary.boundary
     if boundary is None or chance is None:
         return None
     rows: Rows = [
         {
             "length": int(length),
             "depth": depth,
-            "step": str(heat_step(found.value, chance, boundary["tau"])),
+            "step": str(heat_step(found.value, chance, boundary.tau)),
             "text": f"{100 * found.value:.0f}",
         }
-        for length in stage.summary["metrics"]["by_length_and_depth"]
+        for length in stage.summary.metrics.by_length_and_depth
         for depth, found in stage.by_depth(length, metric).items()
         if found.value is not None
     ]
@@ -102,12 +104,12 @@ def heat_map(stage: Evaluated, metric: str, number: int) -> Figure | None:
     return Figure(
         f"depth-{number}",
         stage.label,
-        f"Heat map of {wording.METRIC_NAMES[metric]} in percent by length and depth, for {stage.label}.",
+        f"Heat map of {metric_of(metric).title} in percent by length and depth, for {stage.label}.",
         svg_of(alt.layer(tiles, numbers), max(_SMALL[0], 26 * len(lengths)), _SMALL[1]),
     )
 
 
-def training(trained: Sequence[Trained], suffix: str = "") -> list[Figure]:
+def training(trained: Sequence[ReportedTraining], suffix: str = "") -> list[Figure]:
     """Loss, accuracy, longest prompt and throughput against the step, one curve a run; `suffix` ends their names."""
     from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
     drawn = [
@@ -147,31 +149,22 @@ def forest(differences: Sequence[Difference]) -> Figure:
     rows = [
         {"label": item.label, "value": 100 * m.value, "low": 100 * m.low, "high": 100 * m.high}
         for item in differences
-        if (m := item.metric).value is not None and m.low is not None and m.high is not None
+        if (m := item.estimate).value is not None and m.low is not None and m.high is not None
     ]
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         y=alt.Y("label:N", sort=None, title=None, axis=alt.Axis(labelLimit=300, **NO_LINES))
     )
-    zero = (
-        alt.Chart(alt.InlineData(values=[{"zero": 0}]))
-        .mark_rule(color=MUTED, strokeDash=[2, 3])
-        .encode(x="zero:Q")
-    )
-    span = base.mark_rule(color=INK, strokeWidth=2).encode(
-        x=alt.X("low:Q", title="percentage points", axis=alt.Axis(tickCount=4, labelOverlap="greedy")),
-        x2="high:Q",
-    )
-    point = base.mark_point(filled=True, size=70, opacity=1, color=INK, shape="diamond").encode(x="value:Q")
+    plot = forest_plot(base, "percentage points", alt.value("diamond"), color=INK)
     return Figure(
         "differences",
         "Contrast and controls",
         "Forest plot of the differences in the table, each with its 95% interval around zero.",
-        svg_of(alt.layer(zero, span, point), 180, 26 * len(rows)),
+        svg_of(plot, 180, 26 * len(rows)),
     )
 
 
 def _curves(
-    curves: Sequence[tuple[Evaluated, Mapping[int, Metric]]], title: str, scale: alt.Scale
+    curves: Sequence[tuple[EvaluatedModel, Mapping[int, Estimate]]], title: str, scale: alt.Scale
 ) -> list[alt.Chart]:
     rows: Rows = [
         {"curve": str(index), "length": length, "value": m.value, "low": m.low, "high": m.high}
@@ -188,16 +181,11 @@ def _curves(
     )
     y = alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(format=".0%", tickCount=6))
     styles = [stage.style for stage, _ in curves]
-    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=colors_of(styles))
-    return [
-        base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
-        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles)),
-    ]
+    return banded_curves(rows, styles, x, y, scale)
 
 
 def _end_labels(
-    curves: Sequence[tuple[Evaluated, Mapping[int, Metric]]], gap: float, width: int, scale: alt.Scale
+    curves: Sequence[tuple[EvaluatedModel, Mapping[int, Estimate]]], gap: float, width: int, scale: alt.Scale
 ) -> alt.Chart:
     """The stages' names at the right, moved apart where curves end together."""
     last = [found[max(found)].value or 0.0 for _, found in curves]
@@ -258,7 +246,7 @@ def bin_size(steps: int) -> int:
     return -(-steps // _POINTS)
 
 
-def _binned(run: Trained, field: str) -> Rows:
+def _binned(run: ReportedTraining, field: str) -> Rows:
     known = [step for step in run.steps if getattr(step, field) is not None]
     size = bin_size(len(known))
     bins = [known[start : start + size] for start in range(0, len(known), size or 1)]
@@ -268,7 +256,7 @@ def _binned(run: Trained, field: str) -> Rows:
     ]
 
 
-def _throughput(run: Trained) -> Rows:
+def _throughput(run: ReportedTraining) -> Rows:
     size = bin_size(len(run.timing))
     bins = [run.timing[start : start + size] for start in range(0, len(run.timing), size or 1)]
     spent = [(part, sum(record.seconds for record in part)) for part in bins]
@@ -279,7 +267,7 @@ def _throughput(run: Trained) -> Rows:
     ]
 
 
-def _told(label: str, found: Mapping[int, Metric]) -> str:
+def _ends(label: str, found: Mapping[int, Estimate]) -> str:
     first, last = min(found), max(found)
     return (
         f"{label}: {wording.percent(found[first].value)} at {wording.tokens(first)} tokens, "

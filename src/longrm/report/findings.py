@@ -1,17 +1,18 @@
 """Findings in words: the first sentences of a report, and the last lines of an evaluation in the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from longrm.evaluation.metrics import Metric, main_metric
-from longrm.evaluation.rules import RULES, rule_key
+from longrm.evaluation.metrics import metric_of
+from longrm.evaluation.rules import RULES
+from longrm.evaluation.summaries import ContextBoundary, DemoSummary, EvaluationSummary
 from longrm.report import wording
-from longrm.report.material import Evaluated, Material, metric_at, metric_of, short_name
+from longrm.report.load import EvaluatedModel, ReportData, defined, short_name
 from longrm.report.palette import Style
+from longrm.runs.records import Estimate
 from longrm.types import Outcome
 
-_TOLD_AT_MOST = 8  # models; the tables hold all of them
+_MOST_STATEMENTS = 8  # models; the tables hold all of them
 _WRONG_DATA = (
     "rising_scores",
     "duplicates",
@@ -25,7 +26,7 @@ _WRONG_DATA = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ModelStatement:
     """What is said first about one model.
 
     Attributes:
@@ -41,35 +42,35 @@ class Told:
     known: tuple[str, ...]
 
 
-def told(material: Material) -> list[Told]:
+def statements(data: ReportData) -> list[ModelStatement]:
     """One entry a model; of a demo, whose finding is one sentence, only models with something to be known."""
-    if material.demo is not None:
-        entries = [Told(s.label, s.style, "", _known(s.summary)) for s in material.stages]
+    if data.demo is not None:
+        entries = [ModelStatement(s.label, s.style, "", _known(s.summary)) for s in data.stages]
         return [entry for entry in entries if entry.known]
     return [
-        Told(_name(stage), stage.style, _judged(stage.summary), _known(stage.summary))
-        for stage in material.stages[:_TOLD_AT_MOST]
+        ModelStatement(_name(stage), stage.style, _judged(stage.summary), _known(stage.summary))
+        for stage in data.stages[:_MOST_STATEMENTS]
     ]
 
 
-def finding(material: Material) -> str:
-    """What a demo shows, or that there is no evaluation, in a sentence; else empty, for `told` says it."""
-    stages = {stage.label: stage.summary for stage in material.stages}
-    if material.demo is not None and {"short", "long"} <= stages.keys():
+def finding(data: ReportData) -> str:
+    """What a demo shows, or that there is no evaluation, in a sentence; else empty, for `statements` says it."""
+    stages = {stage.label: found for stage in data.stages if (found := stage.summary.boundary)}
+    if data.demo is not None and {"short", "long"} <= stages.keys():
         reach = (
-            f"Trained on short contexts, the model {_reach(stages['short']['boundary'])}; "
-            f"trained on long ones too, it {_reach(stages['long']['boundary'])}"
+            f"Trained on short contexts, the model {_reach(stages['short'])}; "
+            f"trained on long ones too, it {_reach(stages['long'])}"
         )
-        return f"{reach}{_contrast(material.demo)}."
-    if not material.stages:
-        return f"{wording.plural(len(material.trained), 'training run')}, no evaluation."
-    untold = len(material.stages) - _TOLD_AT_MOST
-    return f"{wording.plural(untold, 'more model')} in the tables below." if untold > 0 else ""
+        return f"{reach}{_contrast(data.demo)}."
+    if not data.stages:
+        return f"{wording.plural(len(data.trained), 'training run')}, no evaluation."
+    more = len(data.stages) - _MOST_STATEMENTS
+    return f"{wording.plural(more, 'more model')} in the tables below." if more > 0 else ""
 
 
-def judges(stages: Sequence[Evaluated]) -> str:
-    """How far the judges of a demo's road that writes reach; empty where there are none."""
-    reach = {stage.label: found for stage in stages if (found := stage.summary["boundary"])}
+def judges(stages: Sequence[EvaluatedModel]) -> str:
+    """How far the generative judges of a demo reach; empty where there are none."""
+    reach = {stage.label: found for stage in stages if (found := stage.summary.boundary)}
     if not {"judge: short", "judge: long", "judge: LOGO"} <= reach.keys():
         return ""
     short, long, logo = (_reach(reach[f"judge: {name}"]) for name in ("short", "long", "LOGO"))
@@ -79,90 +80,90 @@ def judges(stages: Sequence[Evaluated]) -> str:
     )
 
 
-def accuracy(summary: Mapping[str, Any]) -> str:
+def accuracy(summary: EvaluationSummary) -> str:
     """The main accuracy with its interval, against chance."""
-    name = main_metric(summary)
-    metric = metric_of(summary["accuracy"]["strict"])
-    if metric.value is None or metric.low is None or metric.high is None:
+    metric, estimate = metric_of(summary.main_metric), summary.accuracy.strict
+    if estimate.value is None or estimate.low is None or estimate.high is None:
         return "No judgment has a known gold order, so there is no accuracy."
-    level = summary["chance"][name]
-    side = "above" if metric.low > level else "below" if metric.high < level else "not told from"
-    comparisons = wording.plural(metric.n, "comparison")
+    level = summary.chance[metric.name]
+    side = "above" if estimate.low > level else "below" if estimate.high < level else "not told from"
+    comparisons = wording.plural(estimate.n, "comparison")
     return (
-        f"{_upper(wording.METRIC_NAMES[name])} {_share(metric)} on {comparisons}, "
+        f"{_upper(metric.title)} {_share(estimate)} on {comparisons}, "
         f"{side} chance ({wording.percent(level)})."
     )
 
 
-def baselines(summary: Mapping[str, Any]) -> str:
+def baselines(summary: EvaluationSummary) -> str:
     """Which baselines the model beats and which it does not; empty if none ran beside it."""
     beaten, others = [], []
-    for name, found in summary["baselines"].items():
-        if found["beaten"]:
+    for name, found in summary.baselines.items():
+        if found.beaten:
             beaten.append(name)
         else:
-            others.append(f"{name} ({_gap(metric_of(found['difference']))})")
-    told = f"beats {wording.listed(beaten)}" if beaten else ""
-    not_told = f"does not beat {wording.listed(others)}" if others else ""
-    sentence = "; ".join(filter(None, (told, not_told)))
+            others.append(f"{name} ({_gap(found.difference)})")
+    won = f"beats {wording.listed(beaten)}" if beaten else ""
+    not_won = f"does not beat {wording.listed(others)}" if others else ""
+    sentence = "; ".join(filter(None, (won, not_won)))
     return f"{_upper(sentence)}." if sentence else ""
 
 
-def missing(summary: Mapping[str, Any]) -> str:
+def missing(summary: EvaluationSummary) -> str:
     """How many comparisons have no verdict and why; empty if all have one. Errors are told by `incomplete`."""
-    counts = summary["counts"]
+    counts = summary.counts
     silent = {
         outcome.replace("_", " "): count
-        for outcome, count in counts["outcomes"].items()
+        for outcome, count in counts.outcomes.items()
         if count and outcome not in (Outcome.ANSWERED, Outcome.ERROR)
     }
     if not silent:
         return ""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in silent.items())
-    all_of_them = wording.plural(counts["comparisons"], "comparison")
+    all_of_them = wording.plural(counts.comparisons, "comparison")
     return f"{sum(silent.values()):,} of {all_of_them} without a verdict, counted as wrong: {kinds}."
 
 
-def cuts(summary: Mapping[str, Any]) -> str:
+def cuts(summary: EvaluationSummary) -> str:
     """How many contexts were cut, and by how much; empty if none was."""
-    cut = summary["counts"]["cut"]
-    if not cut["comparisons"]:
+    cut = summary.counts.cut
+    if not cut.comparisons:
         return ""
-    contexts, tokens = wording.plural(cut["comparisons"], "context"), wording.plural(cut["tokens"], "token")
+    contexts, tokens = wording.plural(cut.comparisons, "context"), wording.plural(cut.tokens, "token")
     return f"{contexts} cut to fit, by {tokens} in all."
 
 
-def order(summary: Mapping[str, Any]) -> str:
+def order(summary: EvaluationSummary) -> str:
     """What the presented order did to the verdicts; empty where only one order was asked."""
-    same = metric_at(summary, "position", "consistency")
-    first = metric_at(summary, "position", "first_wins")
+    if summary.position is None:
+        return ""
+    same, first = defined(summary.position.consistency), defined(summary.position.first_wins)
     parts = [f"the same verdict in every order {_share(same)}"] if same else []
     parts += [f"the first shown preferred {_share(first)}"] if first else []
     return f"{_upper('; '.join(parts))}." if parts else ""
 
 
-def rules(summary: Mapping[str, Any]) -> list[str]:
+def rules(summary: EvaluationSummary) -> list[str]:
     """The overall figure of each published rule, one sentence each."""
     return [
-        f"{rule.title}: {wording.published(summary[rule_key(name)]['overall_percent'])}."
+        f"{rule.title}: {wording.published(summary.rules[name].overall_percent)}."
         for name, rule in RULES.items()
-        if rule_key(name) in summary
+        if name in summary.rules
     ]
 
 
-def wrong_data(summary: Mapping[str, Any]) -> list[str]:
+def wrong_data(summary: EvaluationSummary) -> list[str]:
     """What the audit of the data found that matters, one sentence each."""
-    found = summary.get("audit", {"findings": {}})["findings"]
+    found = summary.audit.findings if summary.audit else {}
     return [
-        f"{short_name(summary['bench'])}: {found[kind]['what']} ({found[kind]['count']:,})."
+        f"{short_name(summary.bench)}: {found[kind].what} ({found[kind].count:,})."
         for kind in _WRONG_DATA
-        if kind in found and found[kind]["count"]
+        if kind in found and found[kind].count
     ]
 
 
-def different_data(stages: Sequence[Evaluated]) -> str:
+def different_data(stages: Sequence[EvaluatedModel]) -> str:
     """That the models did not judge the same benchmark, where they did not."""
-    names = list(dict.fromkeys(short_name(stage.summary["bench"]) for stage in stages))
+    names = list(dict.fromkeys(short_name(stage.summary.bench) for stage in stages))
     return (
         f"Not judged on the same data, so not to be compared: {wording.listed(names)}."
         if len(names) > 1
@@ -170,34 +171,34 @@ def different_data(stages: Sequence[Evaluated]) -> str:
     )
 
 
-def incomplete(stages: Sequence[Evaluated]) -> list[str]:
+def incomplete(stages: Sequence[EvaluatedModel]) -> list[str]:
     """One line a stage whose evaluation is incomplete."""
     return [
-        f"{stage.label}: {stage.summary['counts']['outcomes']['error']} comparisons ended in an error and are "
+        f"{stage.label}: {stage.summary.counts.outcomes[Outcome.ERROR]} comparisons ended in an error and are "
         "not scored; run the same evaluation again to judge them"
         for stage in stages
-        if not stage.summary["complete"]
+        if not stage.summary.complete
     ]
 
 
-def _name(stage: Evaluated) -> str:
+def _name(stage: EvaluatedModel) -> str:
     """The label, and the model where the label was too short for it."""
-    model = short_name(stage.summary["model"])
+    model = short_name(stage.summary.model)
     return stage.label if model in stage.label else f"{stage.label} · {model}"
 
 
-def _judged(summary: Mapping[str, Any]) -> str:
-    boundary = summary["boundary"]
+def _judged(summary: EvaluationSummary) -> str:
+    boundary = summary.boundary
     reach = f"{_upper(_reach(boundary))}." if boundary else ""
     return " ".join(filter(None, (accuracy(summary), reach, baselines(summary))))
 
 
-def _reach(boundary: Mapping[str, Any]) -> str:
+def _reach(boundary: ContextBoundary) -> str:
     """What a context boundary says, as the end of a sentence."""
-    tau, lengths = wording.level(boundary["tau"]), [int(key) for key in boundary["effective_n"]]
-    holds = boundary["at_least"] and f"holds {tau} up to {wording.tokens(boundary['at_least'])} tokens"
-    below = wording.tokens(boundary["below"])
-    match boundary["status"]:
+    tau, lengths = wording.level(boundary.tau), [int(key) for key in boundary.effective_n]
+    holds = boundary.at_least and f"holds {tau} up to {wording.tokens(boundary.at_least)} tokens"
+    below = wording.tokens(boundary.below)
+    match boundary.status:
         case "beyond_range":
             return (
                 f"holds {tau} or more up to {wording.tokens(max(lengths))} tokens, the longest length tested"
@@ -207,7 +208,7 @@ def _reach(boundary: Mapping[str, Any]) -> str:
                 f"is below {tau} already at {wording.tokens(min(lengths))} tokens, the shortest length tested"
             )
         case "resolved":
-            crossing = wording.tokens(boundary["estimate"]["value"])
+            crossing = wording.tokens(boundary.estimate.value)
             interval = wording.boundary_interval(boundary)
             return f"falls through {tau} near {crossing} tokens {interval}".rstrip()
         case "rising":
@@ -215,9 +216,9 @@ def _reach(boundary: Mapping[str, Any]) -> str:
         case "not_monotone":
             falls = f"{holds}, is below it at {below}" if holds else f"is below {tau} at {below} tokens"
             return f"{falls} and holds it at a longer length, so there is no single context boundary"
-        case "unresolved" if holds and boundary["below"]:
+        case "unresolved" if holds and boundary.below:
             # Only where a curve that never rises fits is it known to be below from there on.
-            on = "" if boundary["estimate"]["value_place"] == "undefined" else " on"
+            on = "" if boundary.estimate.value_place == "undefined" else " on"
             return f"{holds} and is below it {'from' if on else 'at'} {below}{on}, with its boundary unresolved between"
         case "unresolved":
             known = holds or f"is not shown to hold {tau} at any length"
@@ -226,13 +227,13 @@ def _reach(boundary: Mapping[str, Any]) -> str:
             raise ValueError(f"the status {unknown!r} of a boundary is not known")
 
 
-def _contrast(demo: Mapping[str, Any]) -> str:
-    """How far the long arm is from its control at the longest length."""
-    by_length = demo["contrasts"].get("long_vs_control_short", {}).get("by_length", {})
-    if not by_length:
+def _contrast(demo: DemoSummary) -> str:
+    """How far the long stage is from its control at the longest length."""
+    contrast = demo.contrasts.get("long_vs_control_short")
+    if contrast is None or not contrast.by_length:
         return ""
-    longest = max(by_length, key=int)
-    gap, length = metric_of(by_length[longest]), f"{wording.tokens(int(longest))} tokens"
+    longest = max(contrast.by_length, key=int)
+    gap, length = contrast.by_length[longest], f"{wording.tokens(int(longest))} tokens"
     if gap.value is None or gap.low is None or gap.high is None:
         return ""
     if gap.low <= 0 <= gap.high:
@@ -247,16 +248,16 @@ def _contrast(demo: Mapping[str, Any]) -> str:
     )
 
 
-def _known(summary: Mapping[str, Any]) -> tuple[str, ...]:
+def _known(summary: EvaluationSummary) -> tuple[str, ...]:
     return tuple(filter(None, (missing(summary), cuts(summary))))
 
 
-def _share(metric: Metric) -> str:
-    return f"{wording.percent(metric.value)} {wording.percent_interval(metric)}".rstrip()
+def _share(estimate: Estimate) -> str:
+    return f"{wording.percent(estimate.value)} {wording.percent_interval(estimate)}".rstrip()
 
 
-def _gap(metric: Metric) -> str:
-    return f"{wording.points(metric.value)} points {wording.points_interval(metric)}".rstrip()
+def _gap(estimate: Estimate) -> str:
+    return f"{wording.points(estimate.value)} points {wording.points_interval(estimate)}".rstrip()
 
 
 def _upper(sentence: str) -> str:

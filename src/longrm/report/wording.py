@@ -1,38 +1,24 @@
-"""Numbers in words: every figure in the report is written here, and a missing one is a dash."""
+"""Numbers in words: every number of the report is written here, and a missing one is a dash."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from longrm.evaluation.diagnosis import Status
-from longrm.evaluation.metrics import Metric
+from longrm.evaluation.summaries import BoundaryStatus, ContextBoundary, CrossingSide
+from longrm.runs.records import Estimate
 
 MISSING = "–"
 _MINUS = "−"
 
-METRIC_NAMES = {
-    "pair_accuracy": "pair accuracy",
-    "top1": "top-1",
-    "exact_order": "exact order",
-    "position_match": "position match",
-    "kendall_tau": "Kendall tau",
-    "auc_margin": "AUC of margins",
-    "auc_pooled": "AUC, pooled",
-}
-
-
-def metric_name(name: str) -> str:
-    """What a metric is called; one that has no words here goes by its own name."""
-    return METRIC_NAMES.get(name, name.replace("_", " "))
-
-
-STATUSES: dict[Status, tuple[str, str]] = {
+STATUSES: dict[BoundaryStatus, tuple[str, str]] = {
     "resolved": ("resolved", ""),
     "unresolved": ("not resolved", "not resolved by this many comparisons"),
     "below_range": ("below range", "below the shortest length measured"),
     "beyond_range": ("beyond range", "beyond the longest length measured"),
-    "rising": ("none: rises", "none, for accuracy rises through tau"),
-    "not_monotone": ("none: falls and rises", "none, for accuracy falls through tau and rises through it"),
+    "rising": ("none: rises", "none, for accuracy rises through the threshold"),
+    "not_monotone": (
+        "none: falls and rises",
+        "none, for accuracy falls through the threshold and rises through it",
+    ),
 }
 """What the statuses of a context boundary are called in a table, and in a sentence about where it lies."""
 
@@ -76,19 +62,19 @@ def short_tokens(length: int) -> str:
     return f"{length // 1024}K" if length >= 1024 and length % 1024 == 0 else f"{length:,}"
 
 
-def percent_interval(metric: Metric) -> str:
+def percent_interval(estimate: Estimate) -> str:
     """Its limits in percent."""
-    return _interval(metric, lambda value: _signed(100 * value, 1))
+    return _interval(estimate, lambda value: _signed(100 * value, 1))
 
 
-def points_interval(metric: Metric) -> str:
+def points_interval(estimate: Estimate) -> str:
     """Its limits in percentage points."""
-    return _interval(metric, points)
+    return _interval(estimate, points)
 
 
-def decimal_interval(metric: Metric) -> str:
+def decimal_interval(estimate: Estimate) -> str:
     """Its limits as plain numbers."""
-    return _interval(metric, decimal)
+    return _interval(estimate, decimal)
 
 
 def seconds(value: float) -> str:
@@ -98,23 +84,25 @@ def seconds(value: float) -> str:
     return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
-def boundary_estimate(boundary: Mapping[str, Any]) -> str:
-    """Where the fit crosses tau, or on which side of the measured lengths; a dash where that is undefined."""
-    text = _place(boundary, "value")
-    return f"≈ {text}" if boundary["estimate"]["value"] is not None else text
+def boundary_estimate(boundary: ContextBoundary) -> str:
+    """Where the fit crosses the threshold, or on which side of the measured lengths; a dash where that is undefined."""
+    text = _end(boundary, boundary.estimate.value, boundary.estimate.value_place)
+    return f"≈ {text}" if boundary.estimate.value is not None else text
 
 
-def boundary_interval(boundary: Mapping[str, Any]) -> str:
+def boundary_interval(boundary: ContextBoundary) -> str:
     """The interval of that crossing; empty where all of it lies on one side of the measured lengths."""
-    low, high = _place(boundary, "low"), _place(boundary, "high")
+    crossing = boundary.estimate
+    low = _end(boundary, crossing.low, crossing.low_place)
+    high = _end(boundary, crossing.high, crossing.high_place)
     return f"[{low}, {high}]" if low != high else ""
 
 
-def _place(boundary: Mapping[str, Any], end: str) -> str:
-    estimate, lengths = boundary["estimate"], [int(key) for key in boundary["effective_n"]]
-    match estimate[f"{end}_place"]:
+def _end(boundary: ContextBoundary, value: float | None, side: CrossingSide) -> str:
+    lengths = [int(key) for key in boundary.effective_n]
+    match side:
         case "within_range":
-            return tokens(estimate[end])
+            return tokens(value)
         case "below_range":
             return f"< {tokens(min(lengths))}"
         case "beyond_range":
@@ -125,10 +113,10 @@ def _place(boundary: Mapping[str, Any], end: str) -> str:
             raise ValueError(f"the place {unknown!r} of a boundary's estimate is not known")
 
 
-def _interval(metric: Metric, write: Callable[[float], str]) -> str:
-    if metric.low is None or metric.high is None:
+def _interval(estimate: Estimate, write: Callable[[float], str]) -> str:
+    if estimate.low is None or estimate.high is None:
         return ""
-    return f"[{write(metric.low)}, {write(metric.high)}]"
+    return f"[{write(estimate.low)}, {write(estimate.high)}]"
 
 
 def _signed(value: float, places: int) -> str:

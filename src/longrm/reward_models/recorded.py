@@ -135,7 +135,7 @@ def _from_runs(files: Sequence[Path]) -> _Read:
     file = _only(files)
     records = {}
     for number, record in enumerate(Log(file, JudgmentRecord), start=1):
-        for trial in record.askings():
+        for trial in record.trials:
             _check_answered(trial, f"{shown(file)}, line {number}")
         records[record.id] = record
     summary = file.with_name("summary.json")
@@ -146,7 +146,7 @@ def _from_runs(files: Sequence[Path]) -> _Read:
     trials = {
         name: tuple(
             RecordedTrial(trial.order, _presented(trial, record), digest=digests.get(name, ""))
-            for trial in record.askings()
+            for trial in record.trials
         )
         for name, record in records.items()
     }

@@ -21,7 +21,6 @@ from longrm import reading
 from longrm.config import Config, changed_settings, to_toml
 from longrm.errors import RunError
 from longrm.runs.logs import PART
-from longrm.runs.schema import fault_in
 from longrm.runs.scratch import replacing, sweep
 from longrm.runs.workers import WorkerGroup
 
@@ -224,26 +223,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(folder / MANIFEST)
     reading.typed(_MANIFEST, manifest, folder / MANIFEST, RunError)
     return manifest
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """The summary of a finished run.
-
-    Raises:
-        RunError: The run has no summary yet, one of another schema version, or one that was changed.
-    """
-    summary = read_json(folder / SUMMARY)
-    if summary.get("schema_version") != SCHEMA_VERSION:
-        raise RunError(
-            f"{folder / SUMMARY} has schema version {reading.short(summary.get('schema_version'))}, "
-            f"not {SCHEMA_VERSION}"
-        )
-    fault = fault_in(summary)
-    if fault:
-        raise RunError(
-            f"{folder / SUMMARY}, {fault}; another version of longrm wrote it, or it was changed: run it again"
-        )
-    return summary
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -138,10 +138,11 @@ def _fault(error: ValueError) -> str:
 
 def to_line(record: Any) -> bytes:
     """One record as a JSON line. Numbers keep every digit; fields at their defaults are left out."""
+    shown = record.logged() if isinstance(record, JudgmentRecord) else record
     plain = {
         field.name: _plain(value)
-        for field in dataclasses.fields(record)
-        if (value := getattr(record, field.name)) != _default(field)
+        for field in dataclasses.fields(shown)
+        if (value := getattr(shown, field.name)) != _default(field)
     }
     return compact_line(plain)
 

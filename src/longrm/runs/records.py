@@ -1,10 +1,11 @@
 """The lines of the logs in a run folder. No clock is read into them, so equal work gives equal bytes."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, FiniteFloat
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat
 
 from longrm.types import MAX_LENGTH, Cut, Message, Outcome, Span
 
@@ -32,8 +33,33 @@ Order = Annotated[tuple[Count, ...], AfterValidator(_permutation)]
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured number with its 95% interval.
+
+    Attributes:
+        value: The number; None where it is undefined (n = 0).
+        low: Lower limit; None where it is undefined.
+        high: Upper limit; None where it is undefined.
+        n: What the value is a mean over: comparisons unless whoever measures it says otherwise.
+        groups: Independent groups behind it.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    value: FiniteFloat | None
+    low: FiniteFloat | None
+    high: FiniteFloat | None
+    n: Count
+    groups: Count
+
+
+UNDEFINED = Estimate(None, None, None, 0, 0)
+"""The estimate of nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """One asking about a comparison: in one presented order, for one vote.
+    """One query of a comparison to the model: in one presented order, for one vote.
 
     Attributes:
         order: The presented order: entry k is the index of the response shown at position k.
@@ -79,6 +105,12 @@ class GoldRecord:
     digest: str = ""
 
 
+def _several(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    if len(trials) == 1:
+        raise ValueError("a log holds several trials or none, for one alone is the record itself")
+    return trials
+
+
 ContextCheck = Literal["", "same", "changed", "unanswered", "impossible"]
 """Not asked for; the verdict stayed or changed; no answer with or without the context; no context to take away."""
 
@@ -109,7 +141,7 @@ class JudgmentRecord:
         attempts: As in `Trial`; of several trials, each has its own.
         contradicted: As in `Trial`.
         cut: What was cut out of the context to make it fit.
-        trials: Every asking, by order and then by vote; empty where there was one, which is the record itself.
+        trials: Every trial, by order and then by vote; of one, the log holds the record's own fields alone.
         context_check: What became of the verdict when the context was taken away; empty if that was not asked.
         baselines: Scores of the baselines that were run beside the model, by name.
     """
@@ -132,9 +164,20 @@ class JudgmentRecord:
     attempts: Count = 1
     contradicted: bool | None = None
     cut: Cut | None = None
-    trials: tuple[Trial, ...] = ()
+    trials: Annotated[tuple[Trial, ...], AfterValidator(_several)] = ()
     context_check: ContextCheck = ""
     baselines: dict[str, Scores] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.trials) < 2:  # what was asked once is its own trial
+            object.__setattr__(self, "trials", (self._own_trial(),))
+
+    def logged(self) -> Self:
+        """The record as its log holds it: without the trial that it is itself."""
+        alone = copy(self)
+        if len(self.trials) < 2:
+            object.__setattr__(alone, "trials", ())
+        return alone
 
     def check(self) -> None:
         """Checks that all that it holds is of as many responses, in every trial.
@@ -147,9 +190,8 @@ class JudgmentRecord:
         for trial in self.trials:
             trial.check()
 
-    def askings(self) -> tuple[Trial, ...]:
-        """Every asking: the trials, or the one that this record is itself."""
-        own = Trial(
+    def _own_trial(self) -> Trial:
+        return Trial(
             self.order,
             self.outcome,
             self.scores,
@@ -159,7 +201,6 @@ class JudgmentRecord:
             self.attempts,
             self.contradicted,
         )
-        return self.trials or (own,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from longrm import hub
 from longrm.config import to_toml
 from longrm.data.tokenizing import Tokenizer
+from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.modeling.folders import ADAPTER
 from longrm.modeling.loading import scored_at
 from longrm.runs.folder import write_file
@@ -184,8 +185,8 @@ def _results(evaluation: Mapping[str, Any] | None, figure: bytes | None, *, roun
     ]
     by_length = evaluation["metrics"]["by_length"]
     for length in sorted(by_length, key=int):
-        lines.append(_row(f"{int(length):,}", by_length[length]["pair_accuracy"]))
-    lines.append(_row("all", evaluation["metrics"]["overall"]["pair_accuracy"]))
+        lines.append(_row(f"{int(length):,}", by_length[length][PAIR_ACCURACY.name]))
+    lines.append(_row("all", evaluation["metrics"]["overall"][PAIR_ACCURACY.name]))
     return "\n".join([*lines, *_boundary(evaluation.get("boundary")), *_unanswered(evaluation)])
 
 

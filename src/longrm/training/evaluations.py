@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from longrm.errors import ConfigError, LongRMError
+from longrm.evaluation.summary_schema import read_summary
 from longrm.modeling.loading import LanguageModel, Scorer, save
 from longrm.modeling.memory import is_out_of_memory
-from longrm.runs.folder import SUMMARY, read_summary, write_file
+from longrm.runs.folder import SUMMARY, write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
 from longrm.training.failures import evaluation_failed

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError
+from longrm.evaluation.metrics import PAIR_ACCURACY, known_metric
 from longrm.modeling.loading import ModelShape
 from longrm.training.curriculum import CurriculumSettings
 from longrm.training.data import Data
@@ -235,15 +236,13 @@ class EvaluationSettings(Config):
 
     Attributes:
         every: Steps between two evaluations.
-        metric: A figure of the evaluation's `metrics.overall`.
+        metric: A metric that the evaluation reports, by its name in docs/measures.md.
         keep_best: The model that is kept in the end is the one with the best figure, else the last.
         settings: As for `longrm evaluate`, without the model.
     """
 
     every: int = Field(100, ge=1)
-    metric: Literal[
-        "pair_accuracy", "top1", "exact_order", "position_match", "kendall_tau", "auc_margin", "auc_pooled"
-    ] = "pair_accuracy"
+    metric: Annotated[str, AfterValidator(known_metric)] = PAIR_ACCURACY.name
     keep_best: bool = False
     settings: dict[str, Any]
 

@@ -18,7 +18,7 @@ def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any
     """
     known = [record for record in records if record.ranks is not None]
     pairs = [record for record in known if record.outcome is not Outcome.ERROR]
-    sums = [sum(_agreement(trial, record) for trial in record.askings()) for record in pairs]
+    sums = [sum(_agreement(trial, record) for trial in record.trials) for record in pairs]
     categories = sorted({record.task for record in pairs})
     return {
         "overall_percent": _percent(sums),

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from longrm.evaluation.breakdown import BEST_OF
-from longrm.evaluation.scoring import has_gold_order, is_scored, score_order
+from longrm.evaluation.metrics.position_match import position_match_credit
+from longrm.evaluation.table import BEST_OF, has_gold_order, is_scored
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale, are_ratings
@@ -66,7 +66,7 @@ def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
 
 def _match(record: JudgmentRecord, scale: Scale) -> float:
     """The share of presented positions whose rank the release reads right, of all positions."""
-    order, ranks = record.askings()[0].order, record.ranks or ()
+    order, ranks = record.trials[0].order, record.ranks or ()
     best_first = sorted(range(len(ranks)), key=lambda index: ranks[index])
     gold = [best_first.index(index) for index in order]
     read = _read(record, scale)
@@ -75,7 +75,7 @@ def _match(record: JudgmentRecord, scale: Scale) -> float:
 
 def _read(record: JudgmentRecord, scale: Scale) -> list[int]:
     """The rank of the response at each presented position, from 0; empty where nothing was found."""
-    trial = record.askings()[0]
+    trial = record.trials[0]
     if are_ratings(scale):
         return _by_score([trial.scores[index] for index in trial.order]) if trial.scores else []
     if record.subtype in BEST_OF:
@@ -101,9 +101,9 @@ def _first_ranking(text: str) -> list[int]:
 
 
 def _why(record: JudgmentRecord, match: float, scale: Scale) -> Why | None:
-    trial, ranks = record.askings()[0], record.ranks or ()
+    trial, ranks = record.trials[0], record.ranks or ()
     values = points(trial)
-    if match == (score_order(values, ranks).position_match if values else 0.0):
+    if match == (position_match_credit(values, ranks) if values else 0.0):
         return None
     read = _read(record, scale)
     if not values:

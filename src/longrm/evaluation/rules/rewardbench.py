@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from longrm.evaluation.scoring import has_gold_order, is_scored, judged_values, score_order
+from longrm.evaluation.metrics.top1 import top1_credit
+from longrm.evaluation.table import has_gold_order, is_scored, judged_values
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale, are_ratings
 
@@ -95,14 +96,14 @@ def _left_out(records: Sequence[JudgmentRecord]) -> int:
 
 def _pair(record: JudgmentRecord, scale: Scale) -> float:
     values, ranks = judged_values(record), record.ranks or ()
-    credit = score_order(values, ranks).top1 if values else 0.5
+    credit = top1_credit(values, ranks) if values else 0.5
     return math.floor(credit if values else 0) if are_ratings(scale) else credit
 
 
 def _best_of(records: Sequence[JudgmentRecord], scale: Scale) -> float:
     missing = 0.0 if are_ratings(scale) else 0.25
     judged = [(judged_values(record), record.ranks or ()) for record in records]
-    return _mean([score_order(values, ranks).top1 if values else missing for values, ranks in judged])
+    return _mean([top1_credit(values, ranks) if values else missing for values, ranks in judged])
 
 
 def _ties(records: Sequence[JudgmentRecord], scale: Scale) -> float | None:

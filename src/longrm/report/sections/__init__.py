@@ -1,8 +1,8 @@
-"""What a report says about the judging itself, one file a theme; each is left out where nothing is to be said."""
+"""What a report says about the judging itself, one file a section; each is left out where nothing is to be said."""
 
 from collections.abc import Callable, Sequence
 
-from longrm.report.material import Evaluated
+from longrm.report.load import EvaluatedModel
 from longrm.report.sections.answers import answers
 from longrm.report.sections.audit import audit
 from longrm.report.sections.baselines import baselines
@@ -14,20 +14,20 @@ from longrm.report.sections.section import Section
 from longrm.report.sections.tasks import tasks
 from longrm.report.sections.votes import votes
 
-SECTIONS: tuple[Callable[[Sequence[Evaluated]], Section | None], ...] = (
-    answers,
-    tasks,
-    baselines,
-    biases,
-    calibration,
-    votes,
-    failures,
-    rules,
-    audit,
-)
-"""In the order of the page."""
+SECTIONS: dict[str, Callable[[Sequence[EvaluatedModel]], Section | None]] = {
+    "answers": answers,
+    "tasks": tasks,
+    "baselines": baselines,
+    "biases": biases,
+    "calibration": calibration,
+    "votes": votes,
+    "failures": failures,
+    "rules": rules,
+    "audit": audit,
+}
+"""Every section by its anchor, in the order of the page."""
 
 
-def sections(stages: Sequence[Evaluated]) -> list[Section]:
-    """Every section that these models have something to show in."""
-    return [section for make in SECTIONS if (section := make(stages))]
+def sections(stages: Sequence[EvaluatedModel]) -> dict[str, Section]:
+    """Every section that these models have something to show in, by its anchor."""
+    return {name: section for name, make in SECTIONS.items() if (section := make(stages))}

@@ -1,26 +1,25 @@
 """The models against the baselines that were run beside them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import altair as alt
 
+from longrm.evaluation.summaries import BaselineComparison
 from longrm.report import wording
-from longrm.report.drawing import MUTED, NO_LINES, Figure, colors_of, shapes_of, svg_of
-from longrm.report.material import Evaluated, metric_of
+from longrm.report.drawing import NO_LINES, Figure, colors_of, forest_plot, shapes_of, svg_of
+from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
-from longrm.report.tables import Cell, Row, Table, points_cell
+from longrm.report.tables import Table, TableCell, TableRow, points_cell
 
 _ROW, _MARGIN = 16, 14  # pixels a model and around a baseline
 
 
-def baselines(stages: Sequence[Evaluated]) -> Section | None:
+def baselines(stages: Sequence[EvaluatedModel]) -> Section | None:
     """Left out where no baseline ran."""
-    shown = [stage for stage in stages if stage.summary["baselines"]]
+    shown = [stage for stage in stages if stage.summary.baselines]
     if not shown:
         return None
     return Section(
-        "baselines",
         "Against simple rules",
         "Baselines",
         "The same comparisons judged by a simple rule, such as preferring the longest response. A model that does not "
@@ -31,14 +30,14 @@ def baselines(stages: Sequence[Evaluated]) -> Section | None:
     )
 
 
-def _table(stages: Sequence[Evaluated]) -> Table:
-    names = list(dict.fromkeys(name for stage in stages for name in stage.summary["baselines"]))
+def _table(stages: Sequence[EvaluatedModel]) -> Table:
+    names = list(dict.fromkeys(name for stage in stages for name in stage.summary.baselines))
     rows = [
-        Row(
+        TableRow(
             stage.label,
             (
-                *(_difference(stage.summary["baselines"].get(name)) for name in names),
-                Cell("yes" if stage.summary["beats_baselines"] else "no"),
+                *(_difference(stage.summary.baselines.get(name)) for name in names),
+                TableCell("yes" if stage.summary.beats_baselines else "no"),
             ),
             stage.style,
         )
@@ -48,14 +47,14 @@ def _table(stages: Sequence[Evaluated]) -> Table:
     return Table("Accuracy less that of each baseline, in percentage points", columns, tuple(rows))
 
 
-def _difference(found: Mapping[str, Any] | None) -> Cell:
+def _difference(found: BaselineComparison | None) -> TableCell:
     if found is None:
-        return Cell(wording.MISSING)
-    cell = points_cell(metric_of(found["difference"]))
-    return Cell(cell.text, f"{cell.detail}; it earns {wording.percent(found['value']['value'])}")
+        return TableCell(wording.MISSING)
+    cell = points_cell(found.difference)
+    return TableCell(cell.text, f"{cell.detail}; it earns {wording.percent(found.value.value)}")
 
 
-def _figure(stages: Sequence[Evaluated]) -> Figure | None:
+def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
     rows = list(_rows(stages))
     if not rows:
         return None
@@ -66,32 +65,26 @@ def _figure(stages: Sequence[Evaluated]) -> Figure | None:
         yOffset=alt.YOffset("curve:N", sort=None),
         color=colors_of(styles),
     )
-    zero = (
-        alt.Chart(alt.InlineData(values=[{"zero": 0}]))
-        .mark_rule(color=MUTED, strokeDash=[2, 3])
-        .encode(x="zero:Q")
-    )
-    span = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X(
-            "low:Q",
-            title="points over the baseline",
-            axis=alt.Axis(tickCount=4, labelOverlap="greedy"),
-        ),
-        x2="high:Q",
-    )
-    point = base.mark_point(filled=True, size=70, opacity=1).encode(x="value:Q", shape=shapes_of(styles))
     return Figure(
         "baselines",
         "Accuracy less that of each baseline",
         "Forest plot of the differences in the table, each with its 95% interval around zero.",
-        svg_of(alt.layer(zero, span, point), 240, len(names) * (_ROW * len(stages) + _MARGIN)),
+        svg_of(
+            forest_plot(base, "points over the baseline", shapes_of(styles)),
+            240,
+            len(names) * (_ROW * len(stages) + _MARGIN),
+        ),
     )
 
 
-def _rows(stages: Sequence[Evaluated]) -> Iterator[dict[str, object]]:
+def _rows(stages: Sequence[EvaluatedModel]) -> Iterator[dict[str, object]]:
     for number, stage in enumerate(stages):
-        for name, found in stage.summary["baselines"].items():
-            metric = metric_of(found["difference"])
-            if metric.value is not None and metric.low is not None and metric.high is not None:
-                limits = {"value": 100 * metric.value, "low": 100 * metric.low, "high": 100 * metric.high}
+        for name, found in stage.summary.baselines.items():
+            gap = found.difference
+            if gap.value is not None and gap.low is not None and gap.high is not None:
+                limits: dict[str, object] = {
+                    "value": 100 * gap.value,
+                    "low": 100 * gap.low,
+                    "high": 100 * gap.high,
+                }
                 yield {"curve": str(number), "baseline": name} | limits

@@ -1,59 +1,83 @@
 """What should not move a verdict: the order in which responses are shown, and their length."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from longrm.report.material import Evaluated
+from longrm.evaluation.summaries import EvaluationSummary
+from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
-from longrm.report.tables import Column, Table, metric_table, percent_cell, points_cell
+from longrm.report.tables import EstimateColumn, Table, estimate_table, percent_cell, points_cell
+from longrm.runs.records import Estimate
 
 _ORDER = (
-    Column("same verdict in every order", ("position", "consistency"), percent_cell),
-    Column("prefers the first shown", ("position", "first_wins"), percent_cell),
-    Column("accuracy of one asking", ("position", "single_order"), percent_cell),
-    Column("of all orders together", ("position", "order_cancelled"), percent_cell),
+    EstimateColumn(
+        "same verdict in every order", lambda s: s.position.consistency if s.position else None, percent_cell
+    ),
+    EstimateColumn(
+        "prefers the first shown", lambda s: s.position.first_wins if s.position else None, percent_cell
+    ),
+    EstimateColumn(
+        "accuracy of one trial", lambda s: s.position.single_order if s.position else None, percent_cell
+    ),
+    EstimateColumn(
+        "of all orders together", lambda s: s.position.order_cancelled if s.position else None, percent_cell
+    ),
 )
 _LENGTH = (
-    Column("better one is longer", ("length_bias", "better_longer"), percent_cell),
-    Column("better one is shorter", ("length_bias", "better_shorter"), percent_cell),
-    Column("difference, points", ("length_bias", "difference"), points_cell),
-    Column("tied", ("ties",), percent_cell),
+    EstimateColumn(
+        "better one is longer", lambda s: s.length_bias.better_longer if s.length_bias else None, percent_cell
+    ),
+    EstimateColumn(
+        "better one is shorter",
+        lambda s: s.length_bias.better_shorter if s.length_bias else None,
+        percent_cell,
+    ),
+    EstimateColumn(
+        "difference, points", lambda s: s.length_bias.difference if s.length_bias else None, points_cell
+    ),
+    EstimateColumn("tied", lambda s: s.ties, percent_cell),
 )
 
 
-def biases(stages: Sequence[Evaluated]) -> Section | None:
+def biases(stages: Sequence[EvaluatedModel]) -> Section | None:
     """Left out where no run was asked in two orders, knows the responses' lengths, or ties."""
-    order = metric_table("Order of presentation, with 95% intervals", stages, _ORDER)
+    order = estimate_table("Order of presentation, with 95% intervals", stages, _ORDER)
     places = _places(stages)
-    length = metric_table(
+    length = estimate_table(
         "Accuracy by which response is longer, and pairs of different gold rank judged equal",
-        [stage for stage in stages if stage.summary["length_bias"] or stage.summary["ties"]["value"]],
+        [stage for stage in stages if stage.summary.length_bias or stage.summary.ties.value],
         _LENGTH,
     )
     tables = tuple(table for table in (order, places, length) if table)
     if not tables:
         return None
-    told = (
+    meaning = (
         "A judge without a bias of position gives the same verdict whichever response it is shown first, and of "
         "pairs prefers the first shown one half of the time. Accuracy of all orders together has that bias canceled. "
         if order
         else ""
     )
-    told += (
+    meaning += (
         "A judge that likes length is right more often where the better response is the longer one. That alone is "
         "no proof: such pairs may also be easier."
         if length and _LENGTH[0].name in length.columns
         else ""
     )
-    return Section("biases", "Order and length of the responses", "Biases", told.strip(), tables=tables)
+    return Section("Order and length of the responses", "Biases", meaning.strip(), tables=tables)
 
 
-def _places(stages: Sequence[Evaluated]) -> Table | None:
+def _places(stages: Sequence[EvaluatedModel]) -> Table | None:
     """How often the response at each place was judged best, where more than two were shown."""
-    by_place = [(stage.summary["position"] or {}).get("by_place", {}) for stage in stages]
+    by_place = [stage.summary.position.by_place if stage.summary.position else {} for stage in stages]
     sizes = sorted({int(size) for found in by_place for size in found if int(size) > 2})
     columns = [
-        Column(f"place {place + 1} of {size}", ("position", "by_place", str(size), str(place)), percent_cell)
+        EstimateColumn(f"place {place + 1} of {size}", partial(_at, str(size), str(place)), percent_cell)
         for size in sizes
         for place in range(size)
     ]
-    return metric_table("Share of askings that judged the response at this place best", stages, columns)
+    return estimate_table("Share of trials that judged the response at this place best", stages, columns)
+
+
+def _at(size: str, place: str, summary: EvaluationSummary) -> Estimate | None:
+    by_place = summary.position.by_place if summary.position else {}
+    return by_place.get(size, {}).get(place)

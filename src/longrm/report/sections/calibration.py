@@ -1,27 +1,26 @@
 """Whether a judge that is sure is also right."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import altair as alt
 
+from longrm.evaluation.summaries import Calibration, CalibrationError, ConfidenceBin
 from longrm.report import wording
 from longrm.report.drawing import MUTED, Figure, Rows, colors_of, dashes_of, shapes_of, svg_of
-from longrm.report.material import Evaluated
+from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
-from longrm.report.tables import Cell, Row, Table
+from longrm.report.tables import Table, TableCell, TableRow
 
 _DRAWN_FROM = 10  # pairs in a bin; fewer say nothing
 _SIZE = 240  # pixels; the two axes have one scale
 
 
-def calibration(stages: Sequence[Evaluated]) -> Section | None:
+def calibration(stages: Sequence[EvaluatedModel]) -> Section | None:
     """Left out where no run's scores mean anything beyond their order."""
-    shown = [stage for stage in stages if stage.summary["calibration"]]
+    shown = [stage for stage in stages if stage.summary.calibration]
     if not shown:
         return None
     return Section(
-        "calibration",
         "How sure, and how right",
         "Calibration",
         "Confidence is the probability that a margin of scores stands for. On the dotted line, verdicts of 80% "
@@ -37,60 +36,68 @@ def calibration(stages: Sequence[Evaluated]) -> Section | None:
     )
 
 
-def _table(stages: Sequence[Evaluated]) -> Table:
-    rows = [Row(stage.label, _cells(stage.summary["calibration"]), stage.style) for stage in stages]
+def _table(stages: Sequence[EvaluatedModel]) -> Table:
+    rows = [
+        TableRow(stage.label, _cells(found), stage.style)
+        for stage in stages
+        if (found := stage.summary.calibration)
+    ]
     columns = ("model", "confidence from", "ECE", "ECE, temperature fitted", "pairs")
     return Table("Expected calibration error", columns, tuple(rows))
 
 
-def _cells(found: Mapping[str, Any]) -> tuple[Cell, ...]:
+def _cells(found: Calibration) -> tuple[TableCell, ...]:
     return (
-        Cell(
-            found["link"], f"T = {wording.decimal(found['temperature'])}" if found["temperature"] != 1 else ""
-        ),
-        _error(found["ece"]),
-        _fitted(found) if found["ece_fitted"] else Cell(wording.MISSING),
-        Cell(wording.tokens(found["ece"]["n"])),
+        TableCell(found.link, f"T = {wording.decimal(found.temperature)}" if found.temperature != 1 else ""),
+        _error(found.ece),
+        _fitted(found),
+        TableCell(wording.tokens(found.ece.n)),
     )
 
 
-def _fitted(found: Mapping[str, Any]) -> Cell:
-    cell = _error(found["ece_fitted"])
-    return Cell(cell.text, f"{cell.detail}, at T = {wording.decimal(found['temperature_fitted'])}")
+def _fitted(found: Calibration) -> TableCell:
+    if found.ece_fitted is None:
+        return TableCell(wording.MISSING)
+    cell = _error(found.ece_fitted)
+    return TableCell(cell.text, f"{cell.detail}, at T = {wording.decimal(found.temperature_fitted)}")
 
 
-def _error(found: Mapping[str, Any]) -> Cell:
-    fair = found["if_calibrated"]
-    detail = f"if calibrated {wording.percent(fair['mean'])}, at most {wording.percent(fair['high'])}"
-    return Cell(wording.percent(found["value"]), detail)
+def _error(found: CalibrationError) -> TableCell:
+    fair = found.if_calibrated
+    detail = f"if calibrated {wording.percent(fair.mean)}, at most {wording.percent(fair.high)}"
+    return TableCell(wording.percent(found.value), detail)
 
 
-def _bins(stage: Evaluated) -> Table:
+def _bins_of(stage: EvaluatedModel) -> tuple[ConfidenceBin, ...]:
+    return stage.summary.calibration.bins if stage.summary.calibration else ()
+
+
+def _bins(stage: EvaluatedModel) -> Table:
     rows = [
-        Row(
-            f"{wording.percent(found['low'])} to {wording.percent(found['high'])}",
+        TableRow(
+            f"{wording.percent(found.low)} to {wording.percent(found.high)}",
             (
-                Cell(wording.percent(found["confidence"])),
-                Cell(wording.percent(found["accuracy"])),
-                Cell(wording.tokens(found["n"])),
+                TableCell(wording.percent(found.confidence)),
+                TableCell(wording.percent(found.accuracy)),
+                TableCell(wording.tokens(found.n)),
             ),
         )
-        for found in stage.summary["calibration"]["bins"]
+        for found in _bins_of(stage)
     ]
     return Table(f"{stage.label}: by confidence", ("bin", "confidence", "accuracy", "pairs"), tuple(rows))
 
 
-def _figure(stages: Sequence[Evaluated]) -> Figure | None:
+def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
     rows: Rows = [
         {
             "curve": str(number),
-            "confidence": found["confidence"],
-            "accuracy": found["accuracy"],
-            "n": found["n"],
+            "confidence": found.confidence,
+            "accuracy": found.accuracy,
+            "n": found.n,
         }
         for number, stage in enumerate(stages)
-        for found in stage.summary["calibration"]["bins"]
-        if found["n"] >= _DRAWN_FROM
+        for found in _bins_of(stage)
+        if found.n >= _DRAWN_FROM
     ]
     if len({row["confidence"] for row in rows}) < 2:
         return None  # a point is no curve

@@ -2,26 +2,27 @@
 
 from collections.abc import Sequence
 
-from longrm.report.material import Evaluated
+from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
-from longrm.report.tables import Column, metric_table, percent_cell
+from longrm.report.tables import EstimateColumn, estimate_table, percent_cell
 
 _COLUMNS = (
-    Column("format missed", ("failures", "format_missed"), percent_cell),
-    Column("context ignored", ("failures", "context_ignored"), percent_cell, missing="not asked"),
-    Column("explanation contradicts", ("failures", "contradicted"), percent_cell),
+    EstimateColumn("format missed", lambda s: s.failures.format_missed, percent_cell),
+    EstimateColumn(
+        "context ignored", lambda s: s.failures.context_ignored, percent_cell, missing="not asked"
+    ),
+    EstimateColumn("explanation contradicts", lambda s: s.failures.contradicted, percent_cell),
 )
 
 
-def failures(stages: Sequence[Evaluated]) -> Section | None:
+def failures(stages: Sequence[EvaluatedModel]) -> Section | None:
     """Left out where no model writes and none was asked without the context."""
     shown = [stage for stage in stages if _fails(stage)]
-    table = metric_table("Share of askings that failed in this way, with 95% intervals", shown, _COLUMNS)
+    table = estimate_table("Share of trials that failed in this way, with 95% intervals", shown, _COLUMNS)
     if table is None:
         return None
-    unasked = [stage.label for stage in shown if stage.summary["failures"]["context_ignored"] is None]
+    unasked = [stage.label for stage in shown if stage.summary.failures.context_ignored is None]
     return Section(
-        "failures",
         "How it fails",
         "Failures",
         "Format missed: the text holds no verdict. Context ignored: the verdict stays when the context is taken away "
@@ -34,8 +35,8 @@ def failures(stages: Sequence[Evaluated]) -> Section | None:
     )
 
 
-def _fails(stage: Evaluated) -> bool:
-    found = stage.summary["failures"]
-    missed = found["format_missed"]
-    told = found["context_ignored"] is not None or found["contradicted"] is not None
-    return told or bool(missed and missed["value"])
+def _fails(stage: EvaluatedModel) -> bool:
+    found = stage.summary.failures
+    missed = found.format_missed
+    told = found.context_ignored is not None or found.contradicted is not None
+    return told or bool(missed and missed.value)

@@ -11,10 +11,9 @@ class Section:
     """What the template prints as one section.
 
     Attributes:
-        name: Its anchor.
         title: Its heading.
         link: What the navigation calls it.
-        told: What it means, in a few plain sentences.
+        meaning: What it means, in a few plain sentences.
         tables: Its tables; the first stands beside the figure.
         figure: Its figure.
         folded: Tables that open on a click.
@@ -22,10 +21,9 @@ class Section:
         note: What else must be known, in small print.
     """
 
-    name: str
     title: str
     link: str
-    told: str
+    meaning: str
     tables: tuple[Table, ...] = ()
     figure: Figure | None = None
     folded: tuple[Table, ...] = ()

@@ -1,25 +1,25 @@
-"""What asking more often is worth."""
+"""What more votes are worth."""
 
 from collections.abc import Sequence
 
 import altair as alt
 
 from longrm.report import wording
-from longrm.report.drawing import Figure, Rows, colors_of, dashes_of, shapes_of, svg_of
-from longrm.report.material import Evaluated, metric_at
+from longrm.report.drawing import Figure, Rows, banded_curves, svg_of
+from longrm.report.load import EvaluatedModel, defined
 from longrm.report.sections.section import Section
-from longrm.report.tables import Row, Table, percent_cell
+from longrm.report.tables import Table, TableRow, percent_cell
+from longrm.runs.records import Estimate
 
 _WIDTH, _HEIGHT = 280, 190
 
 
-def votes(stages: Sequence[Evaluated]) -> Section | None:
+def votes(stages: Sequence[EvaluatedModel]) -> Section | None:
     """Left out where no run voted."""
-    shown = [stage for stage in stages if stage.summary["votes"]]
+    shown = [stage for stage in stages if stage.summary.votes]
     if not shown:
         return None
     return Section(
-        "votes",
         "What more votes are worth",
         "Votes",
         "The accuracy that the first k votes would have had, averaged over which k votes come first. All points come "
@@ -29,12 +29,16 @@ def votes(stages: Sequence[Evaluated]) -> Section | None:
     )
 
 
-def _table(stages: Sequence[Evaluated]) -> Table:
-    counts = sorted({int(k) for stage in stages for k in stage.summary["votes"]["at"]})
+def _curve(stage: EvaluatedModel) -> dict[str, Estimate]:
+    return stage.summary.votes.at if stage.summary.votes else {}
+
+
+def _table(stages: Sequence[EvaluatedModel]) -> Table:
+    counts = sorted({int(k) for stage in stages for k in _curve(stage)})
     rows = [
-        Row(
+        TableRow(
             stage.label,
-            tuple(percent_cell(metric_at(stage.summary, "votes", "at", str(k))) for k in counts),
+            tuple(percent_cell(defined(_curve(stage).get(str(k)))) for k in counts),
             stage.style,
         )
         for stage in stages
@@ -43,12 +47,12 @@ def _table(stages: Sequence[Evaluated]) -> Table:
     return Table("Accuracy by votes per order, with 95% intervals", columns, tuple(rows))
 
 
-def _figure(stages: Sequence[Evaluated]) -> Figure | None:
+def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
     rows: Rows = [
-        {"curve": str(number), "votes": int(k), "value": m["value"], "low": m["low"], "high": m["high"]}
+        {"curve": str(number), "votes": int(k), "value": m.value, "low": m.low, "high": m.high}
         for number, stage in enumerate(stages)
-        for k, m in stage.summary["votes"]["at"].items()
-        if m["value"] is not None
+        for k, m in _curve(stage).items()
+        if m.value is not None
     ]
     if not rows:
         return None
@@ -62,18 +66,9 @@ def _figure(stages: Sequence[Evaluated]) -> Figure | None:
     )
     scale = alt.Scale(zero=False, nice=True)
     y = alt.Y("value:Q", title="accuracy", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
-    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=colors_of(styles))
     return Figure(
         "votes",
         "Accuracy by votes",
         f"Line chart of accuracy against votes per order, from {counts[0]} to {counts[-1]}, one curve a model.",
-        svg_of(
-            alt.layer(
-                base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
-                base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
-                base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles)),
-            ),
-            _WIDTH,
-            _HEIGHT,
-        ),
+        svg_of(alt.layer(*banded_curves(rows, styles, x, y, scale)), _WIDTH, _HEIGHT),
     )

@@ -1,0 +1,210 @@
+"""Asks a reward model about comparisons: in every order, for every vote, beside baselines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+from pydantic import Field
+
+from longrm.config import Config
+from longrm.data.places import place_in
+from longrm.data.spans import apart, edited
+from longrm.errors import ConfigError
+from longrm.reward_models import Baseline, RewardModel
+from longrm.reward_models.trials import best, latin_square, together, trial_of
+from longrm.runs.records import ContextCheck, JudgmentRecord, Trial
+from longrm.types import (
+    Comparison,
+    Judgment,
+    Outcome,
+    Query,
+    message_text,
+    presented_order,
+    query_of,
+    text_of,
+)
+
+_REMOVED = "[The context is not shown.]"
+
+
+class JudgingSettings(Config):
+    """How the comparisons are judged and summed up.
+
+    Attributes:
+        seed: Draws the presented orders and the bootstrap.
+        orders: In how many orders a model that sees the order is asked. "both": pairs in both, N > 2 responses in the
+            N rows of a seeded Latin square. "one": in one drawn order. "auto": both for pairs, one for more.
+        votes: Trials per order of a model that samples.
+        context_check: Ask once more with the context "removed", or "swapped" for that of another group, to
+            see whether the verdict stays; "none" saves the trial.
+        baselines: Rules without a model that judge the same comparisons beside it. Random and place are chance by
+            construction; compress:MODEL is a model of its own.
+        release_rule: Also score as the LongRM release does, mistakes included.
+        examples: Comparisons kept in full for the report, per length.
+        resamples: Bootstrap resamples of every interval.
+        tau: Accuracy that defines the context boundary; by default (1 + chance) / 2.
+    """
+
+    seed: int = Field(0, ge=0)
+    orders: Literal["auto", "one", "both"] = "auto"
+    votes: int = Field(1, ge=1, le=10_000)
+    context_check: Literal["none", "removed", "swapped"] = "none"
+    baselines: tuple[str, ...] = ("longest", "shortest", "overlap")
+    release_rule: bool = False
+    examples: int = Field(3, ge=0)
+    resamples: int = Field(2000, ge=100, le=100_000)
+    tau: float | None = Field(None, gt=0.0, lt=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The trials of one comparison, and its twin without the context or why there is none."""
+
+    comparison: Comparison
+    orders: tuple[tuple[int, ...], ...]
+    checked: Comparison | None
+    unchecked: ContextCheck
+
+    def queries(self) -> list[Query]:
+        """One query a trial, and the context check last."""
+        asked = [query_of(self.comparison, order, trial) for trial, order in enumerate(self.orders)]
+        if self.checked is not None:
+            asked.append(query_of(self.checked, self.orders[0], len(self.orders)))
+        return asked
+
+
+class TrialJudge:
+    """Asks one model about batches of comparisons, as the settings say.
+
+    Raises:
+        ConfigError: Votes of a model that always answers the same, or an unknown baseline.
+    """
+
+    def __init__(self, model: RewardModel, judging: JudgingSettings) -> None:
+        if judging.votes > 1 and not model.samples:
+            raise ConfigError(
+                f"judging.votes = {judging.votes} asks {model.name} for the same answer each time; "
+                "give a generative judge a judge.temperature above 0"
+            )
+        self._model = model
+        self._judging = judging
+        # A baseline that is the model itself has nothing to be compared with.
+        beside = {name: Baseline(name) for name in judging.baselines}
+        self._baselines = {name: rule for name, rule in beside.items() if rule.name != model.name}
+        self._donor: Comparison | None = None
+
+    def records(self, batch: Sequence[Comparison]) -> list[JudgmentRecord]:
+        """Judges a batch; gold ranks are not filled in."""
+        unchecked: ContextCheck = "" if self._judging.context_check == "none" else "impossible"
+        plans = [_Plan(one, self._orders(one), checked, unchecked) for one, checked in self._checked(batch)]
+        judged = iter(self._model.judge([query for plan in plans for query in plan.queries()]))
+        beside = self._beside([query_of(plan.comparison, plan.orders[0]) for plan in plans])
+        return [
+            _record(plan, [next(judged) for _ in plan.queries()], scores)
+            for plan, scores in zip(plans, beside, strict=True)
+        ]
+
+    def passes(self, batch: Sequence[Comparison]) -> None:
+        """Takes note of a batch that needs no judging: its contexts may be swapped into the next ones."""
+        self._checked(batch)
+
+    def _orders(self, comparison: Comparison) -> tuple[tuple[int, ...], ...]:
+        required = self._model.orders(comparison.id)
+        if required:
+            return required
+        first = presented_order(comparison, self._judging.seed)
+        match self._judging.orders:
+            case "both":
+                several = True
+            case "one":
+                several = False
+            case "auto":
+                several = len(first) == 2
+            case unknown:
+                assert_never(unknown)
+        orders = latin_square(first) if several and self._model.sees_order else (first,)
+        return tuple(order for order in orders for _ in range(self._judging.votes))
+
+    def _checked(self, batch: Sequence[Comparison]) -> list[tuple[Comparison, Comparison | None]]:
+        """Every comparison with its twin without the context, where that is asked for and can be made."""
+        if self._judging.context_check == "none":
+            return [(comparison, None) for comparison in batch]
+        pairs = []
+        for place, comparison in enumerate(batch):
+            donor = self._donor
+            if donor is None or donor.group == comparison.group:
+                donor = next((c for c in batch[place:] if c.group != comparison.group and c.context), None)
+            pairs.append((comparison, self._without_context(comparison, donor)))
+            following = batch[place + 1] if place + 1 < len(batch) else None
+            if comparison.context and (following is None or following.group != comparison.group):
+                self._donor = comparison
+        return pairs
+
+    def _without_context(self, comparison: Comparison, donor: Comparison | None) -> Comparison | None:
+        if not comparison.context:
+            return None
+        match self._judging.context_check:
+            case "removed":
+                text = _REMOVED
+            case "swapped":
+                if donor is None:
+                    return None
+                text = _context_of(donor)
+            case "none":
+                return None
+            case unknown:
+                assert_never(unknown)
+        spans = apart(comparison.context, comparison.question)
+        edits = [(span, text if index == 0 else "") for index, span in enumerate(spans)]
+        try:
+            return replace(edited(comparison, edits), evidence=())
+        except ValueError:  # a list of content parts, which is kept as it is
+            return None
+
+    def _beside(self, queries: Sequence[Query]) -> list[dict[str, Judgment]]:
+        judged = {name: baseline.judge(queries) for name, baseline in self._baselines.items()}
+        return [{name: column[row] for name, column in judged.items()} for row in range(len(queries))]
+
+
+def _context_of(comparison: Comparison) -> str:
+    texts = [message_text(message) for message in comparison.prompt]
+    return "".join(texts[span.message][span.start : span.end] for span in comparison.context)
+
+
+def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Judgment]) -> JudgmentRecord:
+    comparison, metadata = plan.comparison, plan.comparison.metadata
+    trials = tuple(trial_of(*pair) for pair in zip(judgments, plan.orders, strict=False))
+    checked = () if plan.checked is None else (trial_of(judgments[-1], plan.orders[0]),)
+    failed = [trial for trial in checked if trial.outcome is Outcome.ERROR]
+    whole = together(trials if not failed else (*trials, *failed))
+    place = place_in(comparison)
+    cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
+    return JudgmentRecord(
+        id=comparison.id,
+        group=comparison.group,
+        outcome=whole.outcome,
+        order=whole.order,
+        scores=whole.scores,
+        ranking=whole.ranking,
+        length=place.length,
+        tokens=judgments[0].prompt_tokens,
+        depth=place.depth,
+        task=str(metadata.get("task", "")),
+        subtype=str(metadata.get("subtype", "")),
+        characters=tuple(len(text_of(response)) for response in comparison.responses),
+        explanation=whole.explanation,
+        detail=whole.detail,
+        attempts=whole.attempts,
+        contradicted=whole.contradicted,
+        cut=max(cuts, key=lambda cut: cut.tokens, default=None),
+        trials=trials if len(trials) > 1 else (),
+        context_check=context_check(trials[0], checked[0]) if checked else plan.unchecked,
+        baselines={name: trial_of(one, plan.orders[0]).scores for name, one in beside.items()},
+    )
+
+
+def context_check(with_context: Trial, without: Trial) -> ContextCheck:
+    """Whether the verdict stayed when the context was taken away."""
+    if Outcome.ANSWERED is not with_context.outcome or Outcome.ANSWERED is not without.outcome:
+        return "unanswered"
+    return "same" if best(with_context) == best(without) else "changed"

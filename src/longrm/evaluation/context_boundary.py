@@ -1,0 +1,251 @@
+"""The context boundary: the length at which accuracy falls through tau = (1 + chance) / 2."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+
+from longrm.evaluation.decay import (
+    BELOW_RANGE,
+    BEYOND_RANGE,
+    crossing,
+    logistic_slope,
+    monotone_fit,
+    straddle,
+)
+from longrm.evaluation.estimates import RESAMPLES, estimate_metric
+from longrm.evaluation.intervals import Z, expanded_levels
+from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, EvaluationMetric
+from longrm.evaluation.samples import FloatArray, RatioSample, cluster_weights
+from longrm.evaluation.summaries import (
+    AboveChanceReach,
+    BoundaryStatus,
+    ContextBoundary,
+    Crossing,
+    CrossingSide,
+)
+from longrm.evaluation.table import ScoreTable
+from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
+
+EFFECTIVE_PAIRS = 300
+"""Effective pairs a bucket below which the slope is the headline, not the boundary."""
+
+
+NO_CROSSING = Crossing(None, None, None, "undefined", "undefined", "undefined")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    length: int
+    value: float
+    low: float
+    high: float
+    n: int
+    groups: int
+    chance: float
+    variance: float
+
+    @property
+    def binomial_variance(self) -> float:
+        """The variance that n independent outcomes would have."""
+        return self.value * (1 - self.value) / self.n
+
+    @property
+    def varies(self) -> bool:
+        """Whether its groups differ, so that it tells how much the outcomes of one group depend."""
+        return self.variance > 1e-12 and 0 < self.value < 1
+
+
+def context_boundary(
+    records: Sequence[JudgmentRecord],
+    *,
+    tau: float | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> ContextBoundary | None:
+    """Finds the context boundary of judged comparisons; None where no scored record knows its length.
+
+    Raises:
+        ValueError: If tau is no fraction above 0 and below 1.
+    """
+    return boundary_of(ScoreTable.of(records), tau=tau, seed=seed, resamples=resamples)
+
+
+def boundary_of(table: ScoreTable, *, tau: float | None, seed: int, resamples: int) -> ContextBoundary | None:
+    """`context_boundary` on records that are already scored."""
+    if tau is not None and not 0 < tau < 1:
+        raise ValueError(f"tau is an accuracy between 0 and 1, got {tau}; 0.75 is usual for pairs")
+    table = table.subset(table.length > 0)
+    if not table.size.size:
+        return None
+    metric = TOP1 if bool((table.size > 2).all()) else PAIR_ACCURACY
+    level = metric.chance_on(table)
+    tau = (1 + level) / 2 if tau is None else tau
+    buckets = [_bucket(table, length, metric, seed, resamples) for length in np.unique(table.length).tolist()]
+    fit = monotone_fit(*_measured(buckets))
+    sides = [_side(bucket, tau) for bucket in buckets]
+    fitted = all((at >= tau) == (side > 0) for at, side in zip(fit, sides, strict=True) if side)
+    design = _design_effect(buckets)
+    effective = {bucket.length: _effective_n(bucket, design) for bucket in buckets}
+    return ContextBoundary(
+        metric="top1" if metric is TOP1 else "pair_accuracy",
+        chance=level,
+        tau=tau,
+        status=_status(sides, fitted),
+        at_least=_reach(buckets, [side > 0 for side in sides]),
+        below=next((bucket.length for bucket, side in zip(buckets, sides, strict=True) if side < 0), None),
+        estimate=_crossing(table, buckets, metric, tau, seed, resamples) if fitted else NO_CROSSING,
+        slope_per_doubling=_slope(table, metric),
+        above_chance_reach=AboveChanceReach(
+            _reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
+            min(bucket.n for bucket in buckets),
+            depends_on_n=True,
+        ),
+        effective_n={str(length): n for length, n in effective.items()},
+        pairs_to_resolve=_pairs_to_resolve(buckets, effective, fit, tau) if fitted else None,
+        headline="slope" if np.median(list(effective.values())) < EFFECTIVE_PAIRS else "boundary",
+    )
+
+
+def _bucket(table: ScoreTable, length: int, metric: EvaluationMetric, seed: int, resamples: int) -> _Bucket:
+    part = table.subset(table.length == length)
+    estimate = estimate_metric(part, metric, seed=seed, resamples=resamples)
+    assert estimate.value is not None, "every bucket has rows"
+    assert estimate.low is not None, "every value has an interval"
+    assert estimate.high is not None, "every value has an interval"
+    drawn = metric.sample(part).replicates(part.group, seed=seed, resamples=resamples)
+    return _Bucket(
+        length=length,
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        n=estimate.n,
+        groups=estimate.groups,
+        chance=metric.chance_on(part),
+        variance=float(drawn.var()),
+    )
+
+
+def _measured(buckets: Sequence[_Bucket]) -> tuple[FloatArray, FloatArray]:
+    """The accuracy of every bucket, and how much it weighs in a fit."""
+    return np.array([bucket.value for bucket in buckets]), np.array([float(b.n) for b in buckets])
+
+
+def _reach(buckets: Sequence[_Bucket], holds: Sequence[bool]) -> int | None:
+    """The longest length up to which a condition holds without a gap."""
+    unbroken = list(takewhile(lambda pair: pair[1], zip(buckets, holds, strict=True)))
+    return unbroken[-1][0].length if unbroken else None
+
+
+def _side(bucket: _Bucket, tau: float) -> int:
+    """On which side of tau the interval of a bucket lies: 1 above, -1 below, 0 where it holds tau."""
+    return int(bucket.low >= tau) - int(bucket.high < tau)
+
+
+def _status(sides: Sequence[int], fitted: bool) -> BoundaryStatus:
+    """What the sides of all buckets say together; `fitted` tells whether the monotone fit lies on all of them."""
+    clear = [side for side in sides if side]
+    if clear != sorted(clear, reverse=True):
+        return "rising" if clear == sorted(clear) else "not_monotone"
+    if min(sides) > 0:
+        return "beyond_range"
+    if fitted and sides[0] < 0:
+        return "below_range"
+    above = list(takewhile(lambda side: side > 0, sides))
+    return "resolved" if fitted and above and sides[len(above)] < 0 else "unresolved"
+
+
+def _crossing(
+    table: ScoreTable,
+    buckets: Sequence[_Bucket],
+    metric: EvaluationMetric,
+    tau: float,
+    seed: int,
+    resamples: int,
+) -> Crossing:
+    """The crossing on the data, and its percentiles over resamples of all groups at once.
+
+    Groups are drawn over all lengths, so that a context that occurs at several lengths stays together.
+    """
+    log_lengths = np.log2([bucket.length for bucket in buckets])
+    right, n = (_per_bucket(table, column, buckets) for column in _columns(table, metric))
+    weights = cluster_weights(table.groups, resamples, seed).astype(np.float64)
+    drawn_right, drawn_n = weights @ right, weights @ n
+    with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
+        drawn = drawn_right / drawn_n
+    crossings = [crossing(log_lengths, *resample, tau) for resample in zip(drawn, drawn_n, strict=True)]
+    value = crossing(log_lengths, *_measured(buckets), tau)
+    # One group cannot be resampled: its interval is as wide as can be.
+    low, high = (
+        np.quantile(crossings, expanded_levels(table.groups), method="inverted_cdf")
+        if table.groups > 1
+        else (BELOW_RANGE, BEYOND_RANGE)
+    )
+    low, high = min(low, value), max(high, value)  # a percentile interval need not hold its value
+    return Crossing(_tokens(value), _tokens(low), _tokens(high), _place(value), _place(low), _place(high))
+
+
+def _columns(table: ScoreTable, metric: EvaluationMetric) -> tuple[FloatArray, FloatArray]:
+    """What each row earns, and what it could."""
+    sample = metric.sample(table)
+    assert isinstance(sample, RatioSample), "a boundary is of an accuracy"
+    return sample.total, sample.weight
+
+
+def _per_bucket(table: ScoreTable, column: FloatArray, buckets: Sequence[_Bucket]) -> FloatArray:
+    """Sums a column over the rows of each group and bucket, [groups, buckets]."""
+    place = np.searchsorted([bucket.length for bucket in buckets], table.length)
+    sums = np.bincount(table.group * len(buckets) + place, column, table.groups * len(buckets))
+    return sums.reshape(table.groups, len(buckets)).astype(np.float64)
+
+
+def _tokens(end: float) -> float | None:
+    return 2.0 ** float(end) if math.isfinite(end) else None
+
+
+def _place(end: float) -> CrossingSide:
+    if end == BELOW_RANGE:
+        return "below_range"
+    return "beyond_range" if end == BEYOND_RANGE else "within_range"
+
+
+def _slope(table: ScoreTable, metric: EvaluationMetric) -> Estimate:
+    right, n = _columns(table, metric)
+    slope = logistic_slope(np.log2(table.length), right, n, table.group)
+    if slope is None:
+        return UNDEFINED
+    reach = Z * slope.error
+    return Estimate(slope.value, slope.value - reach, slope.value + reach, round(n.sum()), table.groups)
+
+
+def _design_effect(buckets: Sequence[_Bucket]) -> float | None:
+    """Variance over that of independent outcomes, pooled over buckets; None where no bucket varies."""
+    varied = [bucket for bucket in buckets if bucket.varies]
+    independent = sum(bucket.binomial_variance for bucket in varied)
+    return sum(bucket.variance for bucket in varied) / independent if varied else None
+
+
+def _effective_n(bucket: _Bucket, pooled: float | None) -> float:
+    """Divides n by the design effect, where that is above 1.
+
+    A bucket without spread (all right) says nothing about its design effect and takes the pooled one; where
+    no bucket has any, each group counts once.
+    """
+    if bucket.varies:
+        return bucket.n / max(1.0, bucket.variance / bucket.binomial_variance)
+    return float(bucket.groups) if pooled is None else bucket.n / max(1.0, pooled)
+
+
+def _pairs_to_resolve(
+    buckets: Sequence[_Bucket], effective: dict[int, float], fit: FloatArray, tau: float
+) -> int | None:
+    """Wilson's interval excludes tau once n_eff > z^2 tau (1 - tau) / (p - tau)^2; n is that times design."""
+    needed = 0.0
+    for bucket in (buckets[index] for index in straddle(fit, tau)):
+        if bucket.value == tau:
+            return None
+        design = bucket.n / effective[bucket.length]
+        needed = max(needed, design * Z**2 * tau * (1 - tau) / (bucket.value - tau) ** 2)
+    return math.ceil(needed)

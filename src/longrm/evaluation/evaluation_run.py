@@ -1,0 +1,114 @@
+"""An evaluation as a user asks for it: settings in, a run folder out."""
+
+from pathlib import Path
+from typing import Any
+
+from longrm import benchmarks, reward_models
+from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
+from longrm.clients.addresses import ModelName, refuse_server
+from longrm.clients.remote_settings import Remote
+from longrm.config import Config
+from longrm.errors import ConfigError
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.rules import check_rule
+from longrm.evaluation.runner import evaluate
+from longrm.reward_models import Compress, JudgeSettings, RewardModel
+from longrm.runs.folder import RunFolder, claimed_once
+from longrm.runs.progress import Progress, no_progress
+from longrm.runs.workers import WorkerGroup
+
+CACHE = "completions.sqlite"
+# The settings of an endpoint that may change what it answers.
+
+
+class Evaluation(Config):
+    """Settings of `longrm evaluate`.
+
+    Attributes:
+        model: A folder or Hub id, `openai:URL#NAME`, `baseline:NAME`, `compress:MODEL` or `simulated:RATE`.
+        recorded: Judgments written earlier, which are scored again, in place of a model.
+        bench: `probe`, or NAME:PATH with `long-rewardbench`, `rewardbench`, `rewardbench-2`, `judgebench`,
+            `leval` or `file`.
+        source: How a benchmark's files are read.
+        probe: What the probe asks.
+        leval: How answers become comparisons in `leval`.
+        judge: How a model is asked.
+        remote: How a model behind HTTP is reached.
+        compress: What `compress:MODEL` leaves of a context.
+        judging: Seeds, orders, votes, examples and statistics.
+    """
+
+    model: ModelName | None = None
+    recorded: str | None = None
+    bench: str
+    source: BenchmarkSource = BenchmarkSource()
+    probe: Probe = Probe()
+    leval: Leval = Leval()
+    judge: JudgeSettings = JudgeSettings()
+    remote: Remote = Remote()
+    compress: Compress = Compress()
+    judging: JudgingSettings = JudgingSettings()
+
+
+def run_evaluation(
+    settings: Evaluation,
+    out: Path,
+    *,
+    bench: LoadedBenchmark | None = None,
+    model: RewardModel | None = None,
+    place: WorkerGroup | None = None,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Evaluates a reward model on a benchmark into the folder `out`, continuing what is there.
+
+    Args:
+        settings: What to evaluate, on what.
+        out: The run folder.
+        bench: The benchmark, where the caller has loaded it already.
+        model: The reward model, where the caller has it in memory; the settings hold its name.
+        place: This process among those that share the comparisons; alone by default.
+        progress: Called after every batch.
+
+    Returns:
+        The summary; `summary.json` holds the same.
+
+    Raises:
+        ConfigError: Neither a model nor recorded judgments are given, or both are, or several processes would ask one
+            server.
+    """
+    place = place or WorkerGroup()
+    if (settings.model is None) == (settings.recorded is None):
+        raise ConfigError(
+            "an evaluation needs a model or recorded judgments: give either --model or --recorded"
+        )
+    if place.count > 1:
+        refuse_server(settings.model, "torchrun")
+    if bench is None:
+        bench = benchmarks.load(
+            settings.bench, source=settings.source, probe=settings.probe, leval=settings.leval
+        )
+    if bench.rule:
+        check_rule(bench.rule)
+    with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
+        judge = model or _model(settings, bench, out)
+        if place.is_main_process:
+            folder.record(model=judge.provenance, bench=bench.provenance)
+        return evaluate(bench, judge, folder, judging=settings.judging, place=place, progress=progress)
+
+
+def _model(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> RewardModel:
+    if settings.recorded is not None:
+        from longrm.reward_models.recorded import RecordedRewardModel
+
+        return RecordedRewardModel.load(Path(settings.recorded))
+    assert settings.model is not None, "checked before"
+    remote = settings.remote
+    if remote.cache is None:  # what was paid for once is not asked for again when the run continues
+        remote = remote.model_copy(update={"cache": str(out / CACHE)})
+    return reward_models.load(
+        settings.model,
+        judge=settings.judge,
+        remote=remote,
+        compress=settings.compress,
+        key=bench.comparisons,
+    )

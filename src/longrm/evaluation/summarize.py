@@ -1,0 +1,130 @@
+"""Sums up one evaluation; `summaries` says what a summary holds."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+from longrm.evaluation.biases import length_bias, position_bias
+from longrm.evaluation.breakdown import breakdown
+from longrm.evaluation.calibration import calibration
+from longrm.evaluation.context_boundary import boundary_of
+from longrm.evaluation.estimates import RESAMPLES, ratio
+from longrm.evaluation.metrics import reported
+from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
+from longrm.evaluation.power import against_baselines, recommended
+from longrm.evaluation.rules import figures_by_rule
+from longrm.evaluation.summaries import (
+    ContextCheckCounts,
+    CutCounts,
+    EvaluationCounts,
+    EvaluationSummary,
+    TrialCounts,
+)
+from longrm.evaluation.summary_schema import to_json
+from longrm.evaluation.table import GoldPairs, ScoreTable, has_gold_order, is_scored
+from longrm.evaluation.votes import vote_curve
+from longrm.runs.folder import SCHEMA_VERSION
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Outcome, Scale
+
+
+class _Bootstrap(TypedDict):
+    """What every interval is drawn with."""
+
+    seed: int
+    resamples: int
+
+
+def summarize(
+    records: Sequence[JudgmentRecord],
+    *,
+    model: str,
+    bench: str,
+    scale: Scale = "none",
+    rule: str = "",
+    release_rule: bool = False,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    tau: float | None = None,
+) -> dict[str, Any]:
+    """Counts, metrics with intervals, biases, and the context boundary of one model on one benchmark.
+
+    Args:
+        records: All judgments of the run.
+        model: The reward model's name.
+        bench: The benchmark's name.
+        scale: What a difference of two scores means.
+        rule: A published rule, one of `rules.RULES`, by which to sum up as well; empty for none.
+        release_rule: Whether to add how the LongRM release would score the same outputs.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples.
+        tau: Accuracy threshold of the boundary; (1 + chance) / 2 if None.
+
+    Returns:
+        An `EvaluationSummary` as JSON values. `complete` is false where a record is an error. Buckets without a
+        scored record have metrics of null with n = 0.
+
+    Raises:
+        ValueError: If a depth lies outside [0, 1], tau outside (0, 1), or an answer does not fit its gold.
+    """
+    drawn: _Bootstrap = {"seed": seed, "resamples": resamples}
+    table = ScoreTable.of(records)
+    metrics = breakdown(records, table, **drawn)
+    # Where nothing was answered there is no judgment whose reach could be told.
+    answered = any(record.outcome is Outcome.ANSWERED for record in records)
+    rules = [*([rule] if rule else []), *(["release"] if release_rule else [])]
+    scored = [record for record in records if is_scored(record)]
+    pairs = GoldPairs.of(scored, table)
+    baselines = against_baselines(scored, table, **drawn)
+    shown = reported(pairs_only=not (table.size > 2).any()) if table.size.size else ()
+    summary = EvaluationSummary(
+        schema_version=SCHEMA_VERSION,
+        kind="evaluation",
+        model=model,
+        bench=bench,
+        scale=scale,
+        complete=all(record.outcome is not Outcome.ERROR for record in records),
+        counts=_counts(records),
+        chance={metric.name: metric.chance_on(table) for metric in shown},
+        metrics=metrics,
+        outcome_rates=outcome_rates(records, **drawn),
+        failures=failures(records, **drawn),
+        accuracy=accuracy(scored, table, **drawn),
+        position=position_bias(scored, table, **drawn),
+        length_bias=length_bias(pairs, **drawn),
+        ties=ratio((pairs.margin == 0) * 1.0, pairs.answered, pairs.group, **drawn),
+        calibration=calibration(scored, pairs, scale, seed=seed),
+        votes=vote_curve(scored, table, **drawn),
+        baselines=baselines,
+        beats_baselines=all(one.beaten for one in baselines.values()) if baselines else None,
+        recommended=recommended(table, **drawn),
+        boundary=boundary_of(table, tau=tau, **drawn) if answered else None,
+    )
+    return {**to_json(summary), **figures_by_rule(rules, records, scale)}
+
+
+def _counts(records: Sequence[JudgmentRecord]) -> EvaluationCounts:
+    trials = [trial for record in records for trial in record.trials]
+    cuts = [record.cut for record in records if record.cut is not None]
+    return EvaluationCounts(
+        comparisons=len(records),
+        groups=len({record.group for record in records}),
+        outcomes=_outcomes(record.outcome for record in records),
+        without_gold=sum(not has_gold_order(record) for record in records),
+        trials=TrialCounts(len(trials), _outcomes(trial.outcome for trial in trials)),
+        cut=CutCounts(len(cuts), sum(cut.tokens for cut in cuts)),
+        retried=sum(trial.attempts > 1 for trial in trials),
+        context_check=_checks(records),
+    )
+
+
+def _checks(records: Sequence[JudgmentRecord]) -> ContextCheckCounts | None:
+    states = Counter[str](record.context_check for record in records if record.context_check)
+    if not states:
+        return None
+    return ContextCheckCounts(states["same"], states["changed"], states["unanswered"], states["impossible"])
+
+
+def _outcomes(found: Iterable[Outcome]) -> dict[Outcome, int]:
+    counts = Counter(found)
+    return {outcome: counts[outcome] for outcome in Outcome}

@@ -1,0 +1,103 @@
+"""A metric is added by one file and one entry: summary, schema, results.csv, report and settings know it at once."""
+
+import csv
+import dataclasses
+import importlib.util
+import json
+import sys
+from importlib.resources import files
+
+import jsonschema
+import pytest
+
+from longrm.benchmarks import Probe
+from longrm.errors import ConfigError, RunError
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.metrics import METRICS
+from longrm.evaluation.summary_schema import read_summary, summary_schema
+from longrm.report import build
+from longrm.training.settings import EvaluationSettings
+
+FILE = '''
+from longrm.evaluation.metrics.metric import EvaluationMetric
+
+
+def rank_of_best(values, ranks):
+    """The mean gold rank of the responses judged best."""
+    top = [rank for value, rank in zip(values, ranks, strict=True) if value == max(values)]
+    return sum(top) / len(top)
+
+
+MEAN_RANK = EvaluationMetric(
+    "mean_rank",
+    "mean rank",
+    "mean gold rank of the response judged best",
+    lambda table: table.per_comparison(rank_of_best),
+    span=(1.0, 8.0),
+    for_pairs=True,
+)
+'''
+
+
+@pytest.fixture
+def mean_rank(tmp_path, monkeypatch):
+    """The metric of a file outside the package, entered into the registry."""
+    path = tmp_path / "mean_rank.py"
+    path.write_text(FILE)
+    spec = importlib.util.spec_from_file_location("mean_rank", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "mean_rank", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(METRICS, "mean_rank", module.MEAN_RANK)
+
+
+def evaluated(out):
+    cells = ({"lengths": (64, 128), "depths": (0.5,), "groups": 6, "per_group": 2},)
+    settings = Evaluation(
+        model="baseline:overlap",
+        bench="probe",
+        probe=Probe(cells=cells),
+        judging=JudgingSettings(resamples=100),
+    )
+    return run_evaluation(settings, out)
+
+
+def test_a_metric_that_is_entered_runs_to_the_end(mean_rank, tmp_path):
+    summary = evaluated(tmp_path / "run")
+    measured = summary["metrics"]["by_length"]["128"]["mean_rank"]
+    assert measured["n"] == 12
+    assert measured["low"] <= measured["value"] <= measured["high"]
+    assert summary["chance"]["mean_rank"] == 1.5
+    jsonschema.Draft202012Validator(summary_schema()).validate(summary)
+    assert read_summary(tmp_path / "run") == summary
+
+    rows = list(csv.DictReader((tmp_path / "run" / "results.csv").read_text().splitlines()))
+    assert [row["source"] for row in rows] == ["this run, pair_accuracy", "this run, mean_rank"]
+    assert rows[1]["avg"] == f"{summary['metrics']['overall']['mean_rank']['value']:.1f}"
+
+    build([tmp_path / "run"], tmp_path / "report.html")
+    assert '<th scope="col">mean rank</th>' in (tmp_path / "report.html").read_text()
+    assert EvaluationSettings.resolve(None, {"metric": "mean_rank", "settings": {}}).metric == "mean_rank"
+
+
+def test_a_metric_that_is_not_entered_is_refused_everywhere(tmp_path):
+    summary = evaluated(tmp_path / "run")
+    assert "mean_rank" not in summary["metrics"]["overall"]
+    summary["metrics"]["overall"]["mean_rank"] = summary["metrics"]["overall"]["pair_accuracy"]
+    schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())
+    assert not jsonschema.Draft202012Validator(schema).is_valid(summary)
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(RunError, match="there is no metric 'mean_rank'; one of pair_accuracy, top1"):
+        read_summary(tmp_path / "run")
+    with pytest.raises(ConfigError, match="there is no metric 'mean_rank'; one of pair_accuracy, top1"):
+        EvaluationSettings.resolve(None, {"metric": "mean_rank", "settings": {}})
+
+
+def test_a_metric_without_a_finite_span_is_refused():
+    with pytest.raises(AssertionError, match="finite"):
+        dataclasses.replace(METRICS["top1"], span=(0.0, float("inf")))
+
+
+def test_every_metric_is_entered_under_its_name():
+    assert all(metric.name == name for name, metric in METRICS.items())

@@ -1,0 +1,227 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+from statsmodels.stats.proportion import proportion_confint
+
+from longrm.evaluation.estimates import metrics_for, paired_difference
+from longrm.evaluation.intervals import bootstrap_interval, unanimity_bounds, wilson
+from longrm.evaluation.metrics import METRICS
+from longrm.evaluation.samples import BINS, RankedSample, cluster_weights
+from longrm.evaluation.table import ScoreTable
+from longrm.types import Outcome
+
+
+def value(records, name, **options):
+    return metrics_for(records, resamples=100, **options)[name].value
+
+
+def test_pairs_by_hand(judgment):
+    records = [
+        judgment("right", scores=(2.0, 1.0)),
+        judgment("tie", scores=(1.0, 1.0)),
+        judgment("wrong", scores=(0.0, 3.0)),
+        judgment("refused", outcome=Outcome.REFUSED),
+        judgment("error", outcome=Outcome.ERROR),
+        judgment("unknown", ranks=None, scores=(1.0, 0.0)),
+        judgment("gold tie", ranks=(1, 1), scores=(1.0, 0.0)),
+    ]
+    metrics = metrics_for(records)
+    assert list(metrics) == ["pair_accuracy", "auc_margin", "auc_pooled"]
+    accuracy = metrics["pair_accuracy"]
+    assert (accuracy.value, accuracy.n, accuracy.groups) == (1.5 / 4, 4, 4)
+    # Chosen 2, 1, 0 against rejected 1, 1, 3: of nine, 2 > 1 twice and 1 = 1 twice.
+    assert metrics["auc_pooled"].value == pytest.approx((2 + 2 / 2) / 9)
+    # Margins 1, 0, -3 against -1, 0, 3: 1>-1, 1>0, 0>-1 win and 0=0 ties.
+    assert metrics["auc_margin"].value == pytest.approx(3.5 / 9)
+    assert (metrics["auc_margin"].n, metrics["auc_pooled"].n) == (3, 6)
+
+
+def test_of_nothing_every_metric_is_undefined(judgment):
+    for metric in metrics_for([judgment(ranks=None)]).values():
+        assert dataclasses.astuple(metric) == (None, None, None, 0, 0)
+    refused = metrics_for([judgment(outcome=Outcome.REFUSED)])
+    assert refused["pair_accuracy"].value == 0.0
+    assert refused["auc_pooled"].value is None
+
+
+@pytest.mark.parametrize(
+    ("n", "position", "exact"), [(2, 1 / 2, 1 / 2), (3, 1 / 3, 1 / 6), (4, 1 / 4, 1 / 24)]
+)
+def test_random_orders_earn_the_chance_levels(judgment, n, position, exact):
+    rng = np.random.default_rng(n)
+    ranks = tuple(range(1, n + 1))
+    records = [judgment(str(k), ranks=ranks, ranking=rng.permutation(n).tolist()) for k in range(6000)]
+    # A lone N = 3 comparison makes the metrics of orders appear for pairs too.
+    records.append(judgment("extra", ranks=(1, 2, 3), ranking=(0, 1, 2)))
+    metrics, table = metrics_for(records, resamples=200), ScoreTable.of(records)
+    levels = {name: metric.chance_on(table) for name, metric in METRICS.items()}
+    for name, level in {
+        "pair_accuracy": 0.5,
+        "top1": 1 / n,
+        "position_match": position,
+        "exact_order": exact,
+    }.items():
+        assert levels[name] == pytest.approx(level, abs=1e-3)
+        assert metrics[name].value == pytest.approx(level, abs=0.02)
+    assert levels["kendall_tau"] == 0
+    assert metrics["kendall_tau"].value == pytest.approx(0, abs=0.03)
+    assert metrics["auc_margin"].value is None  # orders have no scores to rank
+
+
+def test_areas_and_tau_equal_the_field(judgment):
+    rng = np.random.default_rng(3)
+    records, chosen, rejected, margins, taus = [], [], [], [], []
+    for k in range(300):
+        ranks = rng.permutation([1, 2, 2, 3])
+        scores = np.round(rng.normal(size=4) - 0.4 * ranks, 1)  # rounded: with ties
+        records.append(judgment(str(k), str(k // 3), ranks=ranks.tolist(), scores=scores.tolist()))
+        chosen += scores[ranks == 1].tolist()
+        rejected += scores[ranks > 1].tolist()
+        margins += [scores[i] - scores[j] for i in range(4) for j in range(4) if ranks[i] < ranks[j]]
+        taus.append(stats.kendalltau(scores, -ranks).statistic)
+    metrics = metrics_for(records)
+    pooled = roc_auc_score([1] * len(chosen) + [0] * len(rejected), chosen + rejected)
+    margin = roc_auc_score([1] * len(margins) + [0] * len(margins), margins + [-m for m in margins])
+    assert metrics["auc_pooled"].value == pytest.approx(pooled)
+    assert metrics["auc_margin"].value == pytest.approx(margin)
+    assert metrics["kendall_tau"].value == pytest.approx(np.mean(taus))
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 6])
+def test_resampled_areas_are_those_of_the_repeated_rows(decimals):
+    rng = np.random.default_rng(decimals)
+    group = np.sort(rng.integers(0, 40, 400))
+    group = np.unique(group, return_inverse=True)[1]
+    rows = np.arange(400)
+    sample = RankedSample(
+        np.round(rng.normal(0.7, 1, 400), decimals),
+        rows,
+        np.round(rng.normal(0, 1, 400), decimals),
+        rows,
+        400,
+    )
+    weights = cluster_weights(int(group.max()) + 1, 20, 0)
+    drawn = sample.replicates(group, seed=0, resamples=20)
+    for replicate, weight in zip(drawn, weights, strict=True):
+        times = weight[group].astype(int)
+        repeated = np.repeat(sample.positive, times), rows, np.repeat(sample.negative, times), rows
+        expected = RankedSample(*repeated, rows=400).value
+        binned = np.unique(np.concatenate([sample.positive, sample.negative])).size > BINS
+        assert replicate == pytest.approx(expected, abs=1e-3 if binned else 1e-6)
+    assert np.std(drawn) > 0.01  # far above that tolerance
+
+
+def test_wilson_is_the_fields_and_used_for_single_outcomes_only(judgment):
+    records = [judgment(str(k), scores=(1.0, 0.0) if k < 37 else (0.0, 1.0)) for k in range(40)]
+    expected = proportion_confint(37, 40, method="wilson")
+    assert wilson(37 / 40, 40) == pytest.approx(expected)
+    metric = metrics_for(records)["pair_accuracy"]
+    assert (metric.low, metric.high) == pytest.approx(expected)
+    tied = [*records, judgment("tie", scores=(0.0, 0.0))]
+    assert metrics_for(tied)["pair_accuracy"].low != pytest.approx(wilson(37.5 / 41, 41)[0], abs=1e-6)
+
+
+def test_unanimous_groups_do_not_collapse_the_interval(judgment):
+    records = [judgment(f"{g}-{k}", f"g{g}", scores=(1.0, 0.0)) for g in range(64) for k in range(8)]
+    for metric in metrics_for(records).values():
+        assert (metric.value, metric.high) == (1.0, 1.0)
+        # As many independent outcomes as groups, not as pairs.
+        assert metric.low == pytest.approx(wilson(1.0, 64)[0])
+        assert metric.low < wilson(1.0, 512)[0]
+    assert unanimity_bounds(0.0, 64, (-1.0, 1.0)) == pytest.approx((-0.0566, 0.0566), abs=1e-4)
+    halves = [judgment(f"{g}", f"g{g // 2}", scores=(0.0, float(g % 2))) for g in range(40)]
+    one_of_two = metrics_for([r for r in halves if r.scores])["pair_accuracy"]
+    assert one_of_two.low < one_of_two.value < one_of_two.high
+
+
+def test_the_bootstrap_interval_of_skewed_groups_is_scipys():
+    groups = 400
+    sample = np.random.default_rng(0).exponential(size=groups) ** 2
+    drawn = cluster_weights(groups, 20_000, 0) @ sample / groups
+    low, high = bootstrap_interval(sample.mean(), drawn, groups, (0.0, np.inf))
+    peer = stats.bootstrap((sample,), np.mean, n_resamples=20_000, method="BCa", rng=1).confidence_interval
+    assert (low, high) == pytest.approx(tuple(peer), rel=0.01)
+    plain = np.quantile(drawn, [0.025, 0.975])
+    assert plain[1] < 0.98 * high  # negative control: percentiles alone are cut short on the long side
+
+
+def test_intervals_cover_where_independence_would_not(clustered):
+    truth, runs = 0.75, 300
+    covered = naive = 0
+    for seed in range(runs):
+        records = clustered(np.random.default_rng(seed), 40, 8, truth, 0.3)
+        metric = metrics_for(records, seed=seed, resamples=400)["pair_accuracy"]
+        covered += metric.low <= truth <= metric.high
+        low, high = wilson(metric.value, metric.n)
+        naive += low <= truth <= high
+    assert 0.925 <= covered / runs <= 0.985
+    assert naive / runs < 0.85  # negative control: pairs of one group taken as independent
+
+
+def test_paired_difference_by_hand_and_against_the_unpaired(judgment):
+    rng = np.random.default_rng(1)
+    hard = rng.random(300) < 0.3
+    a, b = [], []
+    for k in range(300):
+        right_a = not hard[k]
+        right_b = right_a and rng.random() < 0.9
+        for side, right in ((a, right_a), (b, right_b)):
+            side.append(judgment(str(k), f"g{k // 2}", scores=(1.0, 0.0) if right else (0.0, 1.0)))
+    difference = paired_difference(a, b)
+    metric_a, metric_b = (metrics_for(side)["pair_accuracy"] for side in (a, b))
+    assert difference.value == pytest.approx(metric_a.value - metric_b.value)
+    assert (difference.n, difference.groups) == (300, 150)
+    reverse = paired_difference(b, a)
+    assert reverse.value == pytest.approx(-difference.value)
+    # What both get wrong cancels: narrower than the two intervals put together.
+    assert (
+        difference.high - difference.low
+        < 0.6 * ((metric_a.high - metric_a.low) ** 2 + (metric_b.high - metric_b.low) ** 2) ** 0.5
+    )
+    same = paired_difference(a, a)
+    assert same.value == 0
+    assert same.low < 0 < same.high
+    assert paired_difference(a, list(reversed(b))).value == difference.value
+
+
+def test_paired_difference_is_of_the_same_comparisons(judgment):
+    a = [judgment("x", scores=(1.0, 0.0)), judgment("y", scores=(1.0, 0.0)), judgment("z", scores=(1.0, 0.0))]
+    b = [
+        judgment("x", scores=(0.0, 1.0)),
+        judgment("y", outcome=Outcome.ERROR),
+        judgment("z", scores=(1.0, 0.0)),
+    ]
+    assert paired_difference(a, b).value == 0.5  # y is in neither
+    assert paired_difference(a, b, "auc_pooled").value == 1.0 - 0.5
+    assert paired_difference(a, b, "auc_margin").value == 1.0 - 0.5
+    assert paired_difference(a, b, "kendall_tau").value == 1.0 - 0.0
+    with pytest.raises(ValueError, match="1 ids are on one side only, such as 'z'"):
+        paired_difference(a, b[:2])
+    with pytest.raises(ValueError, match="twice"):
+        paired_difference(a + a[:1], b)
+    with pytest.raises(ValueError, match="other gold ranks"):
+        paired_difference(a, [dataclasses.replace(b[0], ranks=(2, 1)), *b[1:]])
+    assert paired_difference([], []).value is None
+
+
+def test_equal_seeds_give_equal_intervals(judgment):
+    rng = np.random.default_rng(0)
+    records = [judgment(str(k), str(k // 3), scores=rng.normal((1, 0)).tolist()) for k in range(60)]
+    assert metrics_for(records, seed=4) == metrics_for(records, seed=4)
+    assert metrics_for(records, seed=4) != metrics_for(records, seed=5)
+
+
+def test_permuting_gold_changes_the_metrics_and_nothing_else(judgment):
+    rng = np.random.default_rng(8)
+    records = [judgment(str(k), str(k // 2), scores=rng.normal((1, 0), 0.5).tolist()) for k in range(400)]
+    permuted = [
+        dataclasses.replace(record, ranks=tuple(rng.permutation([1, 2]).tolist())) for record in records
+    ]
+    before = list(records)
+    assert metrics_for(records)["pair_accuracy"].low > 0.85
+    shuffled = metrics_for(permuted)
+    assert all(metric.low < 0.5 < metric.high for metric in shuffled.values())
+    assert records == before

@@ -1,0 +1,99 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from longrm.evaluation.estimates import metrics_for
+from longrm.evaluation.intervals import wilson
+from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
+from longrm.runs.records import Trial
+from longrm.types import Outcome
+
+OPTIONS = {"seed": 0, "resamples": 200}
+
+
+def test_three_readings_of_every_outcome(judgment, scored):
+    records = [
+        judgment("right", scores=(2.0, 1.0)),
+        judgment("tie", scores=(1.0, 1.0)),
+        judgment("wrong", scores=(0.0, 1.0)),
+        *(judgment(name, outcome=Outcome(name)) for name in ("unparsed", "refused", "truncated", "too_long")),
+        judgment("error", outcome=Outcome.ERROR),
+        judgment("unknown", ranks=None, scores=(1.0, 0.0)),
+    ]
+    found = accuracy(*scored(records), **OPTIONS)
+    assert {name: (metric["value"], metric["n"]) for name, metric in dataclasses.asdict(found).items()} == {
+        "strict": (1.5 / 7, 7),
+        "chance_credit": ((1.5 + 4 * 0.5) / 7, 7),
+        "answered": (1.5 / 3, 3),
+    }
+    assert found.strict.value == metrics_for(records)["pair_accuracy"].value
+    rates = outcome_rates(records, **OPTIONS)
+    assert {name: rate.value for name, rate in rates.items()} == {
+        "answered": 4 / 9,
+        **dict.fromkeys(("unparsed", "refused", "truncated", "too_long", "error"), 1 / 9),
+    }
+    assert (rates["error"].low, rates["error"].high) == pytest.approx(wilson(1 / 9, 9))
+
+
+def test_chance_is_that_of_each_comparison(judgment, scored):
+    records = [
+        judgment("pair", outcome=Outcome.UNPARSED),
+        judgment("four", ranks=(4, 1, 2, 3), outcome=Outcome.UNPARSED),
+        judgment("two best", ranks=(1, 1, 2), outcome=Outcome.UNPARSED),
+        judgment("right", ranks=(1, 2, 3), scores=(3.0, 2.0, 1.0)),
+    ]
+    found = accuracy(*scored(records), **OPTIONS)
+    assert found.chance_credit.value == pytest.approx((1 / 2 + 1 / 4 + 2 / 3 + 1) / 4)
+    assert found.strict.value == metrics_for(records)["top1"].value == 1 / 4
+
+
+def test_intervals_resample_the_groups(clustered, scored):
+    records = clustered(np.random.default_rng(0), 30, 6, 0.7, 0.5)
+    found = accuracy(*scored(records), seed=0, resamples=1000).strict
+    naive = wilson(found.value, found.n)
+    assert (found.n, found.groups) == (180, 30)
+    assert found.high - found.low > 1.4 * (naive[1] - naive[0])
+
+
+def test_of_nothing_all_is_undefined(scored):
+    found = accuracy(*scored([]), **OPTIONS)
+    assert all(metric["value"] is None for metric in dataclasses.asdict(found).values())
+
+
+def test_each_pattern_is_counted_over_what_can_show_it(judgment):
+    trials = (
+        Trial((0, 1), Outcome.ANSWERED, (1.0, 0.0), explanation="[[A]]", contradicted=True),
+        Trial((1, 0), Outcome.UNPARSED),
+        Trial((0, 1), Outcome.TRUNCATED),
+    )
+    records = [
+        judgment("three", "g", outcome=Outcome.UNPARSED, trials=trials, context_check="unanswered"),
+        judgment("one", "g", scores=(1.0, 0.0), contradicted=False, context_check="same"),
+        judgment("two", scores=(1.0, 0.0), contradicted=False, context_check="changed"),
+        judgment("no text", outcome=Outcome.REFUSED),
+        judgment("too long", outcome=Outcome.TOO_LONG),
+        judgment("gold unknown", ranks=None, scores=(1.0, 0.0), context_check="changed"),
+    ]
+    found = failures(records, **OPTIONS)
+    told = dataclasses.asdict(found).items()
+    assert {name: (metric["value"], metric["n"], metric["groups"]) for name, metric in told} == {
+        "format_missed": (2 / 6, 6, 3),
+        "context_ignored": (1 / 3, 3, 3),
+        "contradicted": (1 / 3, 3, 2),
+    }
+
+
+def test_what_was_not_asked_has_no_rate(judgment):
+    found = failures([judgment("a", scores=(1.0, 0.0))], **OPTIONS)
+    assert found.format_missed is found.context_ignored is found.contradicted is None
+
+
+def test_what_was_cut_short_without_a_verdict_missed_the_format_too(judgment):
+    ended = [Outcome.ANSWERED] * 5 + [Outcome.UNPARSED] * 2 + [Outcome.TRUNCATED] * 3
+    records = [
+        judgment(f"c{number}", outcome=outcome, explanation="Some text.", length=128)
+        for number, outcome in enumerate(ended)
+    ]
+    missed = failures(records, **OPTIONS).format_missed
+    assert (missed.value, missed.n) == (0.5, 10)

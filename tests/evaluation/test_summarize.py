@@ -1,0 +1,290 @@
+import copy
+import dataclasses
+import json
+import time
+from dataclasses import replace
+from importlib import resources
+
+import jsonschema
+import numpy as np
+import pytest
+
+from longrm.evaluation.estimates import metrics_for, paired_difference
+from longrm.evaluation.summarize import summarize
+from longrm.types import Cut, Outcome
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return json.loads(resources.files("longrm.runs").joinpath("summary.schema.json").read_text())
+
+
+@pytest.fixture
+def check(schema):
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema).validate
+
+
+@pytest.fixture
+def records(judgment):
+    rng = np.random.default_rng(0)
+    return [
+        judgment(
+            f"{length}-{k}",
+            f"{length}-{k // 2}",
+            scores=rng.normal((shift, 0.0), 1.0).tolist(),
+            length=length,
+            depth=float(rng.random()),
+        )
+        for length, shift in ((1024, 0.2), (128, 3.0), (64, 3.0), (512, 1.0))
+        for k in range(60)
+    ]
+
+
+def best_of_four(judgment):
+    rng = np.random.default_rng(1)
+    return [
+        judgment(str(k), ranks=(2, 1, 4, 3), scores=rng.normal(size=4).tolist(), length=128 << k % 3)
+        for k in range(90)
+    ]
+
+
+def test_the_summary_fits_its_schema_and_is_plain_json(check, records):
+    summary = summarize(records, model="m", bench="b", resamples=200)
+    check(summary)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert list(summary["metrics"]["by_length"]) == ["64", "128", "512", "1024"]
+    assert list(summary["metrics"]["by_depth"]) == ["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
+    assert summary["chance"] == {"pair_accuracy": 0.5, "auc_margin": 0.5, "auc_pooled": 0.5}
+    assert summary["complete"] is True
+    assert summary["boundary"]["metric"] == "pair_accuracy"
+
+
+def test_buckets_are_the_metrics_of_their_records(records):
+    metrics = summarize(records, model="m", bench="b", seed=3, resamples=200)["metrics"]
+
+    def expected(keep):
+        found = metrics_for([record for record in records if keep(record)], seed=3, resamples=200)
+        return {name: dataclasses.asdict(metric) for name, metric in found.items()}
+
+    assert metrics["overall"] == expected(lambda record: True)
+    assert metrics["by_length"]["512"] == expected(lambda record: record.length == 512)
+    assert metrics["by_depth"]["0.4-0.6"] == expected(lambda record: 0.4 <= record.depth < 0.6)
+    assert metrics["by_length_and_depth"]["64"]["0.8-1.0"] == expected(
+        lambda record: record.length == 64 and record.depth >= 0.8
+    )
+
+
+def test_every_depth_falls_in_one_bin(judgment):
+    edges = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    records = [judgment(str(edge), scores=(1.0, 0.0), length=64, depth=edge) for edge in edges]
+    metrics = summarize(records, model="m", bench="b", resamples=50)["metrics"]
+    counts = [found["pair_accuracy"]["n"] for found in metrics["by_depth"].values()]
+    assert counts == [1, 1, 1, 1, 2]
+
+
+def test_nothing_is_lost_from_the_counts(check, judgment, records):
+    odd = [
+        judgment("error", outcome=Outcome.ERROR, length=2048, depth=1.0),
+        judgment("refused", outcome=Outcome.REFUSED, length=64, depth=0.0),
+        judgment("no gold", ranks=None, scores=(1.0, 0.0), length=64),
+    ]
+    summary = summarize(records + odd, model="m", bench="b", resamples=100)
+    check(summary)
+    assert summary["complete"] is False
+    assert summary["counts"] == {
+        "comparisons": 243,
+        "groups": 123,
+        "outcomes": {"answered": 241, "unparsed": 0, "refused": 1, "truncated": 0, "too_long": 0, "error": 1},
+        "without_gold": 1,
+        "trials": {
+            "total": 243,
+            "outcomes": {
+                "answered": 241,
+                "unparsed": 0,
+                "refused": 1,
+                "truncated": 0,
+                "too_long": 0,
+                "error": 1,
+            },
+        },
+        "cut": {"comparisons": 0, "tokens": 0},
+        "retried": 0,
+        "context_check": None,
+    }
+    assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 241
+    lost = summary["metrics"]["by_length"]["2048"]["pair_accuracy"]
+    assert lost == {"value": None, "low": None, "high": None, "n": 0, "groups": 0}
+    assert summary["metrics"]["by_length_and_depth"]["2048"]["0.8-1.0"]["pair_accuracy"] == lost
+    assert "2048" not in summary["boundary"]["effective_n"]
+
+
+def test_every_state_of_the_context_check_is_counted(check, judgment):
+    states = ["same", "same", "changed", "unanswered", "impossible", ""]
+    found = [
+        replace(judgment(str(place), scores=(1.0, 0.0)), context_check=state)
+        for place, state in enumerate(states)
+    ]
+    summary = summarize(found, model="m", bench="b", resamples=100)
+    check(summary)
+    counted = {"same": 2, "changed": 1, "unanswered": 1, "impossible": 1}
+    assert summary["counts"]["context_check"] == counted
+    assert summary["failures"]["context_ignored"]["n"] == 3
+
+
+def test_where_nothing_was_answered_no_boundary_is_told(check, judgment):
+    silent = [judgment(str(k), outcome=Outcome.TOO_LONG, length=64 << k % 3) for k in range(30)]
+    summary = summarize(silent, model="m", bench="b", resamples=100)
+    check(summary)
+    assert summary["boundary"] is None
+    one = [*silent, judgment("answered", scores=(1.0, 0.0), length=64)]
+    assert summarize(one, model="m", bench="b", resamples=100)["boundary"]["status"] == "below_range"
+
+
+def test_a_curve_that_rises_has_a_status_of_its_own(check, judgment):
+    rising = [
+        judgment(f"{length}-{k}", scores=(1.0, 0.0) if k < right else (0.0, 1.0), length=length)
+        for length, right in ((64, 20), (128, 39))
+        for k in range(40)
+    ]
+    summary = summarize(rising, model="m", bench="b", resamples=100)
+    check(summary)
+    assert summary["boundary"]["status"] == "rising"
+    assert summary["boundary"]["estimate"]["value_place"] == "undefined"
+
+
+def test_without_gold_or_length_there_is_still_a_summary(check, judgment):
+    summary = summarize([judgment(ranks=None)], model="m", bench="b")
+    check(summary)
+    assert (summary["boundary"], summary["chance"], summary["counts"]["without_gold"]) == (None, {}, 1)
+    check(summarize([judgment(outcome=Outcome.UNPARSED, length=64)], model="m", bench="b"))
+
+
+def test_a_depth_that_is_no_fraction_is_refused(judgment):
+    with pytest.raises(ValueError, match=r"'a' has depth 40\.0; a depth is a fraction"):
+        summarize([judgment(scores=(1.0, 0.0), depth=40.0)], model="m", bench="b")
+
+
+def test_a_demo_summary_fits_the_schema(check, judgment, records):
+    evaluation = summarize(records, model="m", bench="b", resamples=50)
+    graded = summarize(best_of_four(judgment), model="m", bench="b4", resamples=50)
+    assert set(graded["metrics"]["overall"]) > {"top1", "exact_order", "position_match", "kendall_tau"}
+    contrast = dataclasses.asdict(paired_difference(records, records))
+    demo = {
+        "schema_version": 1,
+        "kind": "demo",
+        "stages": {"short": evaluation, "long": evaluation | {"best_of_4": graded}},
+        "contrasts": {"long_vs_short": {"by_length": {"4096": contrast}}},
+        "controls": {"unrelated_context": evaluation["metrics"]["overall"]["pair_accuracy"]},
+        "seconds": {"evaluation": 3.5},
+        "seed": 0,
+    }
+    check(demo)
+    for spoil in (
+        lambda d: d["stages"]["short"].pop("metrics"),
+        lambda d: d["stages"]["long"]["best_of_4"].update(unknown=1),
+        lambda d: d["contrasts"]["long_vs_short"]["by_length"].update({"4k": contrast}),
+        lambda d: d["controls"].update(unrelated_context=0.5),
+        lambda d: d["stages"]["short"]["metrics"]["overall"]["pair_accuracy"].update(value="1"),
+    ):
+        broken = copy.deepcopy(demo)
+        spoil(broken)
+        with pytest.raises(jsonschema.ValidationError):
+            check(broken)
+
+
+def test_a_stray_key_or_kind_is_refused(check, records):
+    summary = summarize(records, model="m", bench="b", resamples=50)
+    for broken in (summary | {"extra": 1}, summary | {"kind": "other"}, summary | {"schema_version": 2}):
+        with pytest.raises(jsonschema.ValidationError):
+            check(broken)
+
+
+def full_run(asked):
+    """Every part of a summary: both orders, votes, baselines, lengths, a context check, cuts and retries."""
+    rng = np.random.default_rng(0)
+
+    def scores(right):
+        return () if rng.random() < 0.05 else (1.0, 0.0) if rng.random() < right else (0.0, 1.0)
+
+    return [
+        asked(
+            str(k),
+            *((order, scores(0.8)) for order in ((0, 1), (1, 0)) for _ in range(3)),
+            task=f"T{k % 2}",
+            subtype="same",
+            length=1024 << k % 3,
+            characters=(int(rng.integers(9, 99)), int(rng.integers(9, 99))),
+            baselines={"random": (float(rng.random()), float(rng.random()))},
+            context_check=("same", "changed")[k % 2],
+            cut=Cut("middle", 7) if k == 0 else None,
+        )
+        for k in range(120)
+    ]
+
+
+def test_every_part_of_a_full_run_fits_the_schema(check, asked):
+    records = full_run(asked)
+    options = {"model": "m", "bench": "b", "resamples": 100, "scale": "verdict"}
+    summary = summarize(records, **options, rule="judgebench", release_rule=True)
+    check(summary)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summary["counts"]["trials"]["total"] == 720
+    assert summary["counts"]["cut"] == {"comparisons": 1, "tokens": 7}
+    whole = summary["metrics"]["overall"]["pair_accuracy"]
+    assert summary["accuracy"]["strict"] == summary["position"]["order_cancelled"] == whole
+    assert summary["votes"]["at"]["3"] == whole
+    assert summary["beats_baselines"] is True
+    assert summary["judgebench_rule"]["pairs"] == 120
+    for rule in ("rewardbench", "rewardbench-2"):
+        with_counts = [dataclasses.replace(record, subtype="hep-go") for record in records]
+        other = summarize(with_counts, **options, rule=rule)
+        check(other)
+        assert other[f"{rule.replace('-', '_')}_rule"]["overall_percent"] > 50
+    optional = {"judgebench_rule", "release_rule"}
+    for key in summary.keys() - optional:
+        with pytest.raises(jsonschema.ValidationError):
+            check({name: value for name, value in summary.items() if name != key})
+    check({name: value for name, value in summary.items() if name not in optional})
+
+
+def test_accuracy_means_top1_where_there_are_rankings(judgment):
+    mixed = [*best_of_four(judgment), judgment("pair", scores=(1.0, 0.0))]
+    summary = summarize(mixed, model="m", bench="b", resamples=50)
+    assert summary["accuracy"]["strict"] == summary["metrics"]["overall"]["top1"]
+    assert summary["metrics"]["pairs"]["overall"]["pair_accuracy"]["n"] == 1
+
+
+@pytest.mark.full
+def test_a_large_run_is_summed_up_in_seconds(judgment):
+    rng = np.random.default_rng(0)
+    scores = (rng.normal(size=(10_000, 4)) - np.arange(4) / 2).tolist()
+    records = [
+        judgment(
+            str(k), ranks=(1, 2, 3, 4), scores=values, length=4096 << k % 6, task=f"T{k % 7}", subtype="4"
+        )
+        for k, values in enumerate(scores)
+    ]
+    began = time.process_time()
+    summarize(records, model="m", bench="b", scale="logit")
+    assert time.process_time() - began < 30
+
+
+def test_every_baseline_must_be_beaten(judgment):
+    rng = np.random.default_rng(0)
+    records = [
+        judgment(
+            str(k),
+            scores=(1.0, 0.0) if k % 5 else (0.0, 1.0),
+            baselines={"even": tuple(rng.random(2).tolist()), "same": (1.0, 0.0) if k % 5 else (0.0, 1.0)},
+            attempts=1 + k % 2,
+        )
+        for k in range(100)
+    ]
+    summary = summarize(records, model="m", bench="b", resamples=100)
+    assert {name: found["beaten"] for name, found in summary["baselines"].items()} == {
+        "even": True,
+        "same": False,
+    }
+    assert summary["beats_baselines"] is False
+    assert summary["counts"]["retried"] == 50

@@ -7,6 +7,7 @@ from typing import Any
 from longrm.auditing.result import NOT_READ, Bias, DataSetAudit, Lengths
 from longrm.report.wording import plural, tokens
 from longrm.synthesis.labels.agreement import AgreementEstimate
+from longrm.runs.records import Estimate
 
 _SHOWN = 12  # kinds of a count; the rest is summed up, and stands in the JSON
 _EXAMPLES = 3  # likewise

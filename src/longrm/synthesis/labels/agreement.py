@@ -10,30 +10,13 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from longrm.runs.records import Estimate
+
 _FloatArray = npt.NDArray[np.float64]
 _Measure = Callable[[_FloatArray], float | None]  # sums over groups in, a value out
 
 _LIMITS = (0.025, 0.975)
 _ROUNDING = 1e-9  # scores this far beyond the tolerance still agree: 0.1 + 0.2 is not 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class AgreementEstimate:
-    """A value with its 95% interval.
-
-    Attributes:
-        value: None where the data do not define it.
-        low: Lower limit, of a percentile bootstrap over groups; None with fewer than two groups.
-        high: Upper limit.
-        n: How many scores or pairs of scores it is from.
-        groups: How many groups these lie in.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-    groups: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ def test_examples_in_the_help_stand_on_their_own_lines():
 
 
 def test_numbers_out_of_range_are_refused_before_any_work(tmp_path, pairs):
-    for setting in ("judging.seed=-1", "judging.resamples=0", "judging.tau=2"):
+    for setting in ("judging.seed=-1", "judging.resamples=0", "judging.accuracy_threshold=2"):
         line = refused(*evaluate(tmp_path, f"file:{pairs}", "--set", setting))
         assert f"wrong value for '{setting.split('=')[0]}'" in line
 

@@ -8,13 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from longrm.evaluation.context_boundary import context_boundary
+from longrm.evaluation.context_boundary import boundary_of
 from longrm.evaluation.decay import BELOW_RANGE, BEYOND_RANGE, crossing, logistic_slope
+from longrm.evaluation.estimates import RESAMPLES
 from longrm.evaluation.summaries import BoundaryStatus
+from longrm.evaluation.table import ScoreTable
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
 LENGTHS = [128, 256, 512, 1024, 2048, 4096]
+
+
+def context_boundary(records, *, threshold=None, seed=0, resamples=RESAMPLES):
+    return boundary_of(ScoreTable.of(records), threshold=threshold, seed=seed, resamples=resamples)
 
 
 def test_crossing_by_hand():
@@ -78,14 +84,14 @@ def test_the_boundary_of_a_simulated_decay_is_found(decaying):
     assert inside >= 36  # 95% of 40 is 38
 
 
-def test_tau_can_be_set(decaying):
+def test_the_threshold_can_be_set(decaying):
     records = decaying(np.random.default_rng(0), LENGTHS, 700.0, 2.0, 300)
     # 0.5 + 0.5 / (1 + (L / 700)^2) = 0.6 at L = 1400.
-    estimate = context_boundary(records, tau=0.6, resamples=300).estimate
+    estimate = context_boundary(records, threshold=0.6, resamples=300).estimate
     assert estimate.value == pytest.approx(1400, rel=0.15)
-    for tau in (0.0, 1.0, 75.0):
-        with pytest.raises(ValueError, match="tau is an accuracy"):
-            context_boundary(records, tau=tau)
+    for threshold in (0.0, 1.0, 75.0):
+        with pytest.raises(ValueError, match="accuracy threshold lies between"):
+            context_boundary(records, threshold=threshold)
 
 
 def test_beyond_and_below_the_range(decaying):
@@ -109,16 +115,16 @@ def test_unresolved_with_censored_ends(decaying):
     assert boundary.above_chance_reach.smallest_n == 24
 
 
-def test_a_bucket_that_straddles_tau_leaves_the_boundary_unresolved(judgment):
+def test_a_bucket_that_straddles_the_threshold_leaves_the_boundary_unresolved(judgment):
     records = [
         judgment(f"{length}-{k}", scores=(1.0, 0.0) if k < right else (0.0, 1.0), length=length)
         for length, right in ((128, 40), (256, 28), (512, 12))
         for k in range(40)
     ]
     boundary = context_boundary(records, resamples=4000)
-    # 28 of 40 is 0.70, below tau, but Wilson's upper limit is 0.82.
+    # 28 of 40 is 0.70, below the threshold, but Wilson's upper limit is 0.82.
     assert (boundary.status, boundary.at_least, boundary.below) == ("unresolved", 128, 512)
-    # z^2 tau (1 - tau) / 0.05^2 = 288.1 for that bucket; each comparison is its own group.
+    # z^2 t (1 - t) / 0.05^2 = 288.1 for that bucket; each comparison is its own group.
     assert 289 <= boundary.pairs_to_resolve <= 310
 
 
@@ -127,7 +133,7 @@ def test_as_many_pairs_as_it_says_resolve_the_boundary(decaying):
     few = decaying(np.random.default_rng(5), lengths, midpoint, 1.0, 15)
     boundary = context_boundary(few, resamples=300)
     assert boundary.status == "unresolved"
-    # True accuracies at 512 and 1024 are 0.789 and 0.703: z^2 tau (1 - tau) / 0.039^2 is about 470 pairs.
+    # True accuracies at 512 and 1024 are 0.789 and 0.703: z^2 t (1 - t) / 0.039^2 is about 470 pairs.
     many = decaying(np.random.default_rng(6), lengths, midpoint, 1.0, 2000)
     resolved = context_boundary(many, resamples=300)
     assert resolved.status == "resolved"
@@ -155,7 +161,7 @@ def test_a_bucket_without_spread_takes_the_pooled_design_effect(judgment, cluste
     assert beside.effective_n["128"] == pytest.approx(beside.effective_n["256"])
 
 
-def test_best_of_four_falls_through_its_own_tau(judgment):
+def test_best_of_four_falls_through_its_own_threshold(judgment):
     records = [
         judgment(
             f"{length}-{k}",
@@ -222,7 +228,7 @@ def ends(boundary):
         ((95, 95, 60, 95), ("not_monotone", 256, 512)),
         ((95, 60, 95, 60), ("not_monotone", 128, 256)),
         ((50, 95, 50), ("not_monotone", None, 128)),
-        # Neighbors: a rise that does not pass through tau, or that the intervals do not resolve, takes nothing away.
+        # Neighbors: a rise that does not pass the threshold, or that the intervals do not resolve, takes nothing away.
         ((85, 95), ("beyond_range", 256, None)),
         ((50, 60), ("below_range", None, 128)),
         ((95, 50, 62), ("resolved", 128, 256)),
@@ -230,7 +236,7 @@ def ends(boundary):
         ((72, 95), ("unresolved", None, None)),
     ],
 )
-def test_a_curve_that_rises_through_tau_has_no_boundary(shares, found):
+def test_a_curve_that_rises_through_the_threshold_has_no_boundary(shares, found):
     boundary = context_boundary(curve(*((2 * share, 200) for share in shares)), resamples=300)
     assert (boundary.status, boundary.at_least, boundary.below) == found
     if boundary.status in ("rising", "not_monotone"):
@@ -242,13 +248,13 @@ def test_a_curve_that_rises_through_tau_has_no_boundary(shares, found):
 
 def test_the_fit_says_nothing_where_a_bucket_contradicts_it():
     # 0.65 is below 0.75 with 100 pairs; 0.77 with 3,000 is not told from it, but pulls the fit of both above.
-    boundary = context_boundary(curve((65, 100), (2310, 3000), per_group=1), resamples=300, tau=0.76)
+    boundary = context_boundary(curve((65, 100), (2310, 3000), per_group=1), resamples=300, threshold=0.76)
     assert (boundary.status, boundary.at_least, boundary.below) == ("unresolved", None, 128)
     assert ends(boundary) == UNDEFINED
 
 
 def test_a_curve_that_falls_is_seldom_called_another(decaying):
-    """All of it lies near tau, where it is hardest; two intervals must miss it, on either side."""
+    """All of it lies near the threshold, where it is hardest; two intervals must miss it, on either side."""
     called = [
         context_boundary(decaying(np.random.default_rng(seed), LENGTHS, 724.0, 0.2, 60), resamples=100).status
         for seed in range(40)
@@ -266,11 +272,11 @@ BUCKETS = st.lists(
     buckets=BUCKETS,
     repeated=st.sampled_from([1, 3, 12]),
     per_group=st.sampled_from([1, 4]),
-    tau=st.sampled_from([None, 0.6, 0.9]),
+    threshold=st.sampled_from([None, 0.6, 0.9]),
 )
-def test_what_is_told_of_a_boundary_never_contradicts_itself(buckets, repeated, per_group, tau):
+def test_what_is_told_of_a_boundary_never_contradicts_itself(buckets, repeated, per_group, threshold):
     records = curve(*((repeated * right, repeated * n) for right, n in buckets), per_group=per_group)
-    boundary = context_boundary(records, resamples=50, tau=tau)
+    boundary = context_boundary(records, resamples=50, threshold=threshold)
     lengths, estimate = LENGTHS[: len(buckets)], boundary.estimate
     at_least, below, status = boundary.at_least, boundary.below, boundary.status
     places = [getattr(estimate, f"{end}_place") for end in ("value", "low", "high")]

@@ -25,7 +25,7 @@ _EVALUATE = {
     "model": "baseline:longest",
     "bench": "probe",
     "probe": {"cells": [{"lengths": [64, 96], "groups": 2, "per_group": 2}]},
-    "judging": {"resamples": 100, "votes": 1, "examples": 1, "tau": 0.75},
+    "judging": {"resamples": 100, "votes": 1, "examples": 1, "accuracy_threshold": 0.75},
     "judge": {"retries": 1, "temperature": 0.0, "max_tokens": 8},
     "remote": {"extra": {"top_p": 0.5}, "timeout": 1.0, "concurrency": 2},
     "compress": {"tokens": 100},

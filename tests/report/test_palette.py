@@ -49,7 +49,7 @@ def test_any_two_of_forty_stages_differ_in_color_or_dash() -> None:
     assert len(set(looks)) == 40
 
 
-def test_heat_steps_turn_at_tau() -> None:
+def test_heat_steps_turn_at_the_threshold() -> None:
     values = [0.0, 0.5, 0.6, 0.7, 0.7499, 0.75, 0.84, 0.95, 1.0]
     assert [heat_step(value, 0.5, 0.75) for value in values] == [0, 0, 1, 2, 2, 3, 4, 5, 5]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 from pydantic import Field
 
@@ -42,8 +42,10 @@ class JudgingSettings(Config):
         release_rule: Also score as the LongRM release does, mistakes included.
         examples: Comparisons kept in full for the report, per length.
         resamples: Bootstrap resamples of every interval.
-        tau: Accuracy that defines the context boundary; by default (1 + chance) / 2.
+        accuracy_threshold: Accuracy that defines the context boundary; by default (1 + chance) / 2.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"tau": "accuracy_threshold"}
 
     seed: int = Field(0, ge=0)
     orders: Literal["auto", "one", "both"] = "auto"
@@ -53,7 +55,7 @@ class JudgingSettings(Config):
     release_rule: bool = False
     examples: int = Field(3, ge=0)
     resamples: int = Field(2000, ge=100, le=100_000)
-    tau: float | None = Field(None, gt=0.0, lt=1.0)
+    accuracy_threshold: float | None = Field(None, gt=0.0, lt=1.0)
 
 
 @dataclass(frozen=True, slots=True)

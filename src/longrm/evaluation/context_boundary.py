@@ -1,4 +1,4 @@
-"""The context boundary: the length at which accuracy falls through tau = (1 + chance) / 2."""
+"""The context boundary: the length at which accuracy falls through a threshold, (1 + chance) / 2 unless set."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from longrm.evaluation.decay import (
     monotone_fit,
     straddle,
 )
-from longrm.evaluation.estimates import RESAMPLES, estimate_metric
+from longrm.evaluation.estimates import estimate_metric
 from longrm.evaluation.intervals import Z, expanded_levels
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, EvaluationMetric
 from longrm.evaluation.samples import FloatArray, RatioSample, cluster_weights
@@ -27,7 +27,7 @@ from longrm.evaluation.summaries import (
     CrossingSide,
 )
 from longrm.evaluation.table import ScoreTable
-from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
+from longrm.runs.records import UNDEFINED, Estimate
 
 EFFECTIVE_PAIRS = 300
 """Effective pairs a bucket below which the slope is the headline, not the boundary."""
@@ -58,45 +58,44 @@ class _Bucket:
         return self.variance > 1e-12 and 0 < self.value < 1
 
 
-def context_boundary(
-    records: Sequence[JudgmentRecord],
-    *,
-    tau: float | None = None,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+def boundary_of(
+    table: ScoreTable, *, threshold: float | None, seed: int, resamples: int
 ) -> ContextBoundary | None:
-    """Finds the context boundary of judged comparisons; None where no scored record knows its length.
+    """Finds the context boundary; None where no scored comparison knows its length.
+
+    Args:
+        table: The judged comparisons.
+        threshold: Accuracy that defines the boundary; (1 + chance) / 2 if None.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples.
 
     Raises:
-        ValueError: If tau is no fraction above 0 and below 1.
+        ValueError: If the accuracy threshold is no fraction above 0 and below 1.
     """
-    return boundary_of(ScoreTable.of(records), tau=tau, seed=seed, resamples=resamples)
-
-
-def boundary_of(table: ScoreTable, *, tau: float | None, seed: int, resamples: int) -> ContextBoundary | None:
-    """`context_boundary` on records that are already scored."""
-    if tau is not None and not 0 < tau < 1:
-        raise ValueError(f"tau is an accuracy between 0 and 1, got {tau}; 0.75 is usual for pairs")
+    if threshold is not None and not 0 < threshold < 1:
+        raise ValueError(
+            f"the accuracy threshold lies between 0 and 1, got {threshold}; 0.75 is usual for pairs"
+        )
     table = table.subset(table.length > 0)
     if not table.size.size:
         return None
     metric = TOP1 if bool((table.size > 2).all()) else PAIR_ACCURACY
     level = metric.chance_on(table)
-    tau = (1 + level) / 2 if tau is None else tau
+    threshold = (1 + level) / 2 if threshold is None else threshold
     buckets = [_bucket(table, length, metric, seed, resamples) for length in np.unique(table.length).tolist()]
     fit = monotone_fit(*_measured(buckets))
-    sides = [_side(bucket, tau) for bucket in buckets]
-    fitted = all((at >= tau) == (side > 0) for at, side in zip(fit, sides, strict=True) if side)
+    sides = [_side(bucket, threshold) for bucket in buckets]
+    fitted = all((at >= threshold) == (side > 0) for at, side in zip(fit, sides, strict=True) if side)
     design = _design_effect(buckets)
     effective = {bucket.length: _effective_n(bucket, design) for bucket in buckets}
     return ContextBoundary(
         metric="top1" if metric is TOP1 else "pair_accuracy",
         chance=level,
-        tau=tau,
+        tau=threshold,
         status=_status(sides, fitted),
         at_least=_reach(buckets, [side > 0 for side in sides]),
         below=next((bucket.length for bucket, side in zip(buckets, sides, strict=True) if side < 0), None),
-        estimate=_crossing(table, buckets, metric, tau, seed, resamples) if fitted else NO_CROSSING,
+        estimate=_crossing(table, buckets, metric, threshold, seed, resamples) if fitted else NO_CROSSING,
         slope_per_doubling=_slope(table, metric),
         above_chance_reach=AboveChanceReach(
             _reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
@@ -104,7 +103,7 @@ def boundary_of(table: ScoreTable, *, tau: float | None, seed: int, resamples: i
             depends_on_n=True,
         ),
         effective_n={str(length): n for length, n in effective.items()},
-        pairs_to_resolve=_pairs_to_resolve(buckets, effective, fit, tau) if fitted else None,
+        pairs_to_resolve=_pairs_to_resolve(buckets, effective, fit, threshold) if fitted else None,
         headline="slope" if np.median(list(effective.values())) < EFFECTIVE_PAIRS else "boundary",
     )
 
@@ -139,9 +138,9 @@ def _reach(buckets: Sequence[_Bucket], holds: Sequence[bool]) -> int | None:
     return unbroken[-1][0].length if unbroken else None
 
 
-def _side(bucket: _Bucket, tau: float) -> int:
-    """On which side of tau the interval of a bucket lies: 1 above, -1 below, 0 where it holds tau."""
-    return int(bucket.low >= tau) - int(bucket.high < tau)
+def _side(bucket: _Bucket, threshold: float) -> int:
+    """On which side of the threshold the interval of a bucket lies: 1 above, -1 below, 0 where it holds it."""
+    return int(bucket.low >= threshold) - int(bucket.high < threshold)
 
 
 def _status(sides: Sequence[int], fitted: bool) -> BoundaryStatus:
@@ -161,7 +160,7 @@ def _crossing(
     table: ScoreTable,
     buckets: Sequence[_Bucket],
     metric: EvaluationMetric,
-    tau: float,
+    threshold: float,
     seed: int,
     resamples: int,
 ) -> Crossing:
@@ -175,8 +174,8 @@ def _crossing(
     drawn_right, drawn_n = weights @ right, weights @ n
     with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
         drawn = drawn_right / drawn_n
-    crossings = [crossing(log_lengths, *resample, tau) for resample in zip(drawn, drawn_n, strict=True)]
-    value = crossing(log_lengths, *_measured(buckets), tau)
+    crossings = [crossing(log_lengths, *resample, threshold) for resample in zip(drawn, drawn_n, strict=True)]
+    value = crossing(log_lengths, *_measured(buckets), threshold)
     # One group cannot be resampled: its interval is as wide as can be.
     low, high = (
         np.quantile(crossings, expanded_levels(table.groups), method="inverted_cdf")
@@ -239,13 +238,13 @@ def _effective_n(bucket: _Bucket, pooled: float | None) -> float:
 
 
 def _pairs_to_resolve(
-    buckets: Sequence[_Bucket], effective: dict[int, float], fit: FloatArray, tau: float
+    buckets: Sequence[_Bucket], effective: dict[int, float], fit: FloatArray, threshold: float
 ) -> int | None:
-    """Wilson's interval excludes tau once n_eff > z^2 tau (1 - tau) / (p - tau)^2; n is that times design."""
+    """Wilson's interval excludes the threshold t once n_eff > z^2 t (1 - t) / (p - t)^2; n is that times design."""
     needed = 0.0
-    for bucket in (buckets[index] for index in straddle(fit, tau)):
-        if bucket.value == tau:
+    for bucket in (buckets[index] for index in straddle(fit, threshold)):
+        if bucket.value == threshold:
             return None
         design = bucket.n / effective[bucket.length]
-        needed = max(needed, design * Z**2 * tau * (1 - tau) / (bucket.value - tau) ** 2)
+        needed = max(needed, design * Z**2 * threshold * (1 - threshold) / (bucket.value - threshold) ** 2)
     return math.ceil(needed)

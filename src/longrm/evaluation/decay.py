@@ -18,8 +18,8 @@ def monotone_fit(accuracy: FloatArray, n: FloatArray) -> FloatArray:
     return np.asarray(isotonic_regression(accuracy, weights=n, increasing=False).x)
 
 
-def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, tau: float) -> float:
-    """Where the monotone fit of accuracy falls through tau.
+def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, threshold: float) -> float:
+    """Where the monotone fit of accuracy falls through the threshold.
 
     It is linear in log2 length between buckets; buckets with n = 0 are ignored.
 
@@ -29,19 +29,19 @@ def crossing(log_lengths: FloatArray, accuracy: FloatArray, n: FloatArray, tau: 
     used = n > 0
     x = log_lengths[used]
     fit = monotone_fit(accuracy[used], n[used])
-    fallen = np.flatnonzero(fit < tau)
+    fallen = np.flatnonzero(fit < threshold)
     if not fallen.size:
         return BEYOND_RANGE
     right = fallen[0]
     if right == 0:
         return BELOW_RANGE
-    share = (fit[right - 1] - tau) / (fit[right - 1] - fit[right])
+    share = (fit[right - 1] - threshold) / (fit[right - 1] - fit[right])
     return float(x[right - 1] + share * (x[right] - x[right - 1]))
 
 
-def straddle(fit: FloatArray, tau: float) -> Sequence[int]:
+def straddle(fit: FloatArray, threshold: float) -> Sequence[int]:
     """The buckets on both sides of the crossing of a monotone fit; the nearest one where there is none."""
-    right = int((fit >= tau).sum())
+    right = int((fit >= threshold).sum())
     return [index for index in (right - 1, right) if 0 <= index < fit.size]
 
 

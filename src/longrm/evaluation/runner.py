@@ -74,7 +74,7 @@ def evaluate(
         release_rule=judging.release_rule,
         seed=judging.seed,
         resamples=judging.resamples,
-        tau=judging.tau,
+        accuracy_threshold=judging.accuracy_threshold,
     )
     if bench.reading is not None:
         summary["counts"]["skipped_rows"] = bench.reading.skipped.count

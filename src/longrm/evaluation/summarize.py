@@ -45,7 +45,7 @@ def summarize(
     release_rule: bool = False,
     seed: int = 0,
     resamples: int = RESAMPLES,
-    tau: float | None = None,
+    accuracy_threshold: float | None = None,
 ) -> dict[str, Any]:
     """Counts, metrics with intervals, biases, and the context boundary of one model on one benchmark.
 
@@ -58,14 +58,14 @@ def summarize(
         release_rule: Whether to add how the LongRM release would score the same outputs.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
-        tau: Accuracy threshold of the boundary; (1 + chance) / 2 if None.
+        accuracy_threshold: Level that defines the context boundary; (1 + chance) / 2 if None.
 
     Returns:
         An `EvaluationSummary` as JSON values. `complete` is false where a record is an error. Buckets without a
         scored record have metrics of null with n = 0.
 
     Raises:
-        ValueError: If a depth lies outside [0, 1], tau outside (0, 1), or an answer does not fit its gold.
+        ValueError: If a depth lies outside [0, 1], the threshold outside (0, 1), or an answer does not fit its gold.
     """
     drawn: _Bootstrap = {"seed": seed, "resamples": resamples}
     table = ScoreTable.of(records)
@@ -98,7 +98,7 @@ def summarize(
         baselines=baselines,
         beats_baselines=all(one.beaten for one in baselines.values()) if baselines else None,
         recommended=recommended(table, **drawn),
-        boundary=boundary_of(table, tau=tau, **drawn) if answered else None,
+        boundary=boundary_of(table, threshold=accuracy_threshold, **drawn) if answered else None,
     )
     return {**to_json(summary), **figures_by_rule(rules, records, scale)}
 

@@ -93,7 +93,7 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         "demo": data.demo,
         "start": data.demo.notes.start if data.demo else "",
         "metric": metric_of(metric).title,
-        "tau": _taus(stages),
+        "threshold": _thresholds(stages),
         "few_pairs": any(found.headline == "slope" for stage in stages if (found := stage.summary.boundary)),
         "recommended": _recommended(stages),
         "depths": tables.depth_tables(stages, metric),
@@ -166,9 +166,9 @@ def _family(data: ReportData, family: str, number: int, metric: str) -> dict[str
     }
 
 
-def _taus(stages: Sequence[EvaluatedModel]) -> str:
+def _thresholds(stages: Sequence[EvaluatedModel]) -> str:
     levels = sorted({stage.summary.boundary.tau for stage in stages if stage.summary.boundary})
-    return " or ".join(wording.level(tau) for tau in levels)
+    return " or ".join(wording.level(level) for level in levels)
 
 
 def _about_data(stages: Sequence[EvaluatedModel]) -> list[str]:

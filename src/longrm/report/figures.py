@@ -34,7 +34,7 @@ _CURVES_WITH_LABELS = 8
 
 
 def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: str = "") -> Figure | None:
-    """Accuracy against length with interval bands, the chance line and tau, one curve a stage.
+    """Accuracy against length with interval bands, the chance line and the accuracy threshold, one curve a stage.
 
     Args:
         stages: Whose curves.
@@ -46,13 +46,13 @@ def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: 
     if not curves:
         return None
     chances = {stage.summary.chance[metric] for stage, _ in curves}
-    taus = {stage.summary.boundary.tau for stage, _ in curves if stage.summary.boundary}
+    thresholds = {stage.summary.boundary.tau for stage, _ in curves if stage.summary.boundary}
     lows = [m.low for _, found in curves for m in found.values() if m.low is not None]
     bottom = max(0.0, int(10 * min([*lows, *(level - 0.1 for level in chances)])) / 10)
     height = 330 if width == WIDE else 280
     scale = alt.Scale(domain=[bottom, 1.0], nice=False)
     layers = [
-        *_level_lines({"chance": chances, "τ": taus}, scale),
+        *_level_lines({"chance": chances, "threshold": thresholds}, scale),
         *_curves(curves, metric_of(metric).title, scale),
     ]
     if len(curves) <= _CURVES_WITH_LABELS:
@@ -67,7 +67,7 @@ def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: 
 
 
 def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
-    """Accuracy by length and depth: orange below tau, blue above, the number in every cell."""
+    """Accuracy by length and depth: orange below the accuracy threshold, blue above, the number in every cell."""
     chance, boundary = stage.summary.chance.get(metric), stage.summary.boundary
     if boundary is None or chance is None:
         return None

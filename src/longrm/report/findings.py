@@ -195,33 +195,30 @@ def _judged(summary: EvaluationSummary) -> str:
 
 def _reach(boundary: ContextBoundary) -> str:
     """What a context boundary says, as the end of a sentence."""
-    tau, lengths = wording.level(boundary.tau), [int(key) for key in boundary.effective_n]
-    holds = boundary.at_least and f"holds {tau} up to {wording.tokens(boundary.at_least)} tokens"
+    threshold, lengths = wording.level(boundary.tau), [int(key) for key in boundary.effective_n]
+    holds = boundary.at_least and f"holds {threshold} up to {wording.tokens(boundary.at_least)} tokens"
     below = wording.tokens(boundary.below)
     match boundary.status:
         case "beyond_range":
-            return (
-                f"holds {tau} or more up to {wording.tokens(max(lengths))} tokens, the longest length tested"
-            )
+            return f"holds {threshold} or more up to {wording.tokens(max(lengths))} tokens, the longest length tested"
         case "below_range":
-            return (
-                f"is below {tau} already at {wording.tokens(min(lengths))} tokens, the shortest length tested"
-            )
+            return f"is below {threshold} already at {wording.tokens(min(lengths))} tokens, the shortest length tested"
         case "resolved":
             crossing = wording.tokens(boundary.estimate.value)
             interval = wording.boundary_interval(boundary)
-            return f"falls through {tau} near {crossing} tokens {interval}".rstrip()
+            return f"falls through {threshold} near {crossing} tokens {interval}".rstrip()
         case "rising":
-            return f"is below {tau} at {below} tokens and holds it at a longer length, so there is no context boundary"
+            at = f"is below {threshold} at {below} tokens"
+            return f"{at} and holds it at a longer length, so there is no context boundary"
         case "not_monotone":
-            falls = f"{holds}, is below it at {below}" if holds else f"is below {tau} at {below} tokens"
+            falls = f"{holds}, is below it at {below}" if holds else f"is below {threshold} at {below} tokens"
             return f"{falls} and holds it at a longer length, so there is no single context boundary"
         case "unresolved" if holds and boundary.below:
             # Only where a curve that never rises fits is it known to be below from there on.
             on = "" if boundary.estimate.value_place == "undefined" else " on"
             return f"{holds} and is below it {'from' if on else 'at'} {below}{on}, with its boundary unresolved between"
         case "unresolved":
-            known = holds or f"is not shown to hold {tau} at any length"
+            known = holds or f"is not shown to hold {threshold} at any length"
             return f"{known}, with its boundary unresolved by these data"
         case unknown:
             raise ValueError(f"the status {unknown!r} of a boundary is not known")

@@ -23,7 +23,7 @@ COLORS: dict[str, tuple[str, str]] = {
     "stage-5": ("#846900", "#dcc04a"),
     "stage-6": ("#5a4ab3", "#a99df6"),
     "stage-7": ("#8a4b2d", "#d69a78"),
-    # Heat map: orange below tau, blue above it; the further from tau, the stronger.
+    # Heat map: orange below the accuracy threshold, blue above it; the further from it, the stronger.
     "heat-0": ("#e59246", "#94500f"),
     "heat-1": ("#f3bd8b", "#74461c"),
     "heat-2": ("#fbe3cd", "#493323"),
@@ -66,11 +66,11 @@ class Style:
         return _SHAPES[self.index % len(_SHAPES)]
 
 
-def heat_step(value: float, chance: float, tau: float) -> int:
-    """The step of the heat map's scale: 0-2 from chance up to tau, 3-5 from tau up to 1."""
-    if value < tau:
-        return min(max(int(3 * (value - chance) / (tau - chance)), 0), 2)
-    return 3 + min(int(3 * (value - tau) / (1 - tau)), 2) if tau < 1 else 5
+def heat_step(value: float, chance: float, threshold: float) -> int:
+    """The step of the heat map's scale: 0-2 from chance up to the accuracy threshold, 3-5 from there up to 1."""
+    if value < threshold:
+        return min(max(int(3 * (value - chance) / (threshold - chance)), 0), 2)
+    return 3 + min(int(3 * (value - threshold) / (1 - threshold)), 2) if threshold < 1 else 5
 
 
 def style_sheet() -> str:

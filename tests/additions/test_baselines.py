@@ -1,12 +1,12 @@
 """A baseline that is added as one function and one entry is judged beside a model, and shown."""
 
 import pytest
-from longrm.evaluation.run import Evaluation, run
 
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.summary_schema import read_summary
 from longrm.report.build import build
 from longrm.reward_models import load
 from longrm.reward_models.baselines import BASELINES
-from longrm.runs.folder import read_summary
 
 MOST_VOWELS = """
 from longrm.reward_models.baselines import BaselineRule
@@ -37,7 +37,7 @@ def test_an_added_baseline_stands_in_summary_and_report(tmp_path):
         "probe": {"cells": [{"lengths": [64], "groups": 8, "per_group": 2}]},
         "judging": {"baselines": ["vowels"], "resamples": 100},
     }
-    run(Evaluation.model_validate(told), tmp_path / "run")
+    run_evaluation(Evaluation.model_validate(told), tmp_path / "run")
     assert [*read_summary(tmp_path / "run")["baselines"]] == ["vowels"]
     build([tmp_path / "run"], tmp_path / "report.html")
     assert "over vowels" in (tmp_path / "report.html").read_text()

@@ -1,13 +1,13 @@
 """A benchmark and its scoring rule, each added in one file and one entry, run to the summary and the report."""
 
 import pytest
-from longrm.evaluation.run import Evaluation, run
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkEntry
 from longrm.errors import ConfigError
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.rules import RULES, ScoringRule
+from longrm.evaluation.summary_schema import read_summary
 from longrm.report.build import build
-from longrm.runs.folder import read_summary
 
 RIDDLES = """
 from longrm.benchmarks.auditor import UNREADABLE
@@ -62,7 +62,7 @@ def settings(path):
 
 
 def test_an_added_benchmark_and_its_rule_stand_in_summary_and_report(riddles, tmp_path):
-    run(settings(riddles), tmp_path / "run")
+    run_evaluation(settings(riddles), tmp_path / "run")
     summary = read_summary(tmp_path / "run")
     assert summary["riddles_rule"]["overall_percent"] == 100
     assert summary["audit"]["findings"]["stale_riddles"]["count"] == 1
@@ -78,6 +78,6 @@ def test_a_benchmark_whose_rule_nobody_knows_is_refused_before_anything_is_judge
 ):
     monkeypatch.setitem(RULES, "ridles", RULES.pop("riddles"))
     with pytest.raises(ConfigError, match="no scoring rule 'riddles'; did you mean 'ridles'"):
-        run(settings(riddles), tmp_path / "run")
+        run_evaluation(settings(riddles), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(RULES, "riddles", RULES["ridles"])

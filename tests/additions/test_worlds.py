@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from longrm.evaluation.run import Evaluation, run
 
 from longrm.errors import ConfigError
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.summary_schema import read_summary
 from longrm.report.build import build
-from longrm.runs.folder import read_summary
 from longrm.types import message_text
 from longrm.worlds import WORLDS, WorldPlan, generate, words_tokenizer
 from longrm.worlds.facts import Claim
@@ -64,7 +64,7 @@ def test_a_word_that_an_added_world_does_not_list_is_refused_by_name(nicknames, 
 def test_an_evaluation_of_an_added_world_runs_to_its_summary(nicknames, tmp_path):
     probe = {"world": "nicknames", "cells": [{"lengths": [128, 256], "groups": 8, "per_group": 2}]}
     settings = Evaluation.model_validate({"model": "baseline:overlap", "bench": "probe", "probe": probe})
-    run(settings, tmp_path / "run")
+    run_evaluation(settings, tmp_path / "run")
     build([tmp_path / "run"], tmp_path / "report.html")
     summary = read_summary(tmp_path / "run")  # checked against its schema
     assert summary["complete"]

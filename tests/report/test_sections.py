@@ -3,7 +3,6 @@
 import html.parser
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,10 +11,7 @@ from typing import Any
 import pytest
 
 from longrm.report import build
-from longrm.report.load import EvaluatedModel
 from longrm.report.sections import SECTIONS
-from longrm.report.sections.section import Section
-from longrm.report.tables import Table, TableCell, TableRow
 from longrm.reward_models.trials import latin_square, together
 from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Outcome
@@ -321,23 +317,3 @@ def test_equal_runs_give_equal_bytes(rich: dict[str, Path], tmp_path: Path) -> N
     assert {path.name for path in (tmp_path / "rich-figures").glob("*.svg")} >= {
         "baselines.svg", "calibration.svg", "votes.svg"
     }  # fmt: skip
-
-
-def test_a_section_that_is_entered_is_shown_and_linked(
-    rich: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sizes(stages: Sequence[EvaluatedModel]) -> Section:
-        rows = tuple(
-            TableRow(stage.label, (TableCell(str(stage.summary.counts.groups)),), stage.style)
-            for stage in stages
-        )
-        table = Table("Groups", ("model", "groups"), rows)
-        return Section("How many groups there are", "Sizes", "Each group shares a context.", tables=(table,))
-
-    assert "sizes" not in anchors(rich["page"].read_text())
-    monkeypatch.setitem(SECTIONS, "sizes", sizes)
-    build([rich["one"]], tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "sizes" in anchors(page)
-    assert '<a href="#sizes">Sizes</a>' in page
-    assert Tables(page).found["Groups"].keys() == {"one · tiny"}

@@ -2,9 +2,7 @@
 
 import csv
 import dataclasses
-import importlib.util
 import json
-import sys
 from importlib.resources import files
 
 import jsonschema
@@ -41,15 +39,9 @@ MEAN_RANK = EvaluationMetric(
 
 
 @pytest.fixture
-def mean_rank(tmp_path, monkeypatch):
+def mean_rank(plugin, monkeypatch):
     """The metric of a file outside the package, entered into the registry."""
-    path = tmp_path / "mean_rank.py"
-    path.write_text(FILE)
-    spec = importlib.util.spec_from_file_location("mean_rank", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "mean_rank", module)
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(METRICS, "mean_rank", module.MEAN_RANK)
+    monkeypatch.setitem(METRICS, "mean_rank", plugin(FILE).MEAN_RANK)
 
 
 def evaluated(out):

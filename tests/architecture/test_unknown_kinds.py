@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from longrm.cli.summary_text import FAILURES
-from longrm.evaluation.calibration import calibration
+from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.metrics import METRICS, metric_of
 from longrm.evaluation.rules.rewardbench import rewardbench

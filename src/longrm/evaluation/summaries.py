@@ -20,7 +20,7 @@ DepthBin = Literal["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
 """Bins of depth: 1 belongs to the last one; every other edge to the bin above it."""
 Link = Literal["logistic", "logistic, temperature fitted", "vote share"]
 """How a margin becomes a confidence."""
-Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+UnitShare = Annotated[FiniteFloat, Field(ge=0, le=1)]
 Percent = FiniteFloat | None
 PartKey = Annotated[str, Field(pattern="^by_[a-z_]+_percent$")]
 Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
@@ -221,15 +221,15 @@ class LengthBias:
 class CalibratedError:
     """The error that chance alone gives a judge whose confidences are right: its mean, and its 95th percentile."""
 
-    mean: Share
-    high: Share
+    mean: UnitShare
+    high: UnitShare
 
 
 @_record
 class CalibrationError:
     """Expected calibration error, without an interval, for it is biased upwards."""
 
-    value: Share
+    value: UnitShare
     n: Positive
     if_calibrated: CalibratedError
 
@@ -238,11 +238,11 @@ class CalibrationError:
 class ConfidenceBin:
     """The gold pairs whose confidence lies between two limits."""
 
-    low: Share
-    high: Share
+    low: UnitShare
+    high: UnitShare
     n: Positive
-    confidence: Share
-    accuracy: Share
+    confidence: UnitShare
+    accuracy: UnitShare
 
 
 @_record
@@ -287,7 +287,7 @@ class RecommendedSize:
     """How many comparisons tell a judge that is this much better or worse apart, with this power."""
 
     difference: FiniteFloat
-    power: Share
+    power: UnitShare
     comparisons: Positive
 
 
@@ -347,7 +347,7 @@ class ContextBoundary:
     """
 
     metric: Literal["pair_accuracy", "top1"]
-    chance: Share
+    chance: UnitShare
     tau: Annotated[FiniteFloat, Field(gt=0, lt=1)]
     status: BoundaryStatus
     at_least: int | None
@@ -533,7 +533,7 @@ class TrainingSummary:
     tokens: Positive
     window: Positive
     loss: FiniteFloat
-    accuracy: Share | None
+    accuracy: UnitShare | None
     data: dict[str, Count]
     evaluations: TrainingEvaluations | None
     model_step: Positive

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
-from longrm.evaluation.biases import length_bias, position_bias
 from longrm.evaluation.breakdown import breakdown
-from longrm.evaluation.calibration import calibration
+from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.context_boundary import boundary_of
 from longrm.evaluation.estimates import RESAMPLES, ratio
+from longrm.evaluation.judging_biases import length_bias, position_bias
 from longrm.evaluation.metrics import reported
 from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
 from longrm.evaluation.power import against_baselines, recommended
@@ -22,7 +22,7 @@ from longrm.evaluation.summaries import (
 )
 from longrm.evaluation.summary_schema import to_json
 from longrm.evaluation.table import GoldPairs, ScoreTable, has_gold_order, is_scored
-from longrm.evaluation.votes import vote_curve
+from longrm.evaluation.vote_curve import vote_curve
 from longrm.runs.folder import SCHEMA_VERSION
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale

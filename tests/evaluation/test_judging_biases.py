@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from longrm.evaluation.biases import length_bias, position_bias
+from longrm.evaluation.judging_biases import length_bias, position_bias
 from longrm.evaluation.table import GoldPairs
 from longrm.runs.records import Trial
 from longrm.types import Outcome

@@ -5,7 +5,7 @@ from scipy.stats import binom
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
-from longrm.evaluation.calibration import calibration, fitted_temperature
+from longrm.evaluation.calibration_error import calibration, fitted_temperature
 from longrm.evaluation.summaries import CalibratedError
 from longrm.evaluation.table import GoldPairs
 from longrm.runs.records import Trial

@@ -6,7 +6,6 @@ import click
 
 from longrm.cli.terminal import echo
 from longrm.errors import RunError
-from longrm.evaluation.summary_schema import read_summary
 from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest
 
 
@@ -35,6 +34,7 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
 
 def _write_model_card(run: Path, out: Path) -> None:
     """Writes the model card of the merged model from what its run folder holds."""
+    from longrm.evaluation.summary_schema import read_summary
     from longrm.training.card import write_card
     from longrm.training.evaluations import evaluation_of
     from longrm.training.run import RECIPES

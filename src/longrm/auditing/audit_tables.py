@@ -6,7 +6,6 @@ from typing import Any
 
 from longrm.auditing.result import NOT_READ, Bias, DataSetAudit, Lengths
 from longrm.report.wording import plural, tokens
-from longrm.synthesis.labels.agreement import AgreementEstimate
 from longrm.runs.records import Estimate
 
 _SHOWN = 12  # kinds of a count; the rest is summed up, and stands in the JSON
@@ -209,7 +208,7 @@ def _votes(audit: DataSetAudit) -> AuditTable:
     )
 
 
-def _measured(one: AgreementEstimate) -> str:
+def _measured(one: Estimate) -> str:
     if one.value is None:
         return ""
     interval = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"

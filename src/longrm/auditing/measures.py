@@ -12,8 +12,8 @@ from scipy import stats
 from longrm.auditing.audited_rows import AuditedRow
 from longrm.auditing.result import AuditSettings, Bias, Depths, Lengths, Votes
 from longrm.benchmarks.lengths import bucket, measure_with
-from longrm.synthesis.labels.agreement import Agreement
 from longrm.evaluation.estimates import ratio
+from longrm.synthesis.labels.agreement import Agreement
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _FOR_A_TEST = 50  # five a tenth: fewer make a chi-squared test unreliable

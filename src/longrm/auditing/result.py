@@ -8,7 +8,6 @@ from pydantic import Field
 
 from longrm.benchmarks.auditor import AuditFinding, findings_as_dict
 from longrm.config import Config
-from longrm.synthesis.labels.agreement import AgreementEstimate
 from longrm.runs.records import Estimate
 
 SCHEMA_VERSION = 1
@@ -149,8 +148,8 @@ class Votes:
     chosen_agrees: int
     rejected: int
     rejected_outside: int
-    alpha: AgreementEstimate
-    pairwise: AgreementEstimate
+    alpha: Estimate
+    pairwise: Estimate
 
 
 @dataclass(frozen=True, slots=True)

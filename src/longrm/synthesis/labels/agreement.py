@@ -97,7 +97,7 @@ class Agreement:
         before = self._groups.get(group, [0.0] * 6)
         self._groups[group] = [old + float(new) for old, new in zip(before, found, strict=True)]
 
-    def alpha(self, *, resamples: int = 1000, seed: int = 0) -> AgreementEstimate:
+    def alpha(self, *, resamples: int = 1000, seed: int = 0) -> Estimate:
         """Krippendorff's alpha for interval data, with missing values (Krippendorff 2011, section D).
 
         1 is perfect agreement and 0 what chance would give; undefined where all scores are equal, for then chance
@@ -105,7 +105,7 @@ class Agreement:
         """
         return self._measure(_alpha, 0, resamples, seed)
 
-    def pairwise(self, *, resamples: int = 1000, seed: int = 0) -> AgreementEstimate:
+    def pairwise(self, *, resamples: int = 1000, seed: int = 0) -> Estimate:
         """Share of all pairs of scores for one item that agree within the tolerance, from 0 to 1."""
         return self._measure(_share, 4, resamples, seed)
 
@@ -143,13 +143,13 @@ class Agreement:
         self._pairs[pair] = self._pairs.get(pair, ScorePairs()).plus(ScorePairs(1, int(agree), distance))
         return agree
 
-    def _measure(self, measure: _Measure, counted: int, resamples: int, seed: int) -> AgreementEstimate:
+    def _measure(self, measure: _Measure, counted: int, resamples: int, seed: int) -> Estimate:
         table = np.array([sums for sums in self._groups.values() if sums[0]]).reshape(-1, 6)
         groups = len(table)
         totals = table.sum(axis=0)
         value, n = measure(totals), round(float(totals[counted]))
         if value is None or groups < 2:
-            return AgreementEstimate(value, None, None, n, groups)
+            return Estimate(value, None, None, n, groups)
         draws = np.random.default_rng(seed)
         found = []
         for _ in range(resamples):  # one at a time: a table of all draws would grow with the groups
@@ -157,9 +157,9 @@ class Agreement:
             found.append(measure(weights @ table))
         defined = [replicate for replicate in found if replicate is not None]
         if not defined:
-            return AgreementEstimate(value, None, None, n, groups)
+            return Estimate(value, None, None, n, groups)
         low, high = np.quantile(defined, _LIMITS)
-        return AgreementEstimate(value, float(low), float(high), n, groups)
+        return Estimate(value, float(low), float(high), n, groups)
 
 
 def _alpha(sums: _FloatArray) -> float | None:

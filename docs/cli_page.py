@@ -19,14 +19,15 @@ from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config, groups_of, to_toml
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
-from longrm.training.run import RECIPES
+from longrm.training.losses import LossSettings
+from longrm.training.objectives import OBJECTIVES
 
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """# The command line
 
 This page is made by `make docs` from the `--help` texts and the settings' own descriptions.
 """
-TRAININGS = {f"train {name.replace('_', '-')}": settings for name, settings in RECIPES.items()}
+TRAININGS = {f"train {name.replace('_', '-')}": spec.settings for name, spec in OBJECTIVES.items()}
 DATA = {
     f"synthesize {name}": import_module(f"longrm.synthesis.recipes.{name.replace('-', '_')}").RECIPE
     for name in synthesize.commands
@@ -137,6 +138,8 @@ def given(settings: type[Config], name: str) -> str:
     if field is None:
         return ""
     told = []
+    if name == "kind" and issubclass(settings, LossSettings):
+        return losses(settings)
     if values := ", ".join(shown(choice) for choice in choices(field.annotation)):
         told.append(f"a list of some of {values}" if is_list(field.annotation) else f"one of {values}")
     if field.is_required():
@@ -144,6 +147,22 @@ def given(settings: type[Config], name: str) -> str:
     elif field.default not in (None, "", (), PydanticUndefined) and not isinstance(field.default, Config):
         told.append(f"default {shown(field.default)}")
     return f"\n    ({'; '.join(told)})" if told else ""
+
+
+def losses(settings: type[LossSettings]) -> str:
+    """The losses that an objective has, with what each compares and its own defaults."""
+    told = [f'\n    (one of these; default "{settings.model_fields["kind"].default}")']
+    for name, spec in settings.kinds().items():
+        options = ", ".join(f"{option} {shown(default)}" for option, default in spec.options.items())
+        told.append(
+            textwrap.fill(
+                f'"{name}": {spec.title}, {spec.card_text}{options and f"; {options}"}',
+                110,
+                initial_indent="    ",
+                subsequent_indent="        ",
+            )
+        )
+    return "\n".join(told)
 
 
 def shown(value: object) -> str:

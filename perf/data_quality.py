@@ -28,11 +28,10 @@ from longrm.clients import Completion
 from longrm.data import write
 from longrm.data.chunking import size_of
 from longrm.data.native import from_row
-from longrm.demo.arms import FOLDER
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.evaluation_run import run_evaluation as evaluate
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation as evaluate
+from longrm.demo.trainings import FOLDER
 from longrm.rng import Draws
 from longrm.runs.judgments import read_judgments
 from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
@@ -43,8 +42,8 @@ from longrm.synthesis.model_requests import JudgeResponse, TaskRequest
 from longrm.synthesis.recipes.short_to_long import JudgeLabeler
 from longrm.synthesis.short_to_long_settings import ShortToLongSettings
 from longrm.synthesis.stats import InputOutcome
-from longrm.training.run import MODEL, RECIPES
-from longrm.training.run import run as train
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import MODEL, train
 from longrm.types import Comparison, Outcome, message_text, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -65,14 +64,14 @@ DOCUMENT = 640
 """Tokens of a document, whose other chunks pad its rows."""
 RECIPE: dict[str, Any] = {
     "objective": "bradley_terry",
-    "stall_steps": 0,
+    "plateau_steps": 0,
     "model": {"rope_theta": 100_000.0},
     "data": {"per_step": 12},
     "optimizer": {
         "epochs": 2,
         "learning_rate": 2e-3,
         "schedule": "linear",
-        "warmup": 0.05,
+        "warmup_ratio": 0.05,
         "weight_decay": 0.01,
     },
 }
@@ -240,7 +239,7 @@ def label_error(sources: Sequence[SynthesisInput], rows: Sequence[Comparison]) -
 def start_of(seed: int, out: Path) -> Path:
     """Trains the starting model on contexts of up to 128 tokens, as the demo's first stage is."""
     changes = {"seed": seed, "data.world.seed": 10 * seed}
-    train(RECIPES["bradley_terry"].resolve(FOLDER / "short.toml", changes), out / "start")
+    train(OBJECTIVES["bradley_terry"].settings.resolve(FOLDER / "short.toml", changes), out / "start")
     return out / "start" / MODEL
 
 
@@ -268,7 +267,7 @@ def trained(arm: Arm, seed: int, out: Path) -> dict[str, Any]:
     source = {"path": str(folder / "rows.jsonl"), "cache": str(out / "tokens")}
     given = {"model": {"path": str(start)}, "data": source}
     settings = RECIPE | {name: RECIPE[name] | value for name, value in given.items()} | {"seed": seed}
-    summary = train(RECIPES["bradley_terry"].model_validate(settings), folder / "training")
+    summary = train(OBJECTIVES["bradley_terry"].settings.model_validate(settings), folder / "training")
     accuracy = examined(folder / "training" / MODEL, seed, folder / "exam")
     return {
         "kind": "training",

@@ -31,21 +31,24 @@ from torch.nn import functional
 from longrm.data import read, read_demonstrations
 from longrm.data.joining import Encoded
 from longrm.data.tokenizing import Tokenizer
-from longrm.training import losses
-from longrm.training.batches import Batches, Example, Objective
-from longrm.training.bradley_terry import BradleyTerry, RankingLoss
-from longrm.training.data import open_source
-from longrm.training.preference import Preference, PreferenceLoss
-from longrm.training.run import RECIPES, Recipe, run
-from longrm.training.sft import SFT
-from longrm.training.start import start_of
+from longrm.training.batches import Batches, Example
+from longrm.training.initial_model import initial_model
+from longrm.training.losses import likelihood_losses, ranking_losses
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
+from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
+from longrm.training.objectives.sft import SFTObjective
+from longrm.training.objectives.spec import Objective
+from longrm.training.sources import open_source
+from longrm.training.train import train
+from longrm.training.training_settings import TrainingSettings
 from longrm.types import text_of
 
-LOGO = PreferenceLoss(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll=0.05)
-OBJECTIVES: dict[str, tuple[str, dict[str, Any], Objective]] = {
-    "bradley_terry": ("bradley_terry", {}, BradleyTerry(RankingLoss())),
-    "sft": ("sft", {}, SFT()),
-    "logo": ("preference", {"loss": LOGO.to_dict()}, Preference(LOGO)),
+LOGO = PreferenceLossSettings(kind="logo", rejected=2, beta=2.5, gamma=0.5, nll=0.05)
+TRAINED: dict[str, tuple[str, dict[str, Any], Objective]] = {
+    "bradley_terry": ("bradley_terry", {}, BradleyTerryObjective(RankingLossSettings())),
+    "sft": ("sft", {}, SFTObjective()),
+    "logo": ("preference", {"loss": LOGO.to_dict()}, PreferenceObjective(LOGO)),
 }
 """What `--objective` takes -> the recipe's objective, its own settings, and the objective."""
 
@@ -104,7 +107,7 @@ def separate_step(model: Any, objective: Objective, example: Example) -> Tensor:
     for response in responses:
         ids = torch.tensor([[*prompt, *response]])
         states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-        if isinstance(objective, BradleyTerry):
+        if isinstance(objective, BradleyTerryObjective):
             values.append(model.score(states[-1])[0])
         else:
             logits = model.lm_head(states[len(prompt) - 1 : -1])
@@ -113,13 +116,13 @@ def separate_step(model: Any, objective: Objective, example: Example) -> Tensor:
 
 
 def _loss(objective: Objective, values: list[Tensor], example: Example) -> Tensor:
-    if isinstance(objective, BradleyTerry):
-        return losses.bradley_terry(torch.stack(values), [example.ranks])[0]
-    if isinstance(objective, SFT):
-        return losses.sft(torch.cat(values))[0]
+    if isinstance(objective, BradleyTerryObjective):
+        return ranking_losses.bradley_terry(torch.stack(values), [example.ranks])[0]
+    if isinstance(objective, SFTObjective):
+        return likelihood_losses.sft(torch.cat(values))[0]
     assert LOGO.beta is not None
     assert LOGO.gamma is not None
-    return losses.logo(values, [len(values)], beta=LOGO.beta, gamma=LOGO.gamma, nll=LOGO.nll)[0]
+    return likelihood_losses.logo(values, [len(values)], beta=LOGO.beta, gamma=LOGO.gamma, nll=LOGO.nll)[0]
 
 
 def _backward(model: Any, loss: Tensor) -> Tensor:
@@ -134,21 +137,21 @@ ARMS: dict[str, Callable[[Any, Objective, Example], Tensor]] = {
 }
 
 
-def make_arm(recipe: Recipe, objective: Objective, name: str) -> Callable[[Example], Tensor]:
-    kind: Any = "scorer" if isinstance(objective, BradleyTerry) else "language_model"
-    model = start_of(recipe, kind).model
+def make_arm(recipe: TrainingSettings, objective: Objective, name: str) -> Callable[[Example], Tensor]:
+    kind: Any = "scorer" if isinstance(objective, BradleyTerryObjective) else "language_model"
+    model = initial_model(recipe, kind).model
     if name == "separate":
         model.set_attn_implementation("sdpa")
     return partial(ARMS[name], model, objective)
 
 
-def shortest(recipe: Recipe, objective: Objective, count: int) -> list[Example]:
+def shortest(recipe: TrainingSettings, objective: Objective, count: int) -> list[Example]:
     assert recipe.model.new is not None, "made by `main`"
     source = open_source(
         recipe.data,
         Tokenizer.load(recipe.model.new.tokenizer),
         recipe.seed,
-        kind="demonstration" if isinstance(objective, SFT) else "comparison",
+        kind="demonstration" if isinstance(objective, SFTObjective) else "comparison",
         limit=recipe.model.new.shape().max_positions,
     )
     selected = map(objective.select, source.examples())
@@ -160,7 +163,9 @@ def memory_of(arm: Callable[[Example], Tensor], example: Example) -> int:
     return peak_growth(partial(arm, replace(example, tokens=tokens)), partial(arm, example))
 
 
-def compare_on_the_shortest(recipe: Recipe, objective: Objective, count: int, *again: str) -> dict[str, Any]:
+def compare_on_the_shortest(
+    recipe: TrainingSettings, objective: Objective, count: int, *again: str
+) -> dict[str, Any]:
     """Seconds of both arms on the shortest rows, peak growth on the longest of them, and how far losses differ."""
     examples = shortest(recipe, objective, count)
     arms = {name: make_arm(recipe, objective, name) for name in ARMS}
@@ -177,9 +182,9 @@ def compare_on_the_shortest(recipe: Recipe, objective: Objective, count: int, *a
     }
 
 
-def train(recipe: Recipe, out: Path) -> dict[str, Any]:
+def timed_training(recipe: TrainingSettings, out: Path) -> dict[str, Any]:
     began = time.perf_counter()
-    summary = run(recipe, out)
+    summary = train(recipe, out)
     seconds = time.perf_counter() - began
     steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
     return {
@@ -192,8 +197,8 @@ def train(recipe: Recipe, out: Path) -> dict[str, Any]:
     }
 
 
-def make_recipe(options: argparse.Namespace, scratch: Path) -> Recipe:
-    named, own, _ = OBJECTIVES[options.objective]
+def make_recipe(options: argparse.Namespace, scratch: Path) -> TrainingSettings:
+    named, own, _ = TRAINED[options.objective]
     model = {**SHAPE, "tokenizer": str(scratch / "tokenizer"), "init_std": 0.1}
     data = {
         "path": str(options.data),
@@ -204,7 +209,7 @@ def make_recipe(options: argparse.Namespace, scratch: Path) -> Recipe:
     }
     optimizer = {"epochs": 1, "learning_rate": 1e-4}
     settings = {"model": {"new": model}, "data": data, "optimizer": optimizer, **own}
-    return RECIPES[named].model_validate(settings)
+    return OBJECTIVES[named].settings.model_validate(settings)
 
 
 def main() -> None:
@@ -212,7 +217,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, required=True, help="rows of the objective, in any format that longrm reads"
     )
-    parser.add_argument("--objective", choices=list(OBJECTIVES), default="bradley_terry")
+    parser.add_argument("--objective", choices=list(TRAINED), default="bradley_terry")
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument(
         "--max-tokens", type=int, default=65_536, help="longer rows are left out, and counted"
@@ -222,7 +227,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--memory-of", choices=list(ARMS), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    objective = OBJECTIVES[options.objective][2]
+    objective = TRAINED[options.objective][2]
     if options.memory_of:
         recipe = make_recipe(options, options.scratch)
         example = shortest(recipe, objective, options.shortest)[-1]
@@ -236,7 +241,7 @@ def main() -> None:
             "objective": options.objective,
             "max_tokens": options.max_tokens,
             "per_step": options.per_step,
-            "epoch": train(recipe, Path(scratch) / "run"),
+            "epoch": timed_training(recipe, Path(scratch) / "run"),
             "shortest": compare_on_the_shortest(recipe, objective, options.shortest, "--scratch", scratch),
             "machine": f"{os.cpu_count()}-core {platform.machine()} CPU",
             "threads": torch.get_num_threads(),

@@ -23,7 +23,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from longrm.modeling.attention import NAME
-from longrm.modeling.shared_prefix import TokenTree
+from longrm.modeling.shapes import TokenTree
 
 PAD, END = 0, 1
 """Token ids: END closes every response, as a chat template would; PAD is in no sequence."""

@@ -1,9 +1,9 @@
 """The peak that `longrm plan` predicts against the one measured: how far a CPU's resident set grows over training.
 
-Each configuration is trained by `longrm.training.run.run` for two steps in a fresh process, on a generated file, after
-a tiny training has settled that process; so the optimizer has its state when the second step peaks. The script fails
-where a prediction of the test set is off by more than 15%. The fitting set is what the counts were compared with while
-they were written.
+Each configuration is trained by `longrm.training.train.train` for two steps in a fresh process, on a generated file,
+after a tiny training has settled that process; so the optimizer has its state when the second step peaks. The script
+fails where a prediction of the test set is off by more than 15%. The fitting set is what the counts were compared with
+while they were written.
 """
 
 import argparse
@@ -22,9 +22,10 @@ from tokenizers import models, pre_tokenizers
 
 from longrm.config import parse_assignments
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.loading import ModelShape, new_language_model, new_scorer, save
-from longrm.training.planning.plan import plan
-from longrm.training.run import RECIPES, Recipe, run
+from longrm.modeling.loading import new_language_model, new_scorer, save
+from longrm.modeling.shapes import ModelShape
+from longrm.planning.training_plan import plan_training
+from longrm.training.train import OBJECTIVES, TrainingSettings, train
 
 TOLERANCE = 0.15
 
@@ -34,14 +35,14 @@ _COLUMNS = (
 )
 _FITTING: tuple[tuple[Any, ...], ...] = (
     ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, ""),
-    ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, "memory.checkpointing=true"),
+    ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, "memory.gradient_checkpointing=true"),
     ("preference", 4, 512, 8, 2, 1024, 32000, 1, 4096, 64, 3, ""),
     ("bradley_terry", 8, 1024, 16, 16, 3072, 1000, 1, 700, 32, 1, ""),
 )
 _TEST: tuple[tuple[Any, ...], ...] = (
     ("bradley_terry", 6, 384, 6, 6, 1024, 2000, 1, 6000, 100, 3, ""),
     ("preference", 3, 640, 10, 2, 1792, 16000, 2, 2500, 200, 2, ""),
-    ("bradley_terry", 6, 1024, 16, 4, 2816, 8000, 1, 2000, 50, 1, "memory.checkpointing=true"),
+    ("bradley_terry", 6, 1024, 16, 4, 2816, 8000, 1, 2000, 50, 1, "memory.gradient_checkpointing=true"),
     ("bradley_terry", 5, 512, 8, 8, 2048, 4000, 3, 1500, 64, 1, "model.lora.rank=16"),
     ("sft", 2, 896, 14, 14, 2304, 24000, 1, 3000, 900, 0, "memory.tokens_per_forward=2048"),
     (
@@ -56,9 +57,9 @@ _TEST: tuple[tuple[Any, ...], ...] = (
         1200,
         150,
         7,
-        "model.lora.rank=8 memory.checkpointing=true",
+        "model.lora.rank=8 memory.gradient_checkpointing=true",
     ),
-    ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, "memory.checkpointing=true"),
+    ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, "memory.gradient_checkpointing=true"),
     (
         "bradley_terry",
         4,
@@ -71,7 +72,7 @@ _TEST: tuple[tuple[Any, ...], ...] = (
         6000,
         64,
         1,
-        "memory.checkpointing=true memory.tiled_mlp=true",
+        "memory.gradient_checkpointing=true memory.tiled_mlp=true",
     ),
 )
 SETS = {"fitting": _FITTING, "test": _TEST}
@@ -115,14 +116,14 @@ def make(case: dict[str, Any], folder: Path) -> Path:
             "cache": str(folder / "cache"),
         },
         "optimizer": {"steps": 2},
-        "stall_steps": 0,
+        "plateau_steps": 0,
     }
     file = folder / "recipe.json"
     file.write_text(json.dumps(settings))
     return file
 
 
-def recipe_of(file: Path, assignments: list[str]) -> Recipe:
+def recipe_of(file: Path, assignments: list[str]) -> TrainingSettings:
     settings = json.loads(file.read_text())
     for key, value in parse_assignments(assignments).items():
         *groups, last = key.split(".")
@@ -130,7 +131,7 @@ def recipe_of(file: Path, assignments: list[str]) -> Recipe:
         for group in groups:
             place = place.setdefault(group, {})
         place[last] = value
-    return RECIPES[settings["objective"]].model_validate(settings)
+    return OBJECTIVES[settings["objective"]].settings.model_validate(settings)
 
 
 def measure(folder: Path, assignments: list[str]) -> int:
@@ -138,7 +139,7 @@ def measure(folder: Path, assignments: list[str]) -> int:
     torch.set_num_threads(1)
     tiny, real = (recipe_of(folder / name / "recipe.json", assignments) for name in ("tiny", "real"))
     growth = peak_growth(
-        lambda: run(tiny, folder / "tiny" / "run"), lambda: run(real, folder / "real" / "run")
+        lambda: train(tiny, folder / "tiny" / "run"), lambda: train(real, folder / "real" / "run")
     )
     gc.collect()
     return growth
@@ -153,7 +154,7 @@ def compare(case: dict[str, Any]) -> dict[str, Any]:
             (folder / size).mkdir()
         tiny = {"layers": 1, "hidden": 64, "heads": 4, "kv_heads": 2, "intermediate": 128, "vocabulary": 500}
         make(case | tiny | {"prompt": 64, "response": 8}, folder / "tiny")
-        predicted = plan(recipe_of(make(case, folder / "real"), assignments), "cpu").memory
+        predicted = plan_training(recipe_of(make(case, folder / "real"), assignments), "cpu").memory
         measured = figure_of([__file__, "--measure", name, *assignments])
     return case | {
         "predicted_bytes": round(predicted.total),

@@ -38,14 +38,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from longrm.data.joining import Encoded
-from longrm.training.batches import Batches, Example, Objective
-from longrm.training.bradley_terry import BradleyTerry, RankingLoss
-from longrm.training.preference import Preference, PreferenceLoss
+from longrm.training.batches import Batches, Example
+from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
+from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
+from longrm.training.objectives.spec import Objective
 
 BETA, GAMMA = 2.5, 0.5
 OBJECTIVES: dict[str, Objective] = {
-    "bradley_terry": BradleyTerry(RankingLoss()),
-    "simpo": Preference(PreferenceLoss(kind="simpo", beta=BETA, gamma=GAMMA, nll=0.0)),
+    "bradley_terry": BradleyTerryObjective(RankingLossSettings()),
+    "simpo": PreferenceObjective(PreferenceLossSettings(kind="simpo", beta=BETA, gamma=GAMMA, nll=0.0)),
 }
 AGREEMENT = 1e-4
 """Largest difference between two arms' losses, relative."""

@@ -17,10 +17,8 @@ from longrm.benchmarks import load as load_bench
 from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
-from longrm.evaluation.evaluation_run import Evaluation
-from longrm.evaluation.evaluation_run import run_evaluation as evaluate
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation as evaluate
 from longrm.modeling.loading import (
-    ModelShape,
     load_language_model,
     load_scorer,
     new_language_model,
@@ -28,11 +26,13 @@ from longrm.modeling.loading import (
     save,
 )
 from longrm.modeling.merging import merge
+from longrm.modeling.shapes import ModelShape
+from longrm.planning.model_sizes import sizes_of
 from longrm.reward_models import pinned
 from longrm.runs.folder import read_manifest
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.training.planning.sizes import sizes_of
-from longrm.training.run import RECIPES, run
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 OLD, NEW = "1" * 40, "2" * 40
@@ -184,7 +184,7 @@ def recipe(pairs: Path, tmp_path: Path, objective: str = "bradley_terry", **mode
     }
     if objective == "preference":
         settings["loss"] = {"kind": "dpo"}
-    return RECIPES[objective].model_validate(settings)
+    return OBJECTIVES[objective].settings.model_validate(settings)
 
 
 @pytest.mark.usefixtures("bases")
@@ -195,13 +195,13 @@ def test_a_training_goes_on_from_the_commit_that_it_began_with(
     """Adapters would lie on another base, and a DPO reference would be another model's."""
     settings = recipe(pairs, tmp_path, objective, **({"lora": {"rank": 2}} if lora else {}))
     with pytest.raises(Stop):
-        run(settings, tmp_path / "run", progress=stopping("training"))
+        train(settings, tmp_path / "run", progress=stopping("training"))
     assert read_manifest(tmp_path / "run")["model"]["commit"] == OLD
     publish("acme/base", NEW)
     with pytest.raises(RunError, match=f"model.commit: '{OLD}' -> '{NEW}'.*OWNER/NAME@COMMIT"):
-        run(settings, tmp_path / "run")
+        train(settings, tmp_path / "run")
     publish("acme/base", OLD)
-    run(settings, tmp_path / "run")
+    train(settings, tmp_path / "run")
     card = (tmp_path / "run/model/README.md").read_text()
     assert f"`acme/base` at commit `{OLD}`" in card
     assert 'base_model: "acme/base"' in card
@@ -209,7 +209,7 @@ def test_a_training_goes_on_from_the_commit_that_it_began_with(
 
 @pytest.mark.usefixtures("bases")
 def test_an_adapter_keeps_the_commit_of_its_base(publish: Publish, pairs: Path, tmp_path: Path):
-    run(recipe(pairs, tmp_path, path="acme/base@main", lora={"rank": 2}), tmp_path / "run")
+    train(recipe(pairs, tmp_path, path="acme/base@main", lora={"rank": 2}), tmp_path / "run")
     adapter = tmp_path / "run/model"
     told = json.loads((adapter / "adapter_config.json").read_text())
     assert (told["base_model_name_or_path"], told["revision"]) == ("acme/base", OLD)

@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional
 
 from longrm.modeling.heads import scores
-from longrm.training.planning.flops import forward_flops, training_flops
-from longrm.training.planning.rows import Reading
-from longrm.training.planning.sizes import ModelSizes
+from longrm.planning.flops import forward_flops, training_flops
+from longrm.planning.model_sizes import ModelSizes
+from longrm.planning.workload import Workload
 
 TINY = ["--model", "tiny", "--device", "cpu"]
 
@@ -209,7 +209,7 @@ def test_operations_are_those_of_the_plan(perf, mode, tiled):
     (packed,) = perf.arms.arms_of(work, 512, "cpu")["shared"].parts
     sizes = ModelSizes("scorer", 3, 64, 4, 2, 16, 96, 512, tied=True)
     (shape,) = packed.layout.trees
-    reading = Reading(1, 1, {shape: 1}, packed.layout, False, "")
+    reading = Workload(1, 1, {shape: 1}, packed.layout, False, "")
     forward = forward_flops(sizes, reading)
     adapters = sizes.adapter_parameters(perf.models.RANK, sizes.matrices) if mode == "lora" else 0
     trained = training_flops(

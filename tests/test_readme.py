@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from longrm.data import write
-from longrm.modeling.loading import ModelShape, new_scorer, save
-from longrm.training.bradley_terry import BradleyTerryTraining
+from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.shapes import ModelShape
+from longrm.training.objectives.bradley_terry import BradleyTerrySettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -69,14 +70,14 @@ def test_the_commands_work(user_folder):
 
 def test_the_training_example_has_valid_settings(user_folder):
     (user_folder / "mine.toml").write_text(recipe("mine.toml"))
-    settings = BradleyTerryTraining.resolve(user_folder / "mine.toml")
+    settings = BradleyTerrySettings.resolve(user_folder / "mine.toml")
     assert settings.optimizer.epochs == 1
 
 
 def test_the_arms_of_the_demo_differ_in_their_lengths_alone():
     folder = Path(__file__).parents[1] / "src/longrm/recipes/demo"
     long, control = (
-        BradleyTerryTraining.resolve(folder / f"{name}.toml", {"model.path": "short"})
+        BradleyTerrySettings.resolve(folder / f"{name}.toml", {"model.path": "short"})
         for name in ("long", "control_short")
     )
     assert long.curriculum != control.curriculum

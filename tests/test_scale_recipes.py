@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from longrm.cli.plan import command as plan_command
 from longrm.cli.train import command as train
 from longrm.config import parse_assignments, read_toml
-from longrm.training.planning.plan import plan
-from longrm.training.run import RECIPES
+from longrm.planning.training_plan import plan_training
+from longrm.training.objectives import OBJECTIVES
 
 from .test_recipes import FILES, FOLDER, FULL
 
@@ -48,7 +48,7 @@ def _away_from_the_data(tmp_path, monkeypatch):
 
 def recipe_of(name):
     tree = read_toml(FOLDER / "scale" / f"{name}.toml")
-    return RECIPES[tree["objective"]].model_validate(tree)
+    return OBJECTIVES[tree["objective"]].settings.model_validate(tree)
 
 
 def test_all_are_planned():
@@ -60,18 +60,18 @@ def test_all_are_planned():
 )
 def test_a_recipe_fits_what_it_names(name, device, devices):
     recipe = recipe_of(name)
-    found = plan(recipe, device, devices=devices)
+    found = plan_training(recipe, device, devices=devices)
     assert found.memory.total < 0.9 * found.offers.memory
     assert found.advice.switches == ()
     assert recipe.data.max_tokens == 131_072
-    assert found.reading.largest.tokens > 130_000
+    assert found.workload.largest.tokens > 130_000
 
 
 @pytest.mark.parametrize(("name", "tiled", "device", "devices", "said"), rows_of_the_page())
 def test_the_page_says_what_is_planned(name, tiled, device, devices, said):
     recipe = recipe_of(name)
     recipe = recipe.model_copy(update={"memory": recipe.memory.model_copy(update={"tiled_mlp": tiled})})
-    found = plan(recipe, device, devices=devices)
+    found = plan_training(recipe, device, devices=devices)
     gib = [size / 2**30 for size in (found.memory.total, found.offers.memory, found.memory.offloaded)]
     longest = found.advice.longest_prompt // 1000 * 1000
     planned = [
@@ -120,19 +120,22 @@ def test_a_recipe_of_the_paper_fits_eight_a100_as_its_comment_starts_it(name):
     for key, value in parse_assignments(re.findall(r"--set (\S+)", comment)).items():
         group, setting = key.split(".")
         tree.setdefault(group, {})[setting] = value
-    found = plan(RECIPES[tree["objective"]].model_validate(tree), "a100-80gb", devices=8)
+    found = plan_training(OBJECTIVES[tree["objective"]].settings.model_validate(tree), "a100-80gb", devices=8)
     assert found.memory.total < 0.9 * found.offers.memory
 
 
 def test_without_sharing_the_paper_s_recipe_does_not_fit():
     recipe = recipe_of("8-a100")
     alone = recipe.model_copy(update={"parallel": type(recipe.parallel)()})
-    assert plan(alone, "a100-80gb", devices=8).memory.total > 2 * plan(alone, "a100-80gb").offers.memory
+    assert (
+        plan_training(alone, "a100-80gb", devices=8).memory.total
+        > 2 * plan_training(alone, "a100-80gb").offers.memory
+    )
 
 
 def test_the_paper_s_hours():
     """The paper says at most 36 hours a model on eight A100, of which 59% of their peak would be needed here."""
-    found = plan(recipe_of("8-a100"), "a100-80gb", devices=8)
+    found = plan_training(recipe_of("8-a100"), "a100-80gb", devices=8)
     assert found.seconds / 3600 == pytest.approx(53.0, abs=0.1)
     assert 0.4 * found.seconds / 3600 / 36 == pytest.approx(0.59, abs=0.01)
 
@@ -160,7 +163,7 @@ def test_a_launch_example_is_parsed(file):
     name = given["config_file"].stem
     assert str(given["config_file"]) == f"recipes/scale/{name}.toml"
     recipe = recipe_of(name)
-    assert RECIPES[objective.replace("-", "_")] is type(recipe)
+    assert OBJECTIVES[objective.replace("-", "_")].settings is type(recipe)
     assert machines * each in {devices for _, devices in PLANS[name]}
     assert each % recipe.parallel.sequence == 0  # all-to-all stays within a machine
     if file == "slurm.sh":

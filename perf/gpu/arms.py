@@ -12,8 +12,9 @@ import torch
 
 from longrm.modeling.attention import NAME
 from longrm.modeling.heads import scores
-from longrm.modeling.shared_prefix import Packed, TokenTree, pack
-from longrm.training.losses import bradley_terry
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import Packed, pack
+from longrm.training.losses.ranking_losses import bradley_terry
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
 from longrm.modeling.attention_varlen import Spans, TorchKernel, calls_of, varlen_attention
-from longrm.training.bradley_terry import BradleyTerryTraining
-from longrm.training.planning.memory import Memory
-from longrm.training.planning.plan import plan
+from longrm.planning.peak_memory import PeakMemory
+from longrm.planning.training_plan import plan_training
+from longrm.training.objectives.bradley_terry import BradleyTerrySettings
 
 DEVICE, HOST = "cpu", "meta"
 """The devices of fake tensors that stand for a GPU's memory and for the CPU's."""
@@ -197,7 +197,7 @@ def _fill(model: nn.Module) -> None:
             module._buffers[name] = torch.empty(held.shape, dtype=held.dtype, device=DEVICE)
 
 
-def planned(model: str, work: Work, *, tiled: bool = False, offload: bool = False) -> Memory:
+def planned(model: str, work: Work, *, tiled: bool = False, offload: bool = False) -> PeakMemory:
     """What `longrm plan` predicts of a training with such steps."""
     kind, sizes = SHAPES[model]
 
@@ -206,7 +206,7 @@ def planned(model: str, work: Work, *, tiled: bool = False, offload: bool = Fals
         "model": {"path": "random", "precision": "bfloat16"} | adapters,
         "data": {"path": "none", "per_step": 1},
         "optimizer": {"steps": 1},
-        "memory": {"checkpointing": True, "tiled_mlp": tiled, "offload": offload},
+        "memory": {"gradient_checkpointing": True, "tiled_mlp": tiled, "activation_offloading": offload},
         "plan": {
             "model": {ours: sizes[theirs] for ours, theirs in _NAMES.items()}
             | {"qk_norm": kind is Qwen3Config},
@@ -215,7 +215,7 @@ def planned(model: str, work: Work, *, tiled: bool = False, offload: bool = Fals
             ],
         },
     }
-    return plan(BradleyTerryTraining.model_validate(recipe), "h200-141gb").memory
+    return plan_training(BradleyTerrySettings.model_validate(recipe), "h200-141gb").memory
 
 
 def line_of(model: str, work: Work, switches: dict[str, bool]) -> dict[str, Any]:

@@ -44,6 +44,15 @@ def fetch(
     return Path(folder)
 
 
+def is_cached(identity: str, file: str, revision: str | None = None) -> bool:
+    """Whether the Hub's cache holds a file of a model; False for what can be no id of the Hub."""
+    if split_revision(identity) is None:
+        return False
+    import huggingface_hub
+
+    return isinstance(huggingface_hub.try_to_load_from_cache(identity, file, revision=revision), str)
+
+
 def commit_of(folder: Path) -> str | None:
     """The commit that a folder of the Hub's cache holds; None for any other folder."""
     return folder.name if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name) else None

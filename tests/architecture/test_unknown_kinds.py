@@ -8,35 +8,38 @@ from typing import get_args
 
 import numpy as np
 import pytest
-import torch
 
 from longrm.cli.summary_text import FAILURES
 from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.metrics import METRICS, metric_of
+from longrm.errors import ConfigError
 from longrm.evaluation.rules.rewardbench import rewardbench
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.table import ScoreTable
 from longrm.report import load as report_load
+from longrm.planning.training_plan import plan_training
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
 from longrm.synthesis.labels.labeling import Labeling
 from longrm.synthesis.long_context import padding
 from longrm.synthesis.long_context.evidence_search import EvidenceFinder
-from longrm.training import card, preference
-from longrm.training.bradley_terry import BradleyTerry, RankingLoss
-from longrm.training.planning import plan as planning
-from longrm.training.preference import Preference, PreferenceLoss
-from longrm.training.run import RECIPES, _objective
-from longrm.training.start import _loaded, _new
-from longrm.training.written import Writing
+from longrm.training.initial_model import _loaded, _new
+from longrm.training.model_card import write_card
+from longrm.training.objectives import objective_named_in
+from longrm.training.objectives.bradley_terry import RankingLossSettings
+from longrm.training.objectives.preference import PreferenceLossSettings
+from longrm.training.objectives.sft import SFTSettings
+from longrm.training.sources import source_of
+from longrm.training.train import _objective
+from longrm.training.training_settings import MemorySettings, ParallelSettings
+from longrm.training.world_judgments import JudgmentWriter
 from longrm.types import Comparison, Outcome, Span
 from longrm.worlds import words_tokenizer
 
 OTHER = "no_such_kind"
 failure_sections = import_module("longrm.report.sections.failures")
 UNKNOWN = pytest.raises(AssertionError, match=OTHER)
-EXAMPLES = [SimpleNamespace(id="a", ranks=(1, 2), margin=None, probability=None)]
 PAIR = Comparison(
     "c",
     "g",
@@ -54,60 +57,31 @@ def records(**fields):
     ]
 
 
-@pytest.mark.parametrize("kind", [*get_args(PreferenceLoss.model_fields["kind"].annotation), OTHER])
-def test_losses_of_preferences(monkeypatch, kind):
-    monkeypatch.setattr(
-        preference, "response_logprobs", lambda model, micro: [torch.tensor([-1.0]), torch.tensor([-2.0])]
-    )
-    settings = PreferenceLoss.model_construct(kind=kind)
-
-    def loss():
-        own = Preference(settings, {"a": [-1.0, -1.0]})
-        return own.loss(None, SimpleNamespace(examples=EXAMPLES))
-
-    if kind != OTHER:
-        loss()
-        return
-    with UNKNOWN:
-        loss()
-
-
-@pytest.mark.parametrize("kind", [*get_args(RankingLoss.model_fields["kind"].annotation), OTHER])
-def test_losses_of_scores(kind):
-    objective = BradleyTerry(RankingLoss())
-    objective._settings = RankingLoss.model_construct(kind=kind)
-
-    def loss():
-        return objective._ranking(torch.tensor([1.0, 0.0]), [(1, 2)], EXAMPLES)
-
-    if kind != OTHER:
-        loss()
-        return
-    with UNKNOWN:
-        loss()
+@pytest.mark.parametrize("settings", [PreferenceLossSettings, RankingLossSettings])
+def test_losses(settings):
+    assert settings.kinds()
+    for kind in settings.kinds():
+        assert settings(kind=kind).spec.load()
+    with pytest.raises(ValueError, match="no such loss; known"):
+        settings(kind=OTHER)
+    with pytest.raises(KeyError, match=OTHER):
+        settings.model_construct(kind=OTHER).options()
 
 
 def test_objectives():
-    class Other:
-        objective = OTHER
-        loss = SimpleNamespace(kind="logo")
-
-        def check_devices(self, devices):
-            pass
-
-    with pytest.raises(AssertionError, match="Other"):
-        _objective(Other(), None, SimpleNamespace(counts={}), None, None, None)
-    with pytest.raises(AttributeError, match="trains"):  # every recipe says what it trains
-        planning.plan(Other(), "cpu")
-    assert {*card.SCORES_RESPONSES} == {*RECIPES}
-    with pytest.raises(KeyError, match=OTHER):
-        card._opening(
-            files("longrm"),
-            {"model": {}, "objective": OTHER, "loss": {"kind": "sft"}},
-            {"steps": 1, "tokens": 1},
-            None,
-            None,
-        )
+    settings = SFTSettings.model_construct(objective=OTHER, data=None, seed=0)
+    for use in (
+        lambda: _objective(settings, None, SimpleNamespace(counts={}), None, None, None),
+        lambda: plan_training(
+            settings.model_copy(update={"parallel": ParallelSettings(), "memory": MemorySettings()}), "cpu"
+        ),
+        lambda: write_card(None, settings, {}),
+        lambda: source_of(settings, None, limit=1),
+    ):
+        with pytest.raises(KeyError, match=OTHER):
+            use()
+    with pytest.raises(ConfigError, match='begin the file with objective = "sft"'):
+        objective_named_in({"objective": OTHER}, "x.toml")
 
 
 def test_kinds_of_models(tmp_path, monkeypatch):
@@ -115,9 +89,11 @@ def test_kinds_of_models(tmp_path, monkeypatch):
     with UNKNOWN:
         _new(new, OTHER, 0)
     parts = SimpleNamespace(adapter=None, base=tmp_path)
-    monkeypatch.setattr("longrm.training.start.locate_parts", lambda path: parts)
-    monkeypatch.setattr("longrm.training.start.read_config", lambda *args, **kwargs: SimpleNamespace())
-    monkeypatch.setattr("longrm.training.start.kind_of", lambda path: "generative")
+    monkeypatch.setattr("longrm.training.initial_model.locate_parts", lambda path: parts)
+    monkeypatch.setattr(
+        "longrm.training.initial_model.read_config", lambda *args, **kwargs: SimpleNamespace()
+    )
+    monkeypatch.setattr("longrm.training.initial_model.kind_of", lambda path: "generative")
     with UNKNOWN:
         _loaded(SimpleNamespace(path="x", lora=None, precision="float32"), OTHER, 0)
     monkeypatch.setattr("longrm.modeling.folders.kind_of", lambda path: OTHER)
@@ -126,7 +102,7 @@ def test_kinds_of_models(tmp_path, monkeypatch):
 
 
 def test_forms_that_generated_data_is_written_in():
-    writing = Writing(words_tokenizer(verdicts=True), (OTHER,), judges=1, error=0.0)
+    writing = JudgmentWriter(words_tokenizer(verdicts=True), (OTHER,), judges=1, error=0.0)
     with pytest.raises((AssertionError, KeyError), match=OTHER):
         writing.demonstration(PAIR)
 

@@ -9,9 +9,11 @@ from longrm.cli.merge import command
 from longrm.data import write
 from longrm.errors import LongRMError
 from longrm.modeling.heads import scores
-from longrm.modeling.loading import ModelShape, load_scorer, new_language_model, save
-from longrm.modeling.shared_prefix import TokenTree, pack
-from longrm.training.run import RECIPES, run
+from longrm.modeling.loading import load_scorer, new_language_model, save
+from longrm.modeling.shapes import ModelShape, TokenTree
+from longrm.modeling.shared_prefix import pack
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TREE = TokenTree(list(range(5, 42)), [[50, 51, 4], [60, 4]])
@@ -35,7 +37,7 @@ def trained(tmp_path_factory):
         "data": {"path": str(place / "rows.jsonl"), "cache": str(place / "cache")},
         "optimizer": {"steps": 4, "learning_rate": 1e-2},
     }
-    run(RECIPES["bradley_terry"].model_validate(settings), place / "run")
+    train(OBJECTIVES["bradley_terry"].settings.model_validate(settings), place / "run")
     return place / "run"
 
 

@@ -47,7 +47,7 @@ def test_what_does_not_fit_says_what_to_switch_on():
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Does not fit: it needs ")
     assert lines[1] == "It fits with these, each on top of those before it:"
-    assert "--set memory.checkpointing=true" in lines[2]
+    assert "--set memory.gradient_checkpointing=true" in lines[2]
     assert "not yet measured" in done.stdout
     assert "[plan.model]; the model itself is not here" in done.stdout
     assert "[plan.rows]; the data or its tokenizer is not here" in done.stdout
@@ -74,7 +74,7 @@ def test_what_it_advises_fits():
         ),
         (
             ("mine.toml", "--set", 'objective="judge"'),
-            "does not say its objective: begin the file with objective",
+            "does not name its objective: begin the file with objective",
         ),
     ],
 )

@@ -134,7 +134,7 @@ def test_an_audit_begins_anew(pairs):
 def test_questions_that_are_under_way_do_not_hold_it_up(tmp_path, pairs, number):
     with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts, and never answers
         port = server.getsockname()[1]
-        model = ("--model", f"openai:http://127.0.0.1:{port}/v1#silent", "--bench", f"file:{pairs}")
+        model = ("--model", f"openai:http://127.0.0.1:{port}/v1#no_progress", "--bench", f"file:{pairs}")
         with started("evaluate", *model, "--out", tmp_path / "run") as process:
             server.settimeout(60)
             asked, _ = server.accept()

@@ -75,11 +75,11 @@ def test_every_objective_trains_and_says_what_to_do_next(tmp_path, recipes, obje
     name = objective.replace("_", "-")
     done = command("train", name, "--config", recipes[objective], "--out", out)
     assert done.exit_code == 0, done.exception
-    trained, lies, evaluate = done.stdout.splitlines()
+    trained, saved, evaluate = done.stdout.splitlines()
     assert trained.startswith("Trained 4 steps: loss ")
     assert trained.endswith("a second")
     assert ("pair accuracy" in trained) == (objective != "sft")
-    assert lies == f"The model lies in {out / 'model'}"
+    assert saved == f"The model is saved to {out / 'model'}"
     assert f"longrm evaluate --model {out / 'model'} --bench probe" in evaluate
     assert (out / "model/README.md").is_file()
     summary = json.loads((out / "summary.json").read_text())

@@ -101,10 +101,10 @@ def adapter() -> folders.Files:
 
 
 def _made(make: str) -> folders.Files:
-    from longrm.modeling import loading
+    from longrm.modeling import loading, shapes
     from longrm.worlds.words_tokenizer import words_tokenizer
 
-    shape = loading.ModelShape(layers=1, hidden=8, heads=1, kv_heads=1, head_dim=8, intermediate=8)
+    shape = shapes.ModelShape(layers=1, hidden=8, heads=1, kv_heads=1, head_dim=8, intermediate=8)
     with tempfile.TemporaryDirectory() as scratch:
         loading.save(
             getattr(loading, make)(shape, words_tokenizer(verdicts=True), seed=0), Path(scratch) / "model"

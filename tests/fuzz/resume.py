@@ -6,7 +6,7 @@ from pathlib import Path
 
 from . import folders
 
-PRELOAD = ("longrm.cli.train", "longrm.training.run", "longrm.reward_models.simulated")
+PRELOAD = ("longrm.cli.train", "longrm.training.train", "longrm.reward_models.simulated")
 
 
 def make(rng: random.Random, folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import hostile, seeds
 
-PRELOAD = ("longrm.cli.train", "longrm.cli.plan", "longrm.training.run", "longrm.training.planning.plan")
+PRELOAD = ("longrm.cli.train", "longrm.cli.plan", "longrm.training.train", "longrm.planning.training_plan")
 
 NAMES_SETTINGS = True
 """A refusal may name a setting in place of a file."""
@@ -54,7 +54,10 @@ RECIPES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "preference": (
         ["train", "preference"],
         _JUDGES
-        | {"data": {"world": {"writes": ["pairwise"], **_WORLD["data"]["world"]}}, "loss": {"kind": "logo"}},
+        | {
+            "data": {"world": {"completions": ["pairwise"], **_WORLD["data"]["world"]}},
+            "loss": {"kind": "logo"},
+        },
     ),
     "plan": (["plan"], _WORLD | {"objective": "bradley_terry"}),
 }

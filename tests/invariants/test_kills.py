@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from longrm.data import write
-from longrm.modeling.loading import ModelShape, new_language_model, save
+from longrm.modeling.loading import new_language_model, save
+from longrm.modeling.shapes import ModelShape
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 LINES = {"evaluation": "judgments.jsonl", "training": "steps.jsonl"}
@@ -86,7 +87,7 @@ lora.rank = 2
 tokens_per_forward = 256
 """
 RECIPE = """
-stall_steps = 0
+plateau_steps = 0
 {start}
 [data.world]
 name = "records"

@@ -8,8 +8,8 @@ import pytest
 
 from longrm.data import read, write_rows
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.training.bradley_terry import BradleyTerryTraining
-from longrm.training.run import run
+from longrm.training.objectives.bradley_terry import BradleyTerrySettings
+from longrm.training.train import train
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT.parent / "shared" / "data" / "longrm-sample" / "simpo"
@@ -25,14 +25,14 @@ def test_the_shortest_real_rows_train_and_score(tmp_path, monkeypatch):
     write_rows(tmp_path / "rows.jsonl", (row.source for row in rows))
     texts = iter((tmp_path / "rows.jsonl").read_text().splitlines())
     train_tokenizer(texts, 2000).save(tmp_path / "tokenizer")
-    settings = BradleyTerryTraining.model_validate(
+    settings = BradleyTerrySettings.model_validate(
         {
             "model": {"new": {**SHAPE, "tokenizer": str(tmp_path / "tokenizer")}},
             "data": {"path": str(tmp_path / "rows.jsonl")},
             "optimizer": {"epochs": 1},
         }
     )
-    assert run(settings, tmp_path / "run")["steps"] == 1
+    assert train(settings, tmp_path / "run")["steps"] == 1
     scoring = ScoreSettings(
         model=str(tmp_path / "run/model"), data=str(tmp_path / "rows.jsonl"), column="reward"
     )

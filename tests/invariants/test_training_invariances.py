@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from longrm.data.joining import Encoded
 from longrm.modeling.attention import NAME
 from longrm.rng import Draws
-from longrm.training.batches import Batches, Example, MicroBatch, Objective
-from longrm.training.bradley_terry import BradleyTerry, RankingLoss
-from longrm.training.preference import Preference, PreferenceLoss
-from longrm.training.sft import SFT
+from longrm.training.batches import Batches, Example, MicroBatch
+from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
+from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
+from longrm.training.objectives.sft import SFTObjective
+from longrm.training.objectives.spec import Objective
 
 VOCABULARY = 97
 TOLERANCE = 2e-5  # fp32, relative to the largest value of a tensor
@@ -63,20 +64,20 @@ def demonstrations() -> list[Example]:
 
 def reference_of(examples: list[Example]) -> dict[str, list[float]]:
     """What an imagined reference thinks of the selected responses; a function of the response alone."""
-    chosen = map(Preference(PreferenceLoss()).select, examples)
+    chosen = map(PreferenceObjective(PreferenceLossSettings()).select, examples)
     return {own.id: [-4.0 * len(one) - 0.01 * sum(one) for one in own.tokens.responses] for own in chosen}
 
 
-def preference(examples: list[Example], **told: Any) -> Preference:
-    return Preference(PreferenceLoss(**told), reference_of(examples))
+def preference(examples: list[Example], **told: Any) -> PreferenceObjective:
+    return PreferenceObjective(PreferenceLossSettings(**told), reference_of(examples))
 
 
-def ranking(_: list[Example], **told: Any) -> BradleyTerry:
-    return BradleyTerry(RankingLoss(**told))
+def ranking(_: list[Example], **told: Any) -> BradleyTerryObjective:
+    return BradleyTerryObjective(RankingLossSettings(**told))
 
 
 OBJECTIVES: dict[str, tuple[Callable[..., Objective], dict[str, Any]]] = {
-    "sft": (lambda _: SFT(), {}),
+    "sft": (lambda _: SFTObjective(), {}),
     "logo": (preference, {"kind": "logo"}),
     "simpo": (preference, {"kind": "simpo", "label_smoothing": 0.1}),
     "dpo": (preference, {"kind": "dpo"}),

@@ -11,10 +11,11 @@ from longrm.cli.main import main
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.modeling.loading import ModelShape, load_scorer, new_scorer, save
-from longrm.training.bradley_terry import BradleyTerryTraining
-from longrm.training.preference import PreferenceTraining
-from longrm.training.run import run
+from longrm.modeling.loading import load_scorer, new_scorer, save
+from longrm.modeling.shapes import ModelShape
+from longrm.training.objectives.bradley_terry import BradleyTerrySettings
+from longrm.training.objectives.preference import PreferenceSettings
+from longrm.training.train import train
 from longrm.worlds import words_tokenizer
 
 NEW = {"layers": 1, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
@@ -25,7 +26,7 @@ def row(chosen="bucket .", rejected="turtle .", **more):
     return {"prompt": TEXT, "chosen": chosen, "rejected": rejected, **more}
 
 
-def recipe(path, kind=BradleyTerryTraining, **changes):
+def recipe(path, kind=BradleyTerrySettings, **changes):
     tree = {
         "model": {"new": NEW},
         "data": {"path": str(path), "per_step": 2, **changes.pop("data", {})},
@@ -35,7 +36,7 @@ def recipe(path, kind=BradleyTerryTraining, **changes):
     return kind.model_validate(tree)
 
 
-KINDS = pytest.mark.parametrize("kind", [BradleyTerryTraining, PreferenceTraining])
+KINDS = pytest.mark.parametrize("kind", [BradleyTerrySettings, PreferenceSettings])
 
 
 @KINDS
@@ -44,8 +45,8 @@ def test_rows_that_are_too_long_stop_or_are_counted(tmp_path, put, kind):
     long = row(prompt=" ".join([TEXT] * 40))
     path = put("pairs.jsonl", row(id="short"), long | {"id": "long"}, row(id="other"))
     with pytest.raises(DataError, match=r"'long' has \d+ tokens.*too_long"):
-        run(recipe(path, kind, data={"max_tokens": 64}), tmp_path / "stopped")
-    summary = run(recipe(path, kind, data={"max_tokens": 64, "too_long": "skip"}), tmp_path / "run")
+        train(recipe(path, kind, data={"max_tokens": 64}), tmp_path / "stopped")
+    summary = train(recipe(path, kind, data={"max_tokens": 64, "too_long": "skip"}), tmp_path / "run")
     assert (summary["data"]["read"], summary["data"]["used"], summary["data"]["too_long"]) == (3, 2, 1)
 
 
@@ -62,8 +63,8 @@ def test_empty_and_identical_responses_never_train(tmp_path, put, kind, bad, sai
     """An empty completion once turned every weight into NaN under a logged loss of 0."""
     path = put("pairs.jsonl", row(id="good"), bad | {"id": "bad"})
     with pytest.raises(DataError, match=rf"(?s)pairs\.jsonl.*({said})"):
-        run(recipe(path, kind), tmp_path / "stopped")
-    summary = run(recipe(path, kind, data={"on_bad_row": "skip"}), tmp_path / "run")
+        train(recipe(path, kind), tmp_path / "stopped")
+    summary = train(recipe(path, kind, data={"on_bad_row": "skip"}), tmp_path / "run")
     assert summary["data"]["bad"] == 1
     assert summary["data"]["used"] == 1
     weights = load_file(tmp_path / "run/model/model.safetensors")
@@ -85,7 +86,7 @@ def test_padding_that_equals_the_end_moves_no_score(tmp_path, put):
     )
     path = put("pairs.jsonl", row(), row(chosen="anchor .", rejected="window ."))
     settings = recipe(path, model={"path": str(tmp_path / "start")})
-    run(settings, tmp_path / "run")
+    train(settings, tmp_path / "run")
     folder = tmp_path / "run/model"
     ours = longrm.load(str(folder)).score(TEXT, ["bucket .", "turtle ."])
 
@@ -118,7 +119,7 @@ def test_adapters_train_and_keep_the_head(tmp_path, put):
         start,
     )
     path = put("pairs.jsonl", row(), row(chosen="anchor .", rejected="window ."))
-    run(recipe(path, model={"path": str(start), "lora": {"rank": 2}}), tmp_path / "run")
+    train(recipe(path, model={"path": str(start), "lora": {"rank": 2}}), tmp_path / "run")
     head = load_scorer(start).model.score.weight
     trained = load_scorer(tmp_path / "run/model").model.score.weight
     assert (trained - head).abs().max() > 1e-3
@@ -152,13 +153,13 @@ def test_a_missing_column_is_named(tmp_path, put, capsys, monkeypatch, command):
 def test_nothing_and_lists_in_a_column_are_named(tmp_path, put, kind, field, value):
     path = put("pairs.jsonl", row(), row() | {field: value})
     with pytest.raises(DataError, match=rf"pairs\.jsonl.*{field}"):
-        run(recipe(path, kind), tmp_path / "run")
+        train(recipe(path, kind), tmp_path / "run")
 
 
 def test_a_list_of_rejected_responses_is_read_as_many(tmp_path, put):
     """A trainer of pairs fails on a list."""
     path = put("pairs.jsonl", row(rejected=["turtle .", "window .", "anchor ."]))
-    run(recipe(path), tmp_path / "run")
+    train(recipe(path), tmp_path / "run")
     steps = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
     tokenizer = words_tokenizer()
     message = [{"role": "user", "content": TEXT}]
@@ -174,15 +175,15 @@ class Stop(Exception):
 def test_token_counts_go_on_when_a_run_resumes(tmp_path, put):
     path = put("pairs.jsonl", *(row(chosen=f"{name} .") for name in ("bucket", "anchor", "window")))
     settings = recipe(path, optimizer={"steps": 6, "learning_rate": 1e-3}, checkpoint={"every": 2})
-    whole = run(settings, tmp_path / "whole")
+    whole = train(settings, tmp_path / "whole")
 
     def stop(label, done, total):
         if label == "training" and done == 5:
             raise Stop
 
     with pytest.raises(Stop):
-        run(settings, tmp_path / "run", progress=stop)
-    resumed = run(settings, tmp_path / "run")
+        train(settings, tmp_path / "run", progress=stop)
+    resumed = train(settings, tmp_path / "run")
     assert resumed["tokens"] == whole["tokens"] > 0
     read = [json.loads(line)["tokens"] for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
     assert sum(read) == whole["tokens"]

@@ -20,7 +20,8 @@ from longrm.modeling.folders import ADAPTER_HEAD, kind_of
 from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer, save
 from longrm.modeling.memory import set_precision
 from longrm.modeling.merging import merge
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import pack
 
 from .conftest import CONFIGS, ROUNDING, distance
 

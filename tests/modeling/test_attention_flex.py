@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from longrm.modeling import attention_flex
 from longrm.modeling.attention_flex import block_mask, blocks_of, flex_attention_of, sees_of
 from longrm.modeling.attention_kernels import TRIAL
-from longrm.modeling.shared_prefix import Layout, TreeShape
+from longrm.modeling.shapes import Layout, TreeShape
 
 from .test_attention_kernels import CPU, LAYOUTS, path_a
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from longrm.modeling import attention, attention_flex, attention_kernels
-from longrm.modeling.attention import choose_path, forced_path, shared_prefix_attention
+from longrm.modeling.attention import forced_path, shared_prefix_attention
 from longrm.modeling.attention_flex import sees_of
 from longrm.modeling.attention_kernels import (
     CANDIDATES,
@@ -22,7 +22,8 @@ from longrm.modeling.attention_kernels import (
 )
 from longrm.modeling.attention_varlen import TorchKernel, calls_of, varlen_attention
 from longrm.modeling.memory import keep_layer_inputs
-from longrm.modeling.shared_prefix import Layout, TreeShape, pack
+from longrm.modeling.shapes import Layout, TreeShape, choose_path
+from longrm.modeling.shared_prefix import pack
 
 from .conftest import CONFIGS, make_pair
 from .test_equality import (

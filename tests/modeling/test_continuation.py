@@ -5,7 +5,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.errors import ModelError
 from longrm.modeling.attention import continuation_attention
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import pack
 
 
 def dense(q, k, v, scaling=None):

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from longrm.data.joining import Encoded, common_prefix, encode
 from longrm.modeling.encoding import plant, within_budget
-from longrm.modeling.shared_prefix import TokenTree
+from longrm.modeling.shapes import TokenTree
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 tokens = st.lists(st.integers(0, 1), max_size=12)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from longrm.modeling import attention, heads
 from longrm.modeling.attention import forced_path
-from longrm.modeling.shared_prefix import Layout, Packed, TokenTree, TreeShape, pack
+from longrm.modeling.shapes import Layout, TokenTree, TreeShape
+from longrm.modeling.shared_prefix import Packed, pack
 
 from .conftest import CONFIGS, VOCABULARY, make_pair
 

@@ -33,7 +33,8 @@ from longrm.modeling.generation import LocalWriter
 from longrm.modeling.heads import hidden_states
 from longrm.modeling.loading import load_language_model, writing
 from longrm.modeling.memory import set_precision
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import pack
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.types import Outcome, Query

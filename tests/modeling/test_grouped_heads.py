@@ -12,8 +12,8 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.modeling import attention
-from longrm.modeling.attention import choose_path, continuation_attention
-from longrm.modeling.shared_prefix import TreeShape
+from longrm.modeling.attention import continuation_attention
+from longrm.modeling.shapes import TreeShape, choose_path
 
 HEADS, GROUPS, SIZE = 8, 2, 64
 TREE = TreeShape(40, (7, 9))

@@ -32,16 +32,9 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
 from longrm.modeling import heads
 from longrm.modeling.attention import NAME
-from longrm.modeling.loading import (
-    ModelShape,
-    Scorer,
-    load_language_model,
-    load_scorer,
-    new_scorer,
-    rescale_rope,
-    save,
-)
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.loading import Scorer, load_language_model, load_scorer, new_scorer, rescale_rope, save
+from longrm.modeling.shapes import ModelShape, TokenTree
+from longrm.modeling.shared_prefix import pack
 
 from .conftest import CONFIGS, ROUNDING, SIZES, distance
 

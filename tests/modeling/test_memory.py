@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from longrm.modeling import heads
 from longrm.modeling.heads import hidden_states, response_logprobs, scores, token_logprobs
 from longrm.modeling.memory import is_out_of_memory, keep_layer_inputs, set_precision
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import pack
 
 from .conftest import CONFIGS, SIZES, make_pair
 
@@ -78,7 +79,7 @@ def test_offloading_on_a_cpu_says_that_it_does_nothing(caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, logger="longrm"):
         keep_layer_inputs(model, offload=True)
     assert [record.getMessage() for record in caplog.records] == [
-        "memory.offload does nothing here: the model is on the CPU already"
+        "memory.activation_offloading does nothing here: the model is on the CPU already"
     ]
     scores(model, pack([TREE])).sum().backward()
 

@@ -54,9 +54,9 @@ def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, signals, err
         raise error
     assert getattr(said.value, "__notes__", []) == notes
     as_process(1 - first)
-    with pytest.raises(SystemExit) as silent, one_voice(store):
+    with pytest.raises(SystemExit) as no_progress, one_voice(store):
         raise type(error)(*error.args)
-    assert silent.value.code == 1
+    assert no_progress.value.code == 1
     stopped = isinstance(error, KeyboardInterrupt)
     assert {signal.getsignal(number) for number in signals} == (
         {signal.SIG_IGN} if stopped else {*signals.values()}

@@ -23,7 +23,6 @@ from longrm.modeling.attention import CONTINUATION, NAME
 from longrm.modeling.heads import response_logprobs, scores, token_logprobs
 from longrm.modeling.loading import (
     LanguageModel,
-    ModelShape,
     load_language_model,
     load_scorer,
     new_language_model,
@@ -32,7 +31,8 @@ from longrm.modeling.loading import (
     writing,
 )
 from longrm.modeling.memory import set_precision
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.shapes import ModelShape, TokenTree
+from longrm.modeling.shared_prefix import pack
 from longrm.training.checkpoints import write_weights
 
 from .conftest import CONFIGS, ROUNDING, SIZES, distance

@@ -26,12 +26,14 @@ import longrm
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.modeling.merging import merge
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import pack
 from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord, StepRecord
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.training.run import RECIPES, run
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
 
 # PEFT 0.21 asks a model for a name that transformers 5.23 has replaced; goes with the next PEFT.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -197,11 +199,11 @@ def recipe(start: Path, pairs: Path, tmp_path: Path, **model: Any) -> Any:
         "data": {"path": str(pairs), "cache": str(tmp_path / "cache")},
         "optimizer": {"steps": 2, "learning_rate": 1e-3},
     }
-    return RECIPES["bradley_terry"].model_validate(settings)
+    return OBJECTIVES["bradley_terry"].settings.model_validate(settings)
 
 
 def test_a_training_goes_on_with_the_token_that_was_read_before(folder: Path, pairs: Path, tmp_path: Path):
-    run(recipe(folder, pairs, tmp_path), tmp_path / "run")
+    train(recipe(folder, pairs, tmp_path), tmp_path / "run")
     truth = plain_scores(folder)
     margins = torch.tensor([truth[0] - truth[1], truth[0] - truth[3]])
     first = next(iter(Log(tmp_path / "run/steps.jsonl", StepRecord)))
@@ -225,7 +227,7 @@ def test_a_model_of_our_own_is_read_at_the_token_that_closes_a_response(
 ):
     """A new head learns from the closing token, so the padding must be another: here there is none."""
     base = trained_elsewhere(family, tmp_path / "base", AutoModelForCausalLM)
-    run(recipe(base, pairs, tmp_path), tmp_path / "run")
+    train(recipe(base, pairs, tmp_path), tmp_path / "run")
     model = tmp_path / "run/model"
     assert json.loads((model / "config.json").read_text())["pad_token_id"] is None
     ours = longrm.load(str(model)).score(PROMPT, RESPONSES)
@@ -240,13 +242,13 @@ def test_a_padding_that_closes_responses_is_found_by_the_template(pairs: Path, t
         told = json.loads((base / name).read_text())
         told |= {"eos_token_id": 5} if name == "config.json" else {"eos_token": "</s>"}
         (base / name).write_text(json.dumps(told))
-    run(recipe(base, pairs, tmp_path), tmp_path / "run")
+    train(recipe(base, pairs, tmp_path), tmp_path / "run")
     assert json.loads((tmp_path / "run/model/config.json").read_text())["pad_token_id"] is None
 
 
 def test_an_adapter_is_read_where_peft_reads_it_on_its_base(family: str, pairs: Path, tmp_path: Path):
     base = trained_elsewhere(family, tmp_path / "base", AutoModelForCausalLM)
-    run(recipe(base, pairs, tmp_path, lora={"rank": 2}), tmp_path / "run")
+    train(recipe(base, pairs, tmp_path, lora={"rank": 2}), tmp_path / "run")
     adapter = tmp_path / "run/model"
     classifier = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
     theirs = PeftModel.from_pretrained(classifier, adapter).eval()

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.errors import ModelError
-from longrm.modeling.attention import JOINT_MASK_LIMIT, choose_path
-from longrm.modeling.shared_prefix import Layout, TokenTree, TreeShape, pack
+from longrm.modeling.shapes import JOINT_MASK_LIMIT, Layout, TokenTree, TreeShape, choose_path
+from longrm.modeling.shared_prefix import pack
 
 from .conftest import make_pair
 

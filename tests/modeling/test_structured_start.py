@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longrm.modeling.loading import ModelShape, new_language_model, new_scorer
+from longrm.modeling.loading import new_language_model, new_scorer
+from longrm.modeling.shapes import ModelShape
 from longrm.modeling.structured_start import structure
 from longrm.worlds import words_tokenizer
 

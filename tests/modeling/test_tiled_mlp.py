@@ -12,8 +12,9 @@ from longrm.modeling import tiled_mlp
 from longrm.modeling.adapters import adapt
 from longrm.modeling.heads import response_logprobs, scores
 from longrm.modeling.memory import keep_layer_inputs, set_precision
+from longrm.modeling.shapes import tile_length
 from longrm.modeling.shared_prefix import pack
-from longrm.modeling.tiled_mlp import tile_feed_forward, tile_length
+from longrm.modeling.tiled_mlp import tile_feed_forward
 
 from .conftest import CONFIGS, make_pair
 from .test_memory import TREE, differently_weighted, far, gradients

@@ -16,9 +16,9 @@ from longrm.errors import ModelError
 from longrm.modeling.folders import kind_of
 from longrm.modeling.loading import load_language_model, load_scorer, save
 from longrm.modeling.merging import merge
-from longrm.training.planning.sizes import sizes_of
-from longrm.training.run import RECIPES
-from longrm.training.start import start_of
+from longrm.planning.model_sizes import sizes_of
+from longrm.training.initial_model import initial_model
+from longrm.training.objectives import OBJECTIVES
 
 from .conftest import CONFIGS
 
@@ -141,11 +141,11 @@ def test_quantized_bases_are_not_trained(
     folder = saved(tokenizer, tmp_path / "model", scores=False)
     tell(folder, quantization_config=quantization)
     model = {"path": str(folder)} | ({"lora": {"rank": 2}} if lora else {})
-    recipe = RECIPES[objective].model_validate({"model": model, "data": {"path": "rows.jsonl"}})
+    recipe = OBJECTIVES[objective].settings.model_validate({"model": model, "data": {"path": "rows.jsonl"}})
     kind: Any = "scorer" if objective == "bradley_terry" else "language_model"
     line = rf"{folder}: its weights are quantized \({quantization['quant_method']}\)"
     with pytest.raises(ModelError, match=line) as caught:
-        start_of(recipe, kind)
+        initial_model(recipe, kind)
     assert "\n" not in str(caught.value)
     with pytest.raises(ModelError, match=line):
         sizes_of(recipe, kind)
@@ -154,7 +154,10 @@ def test_quantized_bases_are_not_trained(
 def test_an_adapter_is_not_merged_into_a_quantized_base(tokenizer: Tokenizer, tmp_path: Path):
     folder = saved(tokenizer, tmp_path / "model", scores=False)
     recipe = {"model": {"path": str(folder), "lora": {"rank": 2}}, "data": {"path": "rows.jsonl"}}
-    save(start_of(RECIPES["sft"].model_validate(recipe), "language_model"), tmp_path / "adapter")
+    save(
+        initial_model(OBJECTIVES["sft"].settings.model_validate(recipe), "language_model"),
+        tmp_path / "adapter",
+    )
     tell(folder, quantization_config=QUANTIZED[0])
     with pytest.raises(ModelError, match=r"quantized \(bitsandbytes\)"):
         merge(tmp_path / "adapter", tmp_path / "merged")

@@ -24,7 +24,8 @@ from longrm.modeling.attention import NAME
 from longrm.modeling.encoding import plant
 from longrm.modeling.shared_prefix import pack
 from longrm.rng import Draws
-from longrm.training.batches import Example, MicroBatch, Objective
+from longrm.training.batches import Example, MicroBatch
+from longrm.training.objectives.spec import Objective
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # a notice that its interface may change, which we know
 

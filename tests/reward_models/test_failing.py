@@ -22,7 +22,8 @@ from longrm.evaluation.runner import evaluate
 from longrm.modeling import loading
 from longrm.modeling.attention import forced_path
 from longrm.modeling.encoding import plant
-from longrm.modeling.loading import ModelShape, new_scorer
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import Compress, JudgeSettings
 from longrm.reward_models import discriminative as scoring
 from longrm.reward_models.compress import CompressRewardModel

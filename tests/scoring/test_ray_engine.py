@@ -17,7 +17,8 @@ import pytest
 
 from longrm.data import Row, write
 from longrm.errors import ConfigError, RunError
-from longrm.modeling.loading import ModelShape, new_scorer, save
+from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import JudgeSettings
 from longrm.scoring import ray_engine
 from longrm.scoring.ray_engine import _Starts, _Worker

@@ -4,10 +4,11 @@ import json
 import pytest
 
 from longrm.data import write
-from longrm.modeling.loading import ModelShape, new_language_model, save
+from longrm.modeling.loading import new_language_model, save
+from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import StepRecord
-from longrm.training.run import RECIPES
+from longrm.training.objectives import OBJECTIVES
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TINY = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "init_std": 0.1}
@@ -76,7 +77,7 @@ def recipe(comparisons, demonstrations, base):
         if "lora" in tree["model"]:
             tree["model"] = {"path": str(base), **tree["model"]}
             del tree["model"]["new"]
-        return RECIPES[objective].model_validate(tree)
+        return OBJECTIVES[objective].settings.model_validate(tree)
 
     return make
 

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling.loading import ModelShape, new_language_model, new_scorer
+from longrm.modeling.loading import new_language_model, new_scorer
+from longrm.modeling.shapes import ModelShape
 from longrm.training.batches import Batches, Example
-from longrm.training.bradley_terry import BradleyTerry, RankingLoss
-from longrm.training.data import GeneratedSource, World
-from longrm.training.sft import SFT
+from longrm.training.data_settings import WorldDataSettings
+from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
+from longrm.training.objectives.sft import SFTObjective
+from longrm.training.sources import GeneratedSource
 from longrm.worlds import words_tokenizer
 
 SHAPE = ModelShape(layers=2, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.2)
@@ -33,7 +35,7 @@ def example(prompt, *responses, name="x"):
 
 
 def prepared(examples, *, budget, objective=None, limit=10_000):
-    objective = objective or BradleyTerry(RankingLoss())
+    objective = objective or BradleyTerryObjective(RankingLossSettings())
     return Batches(Fixed(examples), objective, budget=budget, limit=limit, curriculum=None).prepare(0)
 
 
@@ -113,7 +115,7 @@ def test_trees_of_one_shape_stand_together():
 
 def test_a_world_is_read_with_every_context_once():
     source = GeneratedSource(
-        World(tokens_per_step=16 * 128, responses_per_step=256), words_tokenizer(), "comparison"
+        WorldDataSettings(tokens_per_step=16 * 128, responses_per_step=256), words_tokenizer(), "comparison"
     )
     micro_batches = prepared(source.batch(0, 128), budget=10_000).micro_batches
     trees = [tree for micro in micro_batches for tree in micro.packed.layout.trees]
@@ -145,13 +147,13 @@ def off(one, other):
 
 @pytest.mark.parametrize("kind", ["bradley_terry", "sft"])
 def test_neither_packing_nor_order_changes_the_gradient(kind):
-    world = World(responses=(2, 4), tokens_per_step=640, responses_per_step=16)
+    world = WorldDataSettings(responses=(2, 4), tokens_per_step=640, responses_per_step=16)
     imitates = kind == "sft"
     rows = GeneratedSource(world, words_tokenizer(), "demonstration" if imitates else "comparison").batch(
         0, 160
     )
     assert len({len(row.tokens.responses[0]) for row in rows}) > 1, "answers of one and of several tokens"
-    objective = SFT() if imitates else BradleyTerry(RankingLoss())
+    objective = SFTObjective() if imitates else BradleyTerryObjective(RankingLossSettings())
     model = (new_language_model if imitates else new_scorer)(SHAPE, words_tokenizer(), seed=0).model.train()
     whole = gradient(model, objective, prepared(rows, budget=10**6, objective=objective))
     for budget, own in ((1, rows), (400, rows), (400, rows[::-1]), (10**6, rows[::-1])):

@@ -10,14 +10,14 @@ from safetensors.torch import save_file
 from longrm.errors import RunError
 from longrm.training import checkpoints
 from longrm.training.checkpoints import damage, latest, prune, saved_steps, seal
-from longrm.training.run import run
+from longrm.training.train import train
 
 
 def test_a_checkpoint_with_an_empty_group_is_continued(tmp_path, recipe, stop, results_of):
     settings, (stopped, at) = recipe("bradley_terry", model__lora={"rank": 2, "alpha": 4.0}), stop
-    run(settings, tmp_path / "whole")
+    train(settings, tmp_path / "whole")
     with pytest.raises(stopped):
-        run(settings, tmp_path / "cut", progress=at(5))
+        train(settings, tmp_path / "cut", progress=at(5))
     checkpoint = tmp_path / "cut/checkpoints/3"
     optimizer = torch.load(checkpoint / "optimizer.pt", weights_only=True)
     (group,) = optimizer["param_groups"]
@@ -29,7 +29,7 @@ def test_a_checkpoint_with_an_empty_group_is_continued(tmp_path, recipe, stop, r
     doubled = {name: schedule[name] * 2 for name in ("base_lrs", "_last_lr", "lr_lambdas")}
     torch.save(schedule | doubled, checkpoint / "scheduler.pt")
     (checkpoint / MANIFEST).unlink()  # they wrote none
-    run(settings, tmp_path / "cut")
+    train(settings, tmp_path / "cut")
     assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
 
 
@@ -56,8 +56,8 @@ def stopped_run(tmp_path_factory, recipe):
 
     folder, settings = tmp_path_factory.mktemp("stopped"), recipe("bradley_terry", checkpoint__keep=9)
     with pytest.raises(KeyboardInterrupt):
-        run(settings, folder / "cut", progress=stop)
-    run(settings, folder / "whole")
+        train(settings, folder / "cut", progress=stop)
+    train(settings, folder / "whole")
     assert saved_steps(folder / "cut") == [3, 6]
     return folder, settings
 
@@ -180,7 +180,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused_in_one_line(cut, stopped_ru
         (cut / f"checkpoints/{step}/scheduler.pt").write_bytes(b"")
     line = rf"6 is damaged \(scheduler.pt has 0 of [\d,]+ bytes\), and no checkpoint before it is whole; remove {cut}"
     with pytest.raises(RunError, match=line) as caught:
-        run(stopped_run[1], cut)
+        train(stopped_run[1], cut)
     assert "\n" not in str(caught.value)
     assert saved_steps(cut) == [3, 6], "nothing is moved in vain"
 
@@ -208,7 +208,7 @@ def test_the_run_that_steps_over_a_damaged_checkpoint_ends_as_if_never_stopped(
     if not manifest:
         (cut / "checkpoints/6" / MANIFEST).unlink()
     DAMAGES[way](cut / "checkpoints/6" / name)
-    run(settings, cut)
+    train(settings, cut)
     assert results_of(cut) == results_of(folder / "whole")
     assert saved_steps(cut) == [3, 6, 8]
 
@@ -220,7 +220,7 @@ def test_an_optimizer_of_another_model_is_refused(cut, stopped_run):
     stored["param_groups"][0]["params"].pop()
     torch.save(stored, checkpoint / "optimizer.pt")
     with pytest.raises(RunError, match=r"checkpoints/6 holds the state of another optimizer"):
-        run(stopped_run[1], cut)
+        train(stopped_run[1], cut)
 
 
 def test_large_files_are_known_by_every_chunk(cut, monkeypatch):

@@ -1,6 +1,7 @@
 import pytest
 
-from longrm.training.curriculum import Curriculum, CurriculumSettings
+from longrm.training.data_settings import CurriculumSettings
+from longrm.training.sampler import Curriculum
 
 
 def lengths(steps=100, **settings):

@@ -15,8 +15,8 @@ from longrm.modeling.loading import LanguageModel
 from longrm.reward_models import discriminative
 from longrm.runs.progress import no_progress
 from longrm.training.checkpoints import saved_steps
-from longrm.training.run import run
-from longrm.training.settings import EvaluationSettings
+from longrm.training.train import train
+from longrm.training.training_settings import EvaluationSettings
 
 
 class Judge:
@@ -49,7 +49,7 @@ def settings_of(recipe, **changes):
 
 def test_the_best_model_is_kept_and_said(tmp_path, recipe):
     judge = Judge(VALUES)
-    summary = run(settings_of(recipe), tmp_path / "run", evaluator=judge)
+    summary = train(settings_of(recipe), tmp_path / "run", evaluator=judge)
     assert judge.steps == [2, 4, 6, 7]
     values = {"2": 0.5, "4": 0.9, "6": None, "7": 0.9}
     assert summary["evaluations"] == {"metric": "pair_accuracy", "values": values, "best": 4}
@@ -62,7 +62,7 @@ def test_the_best_model_is_kept_and_said(tmp_path, recipe):
 def test_the_last_model_is_kept_where_the_best_is_not_asked_for(tmp_path, recipe):
     judge = Judge(VALUES)
     settings = recipe("bradley_terry", evaluation={**EVALUATION, "keep_best": False}, optimizer__steps=7)
-    summary = run(settings, tmp_path / "run", evaluator=judge)
+    summary = train(settings, tmp_path / "run", evaluator=judge)
     assert (summary["evaluations"]["best"], summary["model_step"]) == (4, 7)
     kept = load_file(tmp_path / "run/model/model.safetensors")
     assert all(torch.equal(weight, judge.weights[7][name]) for name, weight in kept.items())
@@ -73,8 +73,8 @@ def test_evaluations_disturb_nothing(tmp_path, recipe, results_of):
     """Neither the steps nor the random state, though the evaluator draws."""
     plain = recipe("bradley_terry", optimizer__steps=7)
     judged = recipe("bradley_terry", optimizer__steps=7, evaluation={**EVALUATION, "keep_best": False})
-    run(plain, tmp_path / "plain")
-    run(judged, tmp_path / "judged", evaluator=Judge(VALUES))
+    train(plain, tmp_path / "plain")
+    train(judged, tmp_path / "judged", evaluator=Judge(VALUES))
     one, other = (
         {name: held for name, held in results_of(tmp_path / run_).items() if "summary" not in name}
         for run_ in ("plain", "judged")
@@ -91,23 +91,23 @@ def test_evaluations_disturb_nothing(tmp_path, recipe, results_of):
 @pytest.mark.parametrize("broken_at", [2, 4, 7])
 def test_a_run_killed_in_an_evaluation_repeats_no_other(tmp_path, recipe, results_of, broken_at):
     settings = settings_of(recipe)
-    whole = run(settings, tmp_path / "whole", evaluator=Judge(VALUES))
+    whole = train(settings, tmp_path / "whole", evaluator=Judge(VALUES))
     with pytest.raises(KeyboardInterrupt):
-        run(settings, tmp_path / "cut", evaluator=Judge(VALUES, broken_at=broken_at))
+        train(settings, tmp_path / "cut", evaluator=Judge(VALUES, broken_at=broken_at))
     assert saved_steps(tmp_path / "cut") == [broken_at], "an evaluation is of what a checkpoint holds"
     judge = Judge(VALUES)
-    assert run(settings, tmp_path / "cut", evaluator=judge) == whole
+    assert train(settings, tmp_path / "cut", evaluator=judge) == whole
     assert judge.steps == [step for step in VALUES if step >= broken_at]
     assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
 
 
 def test_a_run_stopped_between_evaluations_repeats_none(tmp_path, recipe, stop, results_of):
     settings, (stopped, at) = settings_of(recipe), stop
-    whole = run(settings, tmp_path / "whole", evaluator=Judge(VALUES))
+    whole = train(settings, tmp_path / "whole", evaluator=Judge(VALUES))
     with pytest.raises(stopped):
-        run(settings, tmp_path / "cut", evaluator=Judge(VALUES), progress=at(5))
+        train(settings, tmp_path / "cut", evaluator=Judge(VALUES), progress=at(5))
     judge = Judge(VALUES)
-    assert run(settings, tmp_path / "cut", evaluator=judge) == whole
+    assert train(settings, tmp_path / "cut", evaluator=judge) == whole
     assert judge.steps == [6, 7]
     assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
 
@@ -115,19 +115,19 @@ def test_a_run_stopped_between_evaluations_repeats_none(tmp_path, recipe, stop, 
 def test_evaluations_of_weights_that_are_lost_are_made_anew(tmp_path, recipe, stop):
     settings, (stopped, at) = settings_of(recipe, checkpoint={"every": 3, "keep": 9}), stop
     with pytest.raises(stopped):
-        run(settings, tmp_path / "run", evaluator=Judge(VALUES), progress=at(5))
+        train(settings, tmp_path / "run", evaluator=Judge(VALUES), progress=at(5))
     for step in (3, 4):
         (tmp_path / f"run/checkpoints/{step}").rename(tmp_path / f"lost-{step}")
     (tmp_path / "run/evaluations/4").mkdir(parents=True)
     judge = Judge(VALUES)
-    run(settings, tmp_path / "run", evaluator=judge)
+    train(settings, tmp_path / "run", evaluator=judge)
     assert judge.steps == [4, 6, 7]
     assert not (tmp_path / "run/evaluations/4").exists()
 
 
 def test_a_recipe_with_evaluations_needs_an_evaluator(tmp_path, recipe):
-    with pytest.raises(ConfigError, match=r"give run\(\) an evaluator"):
-        run(settings_of(recipe), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"give train\(\) an evaluator"):
+        train(settings_of(recipe), tmp_path / "run")
 
 
 def test_a_figure_that_the_evaluation_lacks_is_named(tmp_path, recipe):
@@ -135,7 +135,7 @@ def test_a_figure_that_the_evaluation_lacks_is_named(tmp_path, recipe):
     with pytest.raises(
         ConfigError, match="evaluation.metric: the evaluation has no 'top1'; it has pair_accuracy"
     ):
-        run(settings, tmp_path / "run", evaluator=Judge(VALUES))
+        train(settings, tmp_path / "run", evaluator=Judge(VALUES))
 
 
 def failing(error):
@@ -155,22 +155,22 @@ OUT_OF_MEMORY = [
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["CPU", "class", "CUDA"])
 def test_memory_that_runs_out_in_an_evaluation_is_no_fault_of_a_step(tmp_path, recipe, error):
     with pytest.raises(TrainingError) as caught:
-        run(settings_of(recipe), tmp_path / "run", evaluator=failing(error))
+        train(settings_of(recipe), tmp_path / "run", evaluator=failing(error))
     assert str(caught.value).startswith(
         "memory ran out in the evaluation after step 2; evaluation.settings.judge"
     )
     assert saved_steps(tmp_path / "run") == [2]
-    assert run(settings_of(recipe), tmp_path / "run", evaluator=Judge(VALUES))["steps"] == 7
+    assert train(settings_of(recipe), tmp_path / "run", evaluator=Judge(VALUES))["steps"] == 7
 
 
 def test_another_error_of_an_evaluator_is_its_own(tmp_path, recipe):
     with pytest.raises(RuntimeError, match="shapes do not fit"):
-        run(settings_of(recipe), tmp_path / "run", evaluator=failing(RuntimeError("shapes do not fit")))
+        train(settings_of(recipe), tmp_path / "run", evaluator=failing(RuntimeError("shapes do not fit")))
 
 
 def test_an_evaluation_that_cannot_be_finished_says_which_it_was(tmp_path, recipe):
     with pytest.raises(DataError, match="the evaluation after step 2: no comparison of 'x' could be judged"):
-        run(
+        train(
             settings_of(recipe),
             tmp_path / "run",
             evaluator=failing(DataError("no comparison of 'x' could be judged")),
@@ -198,9 +198,9 @@ def test_memory_that_runs_out_over_some_comparisons_leaves_the_others(
         with pytest.raises(
             DataError, match=r"the evaluation after step 4: no comparison of 'probe' .* more memory than"
         ):
-            run(settings, tmp_path / "run", evaluator=evaluator)
+            train(settings, tmp_path / "run", evaluator=evaluator)
         return
-    summary = run(settings, tmp_path / "run", evaluator=evaluator)
+    summary = train(settings, tmp_path / "run", evaluator=evaluator)
     assert summary["evaluations"]["values"]["4"] is not None
     (line,) = [text for text in caplog.messages if "ended in errors" in text]
     assert line.startswith("4 of 8 comparisons of the evaluation after step 4 ended in errors, named in ")
@@ -239,7 +239,7 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
         return summary
 
     judged = recipe(objective, evaluation=evaluation)
-    run(judged, tmp_path / "run", evaluator=evaluator)
+    train(judged, tmp_path / "run", evaluator=evaluator)
     assert seen == [(objective == "preference", NAME)] * 2
     in_memory = json.loads((tmp_path / "run/evaluations/8/summary.json").read_text())
     assert in_memory["model"] == "run at step 8"
@@ -256,7 +256,7 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
     assert objective == "preference" or earlier != about(here, 100 * ROUNDING), (
         "other weights judge otherwise"
     )
-    run(recipe(objective), tmp_path / "plain")
+    train(recipe(objective), tmp_path / "plain")
     assert results_of(tmp_path / "plain")["steps.jsonl"] == results_of(tmp_path / "run")["steps.jsonl"]
 
 

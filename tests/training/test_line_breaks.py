@@ -11,10 +11,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import longrm
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.loading import ModelShape, new_language_model, new_scorer, save
+from longrm.modeling.loading import new_language_model, new_scorer, save
+from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import ReferenceRecord, StepRecord
-from longrm.training.run import RECIPES, run
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -68,7 +70,7 @@ def recipe(objective: str, start: Path, data: Path, **changes: object) -> object
         "optimizer": {"steps": 1},
         **changes,
     }
-    return RECIPES[objective].model_validate(settings)
+    return OBJECTIVES[objective].settings.model_validate(settings)
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_scores_are_those_of_transformers(tokenizer: Tokenizer, pairs: Path, tmp
         truth = [plain(input_ids=whole(start, text)[0]).logits.item() for text in TEXTS]
     together = longrm.load(str(start)).score([ASK], [[say(text)] for text in TEXTS])
     assert together == pytest.approx(truth, abs=TOLERANCE)
-    run(recipe("bradley_terry", start, pairs), tmp_path / "run")
+    train(recipe("bradley_terry", start, pairs), tmp_path / "run")
     margin = torch.tensor(truth[0] - truth[1])
     assert first_loss(tmp_path / "run") == pytest.approx(
         torch.nn.functional.softplus(-margin).item(), abs=TOLERANCE
@@ -105,12 +107,12 @@ def test_judgments_are_learned_from_their_first_token_on(
     start = tmp_path / "start"
     save(new_language_model(SHAPE, tokenizer, seed=0), start)
     told = put("told.jsonl", {"prompt": [ASK], "completion": [say(TEXTS[0])]})
-    run(recipe("sft", start, told), tmp_path / "sft")
+    train(recipe("sft", start, told), tmp_path / "sft")
     total, count = logprob(start, TEXTS[0])
     assert first_loss(tmp_path / "sft") == pytest.approx(-total / count, rel=TOLERANCE)
 
     # The first response changes the prompt's last token; the second one holds it, and does not learn it.
-    run(recipe("preference", start, pairs, loss={"kind": "dpo"}), tmp_path / "dpo")
+    train(recipe("preference", start, pairs, loss={"kind": "dpo"}), tmp_path / "dpo")
     (record,) = Log(tmp_path / "dpo/reference.jsonl", ReferenceRecord)
     assert record.logprobs == pytest.approx([logprob(start, text)[0] for text in TEXTS[:2]], rel=TOLERANCE)
     rows = next((tmp_path / "cache").rglob("rows.jsonl")).parent.parent.rglob("rows.jsonl")

@@ -7,7 +7,7 @@ import torch
 
 from longrm.errors import ConfigError
 from longrm.training import optimizers
-from longrm.training.run import run
+from longrm.training.train import train
 
 IS_THERE = importlib.util.find_spec("bitsandbytes") is not None
 
@@ -17,7 +17,7 @@ def test_without_its_library_it_is_refused_before_any_work(tmp_path, recipe, mon
     monkeypatch.setattr(optimizers, "is_bitsandbytes_available", lambda: False)
     line = rf'optimizer.kind = "{kind}" needs the package bitsandbytes, .*: pip install -U bitsandbytes'
     with pytest.raises(ConfigError, match=line):
-        run(recipe("bradley_terry", optimizer__kind=kind), tmp_path / "run")
+        train(recipe("bradley_terry", optimizer__kind=kind), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -25,7 +25,7 @@ def test_paging_without_a_gpu_is_refused(tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(optimizers, "is_bitsandbytes_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match='there is none: take "adamw_8bit"'):
-        run(recipe("bradley_terry", optimizer__kind="paged_adamw_8bit"), tmp_path / "run")
+        train(recipe("bradley_terry", optimizer__kind="paged_adamw_8bit"), tmp_path / "run")
 
 
 def test_zero_is_refused_beside_8_bits(recipe):
@@ -50,14 +50,14 @@ def test_moments_in_8_bits_train_and_continue_to_the_same_bytes(tmp_path, recipe
         for kind in ("adamw", "adamw_8bit")
     }
     stopped, at = stop
-    run(settings["adamw"], tmp_path / "fp32")
-    run(settings["adamw_8bit"], tmp_path / "whole")
+    train(settings["adamw"], tmp_path / "fp32")
+    train(settings["adamw_8bit"], tmp_path / "whole")
     with pytest.raises(stopped):
-        run(settings["adamw_8bit"], tmp_path / "cut", progress=at(5))
+        train(settings["adamw_8bit"], tmp_path / "cut", progress=at(5))
     state = torch.load(tmp_path / "cut/checkpoints/3/optimizer.pt", weights_only=True)["state"]
     dtypes = [values.dtype for one in state.values() for values in _tensors(one)]
     assert torch.uint8 in dtypes
-    run(settings["adamw_8bit"], tmp_path / "cut")
+    train(settings["adamw_8bit"], tmp_path / "cut")
     assert results_of(tmp_path / "cut") == results_of(tmp_path / "whole")
     exact, rounded = ([step.loss for step in steps_of(tmp_path / name)] for name in ("fp32", "whole"))
     assert rounded != exact

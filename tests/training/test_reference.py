@@ -14,11 +14,11 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import no_progress
 from longrm.runs.records import ReferenceRecord
 from longrm.training import reference
-from longrm.training.batches import Example, Share
-from longrm.training.processes import Processes
+from longrm.training.batches import Example, MicroBatch, Share
+from longrm.training.distributed import DistributedContext
+from longrm.training.initial_model import initial_model
 from longrm.training.reference import reference_logprobs
-from longrm.training.run import run
-from longrm.training.start import start_of
+from longrm.training.train import train
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def examples():
 
 @pytest.fixture(scope="module")
 def model(recipe, base):
-    return start_of(recipe("preference", model={"path": str(base)}), "language_model").model
+    return initial_model(recipe("preference", model={"path": str(base)}), "language_model").model
 
 
 def computed(model, examples, folder, budget=60, progress=no_progress):
@@ -87,13 +87,13 @@ def test_rows_of_one_id_are_refused(tmp_path, model, examples):
 def test_a_fresh_adapter_changes_no_reference_and_a_training_no_more(tmp_path, recipe, base, stop):
     """The reference is that of the start, also for a run that continues after many steps."""
     stopped, at = stop
-    changes = {"loss": {"kind": "dpo"}, "stall_steps": 0}
+    changes = {"loss": {"kind": "dpo"}, "plateau_steps": 0}
     full = recipe("preference", model={"path": str(base)}, **changes)
     lora = recipe("preference", model__lora={"rank": 2}, **changes)
-    run(full, tmp_path / "full")
+    train(full, tmp_path / "full")
     with pytest.raises(stopped):
-        run(lora, tmp_path / "lora", progress=at(5))
-    run(lora, tmp_path / "lora")
+        train(lora, tmp_path / "lora", progress=at(5))
+    train(lora, tmp_path / "lora")
     one, other = (
         {record.id: record.logprobs for record in Log(tmp_path / name / "reference.jsonl", ReferenceRecord)}
         for name in ("full", "lora")
@@ -108,10 +108,10 @@ def test_the_first_loss_is_that_of_equal_models(tmp_path, recipe, steps_of):
     """log 2 before the first update, for policy and reference are one; less after it."""
     changes = {
         "loss": {"kind": "dpo"},
-        "optimizer__warmup": 0.0,
+        "optimizer__warmup_ratio": 0.0,
         "optimizer__learning_rate": 1e-2,
     }
-    run(recipe("preference", **changes), tmp_path / "run")
+    train(recipe("preference", **changes), tmp_path / "run")
     losses = [record.loss for record in steps_of(tmp_path / "run")]
     assert losses[0] == pytest.approx(0.693147, abs=1e-5)
     assert min(losses[1:]) < 0.68
@@ -121,11 +121,13 @@ def test_data_without_an_end_is_refused_before_any_work(recipe):
     world = {"world": {"name": "records"}}
     changes = {"data": world, "curriculum": {"lengths": [64]}}
     assert recipe("preference", **changes).loss.kind == "logo"
-    with pytest.raises(ValueError, match=r'loss.kind = "dpo" asks .* generated data has no end'):
+    with pytest.raises(
+        ValueError, match=r"DPO asks .* generated data has no end: take data.path, or .* \"simpo\""
+    ):
         recipe("preference", loss={"kind": "dpo"}, **changes)
 
 
-class Thread(Processes):
+class Thread(DistributedContext):
     """A process of several, played by a thread; what all have found goes through a list."""
 
     def __init__(self, index, parts, told, barrier):
@@ -153,7 +155,7 @@ def test_processes_that_share_it_end_in_the_bytes_of_one(tmp_path, model, exampl
         folder.mkdir()
         (folder / "reference.jsonl").write_bytes(b"".join(log.splitlines(keepends=True)[:lines]))
         place = Thread(index, parts, told, barrier)
-        return reference_logprobs(model, examples, folder, budget=60, progress=no_progress, place=place)
+        return reference_logprobs(model, examples, folder, budget=60, progress=no_progress, context=place)
 
     with patch.object(reference, "_sums", side_effect=reference._sums) as sums, ThreadPoolExecutor() as pool:
         assert list(pool.map(work, range(parts))) == [whole] * parts
@@ -168,16 +170,18 @@ def test_memory_that_runs_out_names_the_longest_example(tmp_path, model, example
     def greedy(*_):
         raise error
 
-    message = r"memory ran out in the reference of DPO, whose longest example is 'e1' \(36 tokens with 3 responses\)"
-    with patch.object(reference, "response_logprobs", greedy), pytest.raises(TrainingError, match=message):
+    message = (
+        r"memory ran out in the reference model, whose longest example is 'e1' \(36 tokens with 3 responses\)"
+    )
+    with patch.object(MicroBatch, "response_logprobs", greedy), pytest.raises(TrainingError, match=message):
         computed(model, examples, tmp_path)
 
 
 def test_a_log_probability_that_is_no_number_is_named(tmp_path, model, examples):
-    def broken(model, micro):
+    def broken(micro, model):
         return [torch.tensor([torch.nan]) for example in micro.examples for _ in example.ranks]
 
     message = "gives a response the log-probability nan, among 'e0', 'e1'; check its weights"
-    with patch.object(reference, "response_logprobs", broken), pytest.raises(TrainingError, match=message):
+    with patch.object(MicroBatch, "response_logprobs", broken), pytest.raises(TrainingError, match=message):
         computed(model, examples, tmp_path)
     assert computed(model, examples, tmp_path).keys() == {example.id for example in examples}

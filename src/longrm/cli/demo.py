@@ -26,10 +26,12 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
     Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens; the report shows the
     boundary before and after. A few minutes on two CPU cores, or ten with --generative; nothing is downloaded.
     """
-    from longrm.demo import DemoSettings, run
+    from longrm.demo import DemoSettings, run_demo
 
     with progress() as report:
-        summary = run(DemoSettings(seed=seed, generative=generative, controls=controls), out, progress=report)
+        summary = run_demo(
+            DemoSettings(seed=seed, generative=generative, controls=controls), out, progress=report
+        )
     if as_json:
         print_json(summary)
         return

@@ -35,13 +35,13 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
 def _write_model_card(run: Path, out: Path) -> None:
     """Writes the model card of the merged model from what its run folder holds."""
     from longrm.evaluation.summary_schema import read_summary
-    from longrm.training.card import write_card
     from longrm.training.evaluations import evaluation_of
-    from longrm.training.run import RECIPES
+    from longrm.training.model_card import write_card
+    from longrm.training.objectives import OBJECTIVES
 
     if not (run / SUMMARY).is_file():
         return
     summary = read_summary(run)
-    recipe = RECIPES[summary["objective"]].resolve(run / CONFIG)
+    recipe = OBJECTIVES[summary["objective"]].settings.resolve(run / CONFIG)
     commit = (read_manifest(run).get("model") or {}).get("commit")
     write_card(out, recipe, summary, evaluation=evaluation_of(run, summary["model_step"]), commit=commit)

@@ -9,18 +9,18 @@ from longrm.cli.options import resolve, set_option
 from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import print_facts, print_json, print_lines
 from longrm.config import parse_assignments, read_toml
-from longrm.errors import ConfigError
-from longrm.training.planning.devices import DEVICES, GIB, UTILIZATION
+from longrm.planning.devices import DEVICES, GIB, UTILIZATION, format_bytes
+from longrm.training.objectives import objective_named_in
+from longrm.training.training_settings import TrainingSettings
 
 if TYPE_CHECKING:
-    from longrm.training.planning.plan import Plan
-    from longrm.training.run import Recipe
+    from longrm.planning.training_plan import TrainingPlan
 
 _MUCH = 64 * GIB
 """Of the CPU's memory: what not every machine has beside a GPU."""
 
 
-@click.command("plan", short_help="Tell what a training will need before it is begun.")
+@click.command("plan", short_help="Compute what a training will need before it starts.")
 @click.argument("recipe_file", metavar="RECIPE.toml", type=click.Path(path_type=Path))
 @click.option(
     "--device",
@@ -42,51 +42,48 @@ _MUCH = 64 * GIB
 def command(
     recipe_file: Path, device: str, devices: int, assignments: tuple[str, ...], as_json: bool
 ) -> None:
-    """Tells what a training will need: steps, tokens, operations, hours, and memory by part.
+    """Computes what a training will need: steps, tokens, operations, hours, and memory by part.
 
-    Where it does not fit the device, it tells what to switch on, what costs least first. Sizes come from the model's
+    Where it does not fit the device, it lists what to switch on, the cheapest first. Sizes come from the model's
     config and lengths from the data; where these are not at hand, from the recipe's [plan]. Memory is one device's,
-    and so is whether it fits: what settings move to the CPU's memory is told, but not checked.
+    and so is whether it fits: what settings move to the CPU's memory is shown, but not checked.
 
     \b
     longrm plan recipes/paper/qwen3-8b/logo-lora.toml --device h100-80gb
-    longrm plan mine.toml --device l40s --set memory.checkpointing=true
+    longrm plan mine.toml --device l40s --set memory.gradient_checkpointing=true
     longrm plan recipes/scale/8-a100.toml --device a100-80gb --devices 8
     """
-    recipe = _recipe(recipe_file, assignments)
-    from longrm.training.planning.plan import plan
+    settings = _settings(recipe_file, assignments)
+    from longrm.planning.training_plan import plan_training
 
     with progress() as report:
-        found = plan(recipe, device, devices=devices, progress=report)
+        plan = plan_training(settings, device, devices=devices, progress=report)
     if as_json:
-        print_json(found.as_dict())
+        print_json(plan.as_dict())
     else:
-        _show(found)
+        _show(plan)
 
 
-def _recipe(file: Path, assignments: tuple[str, ...]) -> "Recipe":
-    objective = (read_toml(file) | parse_assignments(assignments)).get("objective")
-    from longrm.training.run import RECIPES
-
-    if not isinstance(objective, str) or objective not in RECIPES:
-        known = " or ".join(f'objective = "{name}"' for name in RECIPES)
-        raise ConfigError(f"{file} does not say its objective: begin the file with {known}")
-    return resolve(RECIPES[objective], file, assignments)
+def _settings(file: Path, assignments: tuple[str, ...]) -> TrainingSettings:
+    objective = objective_named_in(read_toml(file) | parse_assignments(assignments), file)
+    return resolve(objective.settings, file, assignments)
 
 
-def _show(plan: "Plan") -> None:
+def _show(plan: "TrainingPlan") -> None:
     """One screen: the verdict, what is read, what it takes, and memory by part."""
     print_lines([*_verdict(plan), ""])
     print_facts(_facts(plan))
 
 
-def _verdict(plan: "Plan") -> list[str]:
-    from longrm.training.planning.plan import told
+def _verdict(plan: "TrainingPlan") -> list[str]:
 
     room = plan.offers.memory
-    needs = f"it needs {told(plan.memory.total)}, and {_name(plan)} has {told(room)}"
+    needs = f"it needs {format_bytes(plan.memory.total)}, and {_name(plan)} has {format_bytes(room)}"
     if plan.devices > 1:
-        needs = f"each of {plan.devices} devices needs {told(plan.memory.total)} and has {told(room)} ({plan.device})"
+        needs = (
+            f"each of {plan.devices} devices needs {format_bytes(plan.memory.total)} and has {format_bytes(room)} "
+            f"({plan.device})"
+        )
     if plan.memory.total <= room:
         return [f"Fits: {needs}", *_on_cpu(plan)]
     lines = [f"Does not fit: {needs}"]
@@ -99,40 +96,39 @@ def _verdict(plan: "Plan") -> list[str]:
         )
     else:
         lines.append("No setting makes it smaller; shorter rows or a larger device would.")
-    lines += [f"  --set {switch.setting}  {told(switch.total)} ({switch.price})" for switch in switches]
+    lines += [
+        f"  --set {switch.setting}  {format_bytes(switch.total)} ({switch.price})" for switch in switches
+    ]
     return lines
 
 
-def _on_cpu(plan: "Plan") -> list[str]:
-    """A word on the CPU's memory where it may not be there."""
-    from longrm.training.planning.plan import told
-
+def _on_cpu(plan: "TrainingPlan") -> list[str]:
+    """A line about the CPU's memory where there may not be as much."""
     needed = plan.devices * plan.memory.offloaded
     if needed < _MUCH:
         return []
     over = f" over {plan.devices} devices" if plan.devices > 1 else ""
-    return [f"Beside that it takes {told(needed)} of the CPU's memory{over}, which is not checked"]
+    return [f"Beside that it takes {format_bytes(needed)} of the CPU's memory{over}, which is not checked"]
 
 
-def _name(plan: "Plan") -> str:
+def _name(plan: "TrainingPlan") -> str:
     return "this machine" if plan.offers.type == "cpu" else plan.device
 
 
-def _facts(plan: "Plan") -> list[tuple[str, str]]:
-    from longrm.training.planning.plan import told
+def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
 
-    reading, sizes, memory = plan.reading, plan.sizes, plan.memory
-    read = reading.prompt_tokens + reading.response_tokens
-    copies = reading.separate_tokens > read
+    workload, sizes, memory = plan.workload, plan.sizes, plan.memory
+    read = workload.prompt_tokens + workload.response_tokens
+    copies = workload.separate_tokens > read
     facts = [
         ("model", f"{_short(sizes.parameters)} parameters, from {sizes.origin}"),
-        ("data", f"{reading.rows:,.0f} rows read in {reading.steps:,} steps, from {reading.origin}"),
-        *_left_out(reading.counts),
+        ("data", f"{workload.rows:,.0f} rows read in {workload.steps:,} steps, from {workload.origin}"),
+        *_left_out(workload.counts),
         (
             "tokens",
-            f"{_short(read)} read: {_short(reading.prompt_tokens)} of prompts, {_short(reading.response_tokens)} of "
+            f"{_short(read)} read: {_short(workload.prompt_tokens)} of prompts, {_short(workload.response_tokens)} of "
             "responses"
-            + f" ({_short(reading.separate_tokens)} if every response had a copy of its prompt)"
+            + f" ({_short(workload.separate_tokens)} if every response had a copy of its prompt)"
             * copies,
         ),
         (
@@ -141,15 +137,15 @@ def _facts(plan: "Plan") -> list[tuple[str, str]]:
             + f" ({plan.separate.total / plan.forward.total:.2f}x with copies)" * copies,
         ),
         ("time", _time(plan)),
-        ("memory", f"{told(memory.total)} at the peak, {_when(plan)}"),
+        ("memory", f"{format_bytes(memory.total)} at the peak, {_when(plan)}"),
     ]
     for name in ("weights", "gradients", "optimizer", "activations", "logits", "working"):
         size = getattr(memory, name)
         if size:
-            facts.append((f"  {name}", f"{told(size):>9}  {_PARTS[name]}"))
+            facts.append((f"  {name}", f"{format_bytes(size):>9}  {_PARTS[name]}"))
     if memory.offloaded:
         each = " for each device" if plan.devices > 1 else ""
-        facts.append(("  on the CPU", f"{told(memory.offloaded):>9}  offloaded{each}"))
+        facts.append(("  on the CPU", f"{format_bytes(memory.offloaded):>9}  offloaded{each}"))
     if plan.traffic:
         facts.append(("traffic", "each device sends in one step"))
         facts += [("", line) for line in plan.traffic]
@@ -159,17 +155,17 @@ def _facts(plan: "Plan") -> list[tuple[str, str]]:
     return facts
 
 
-def _when(plan: "Plan") -> str:
+def _when(plan: "TrainingPlan") -> str:
     memory = plan.memory
     of_tokens = memory.activations or memory.working
-    return memory.when + f" of {plan.reading.largest.tokens:,} tokens" * bool(of_tokens)
+    return memory.when + f" of {plan.workload.largest.tokens:,} tokens" * bool(of_tokens)
 
 
 _PARTS = {
     "weights": "",
     "gradients": "those that exist by then",
     "optimizer": "AdamW's moments; under ZeRO a copy of the weights too",
-    "activations": "kept for the way back",
+    "activations": "kept for the backward pass",
     "logits": "of responses, with their gradients",
     "working": "of the layer being computed",
 }
@@ -180,7 +176,7 @@ def _left_out(counts: Any) -> list[tuple[str, str]]:
     return [("", f"left out: {', '.join(out)}")] if out else []
 
 
-def _time(plan: "Plan") -> str:
+def _time(plan: "TrainingPlan") -> str:
     if plan.seconds is None:
         return f"not known for {_name(plan)}: time a few steps"
     hours = plan.seconds / 3600
@@ -188,7 +184,7 @@ def _time(plan: "Plan") -> str:
     return f"{hours:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached{alone}"
 
 
-def _longest(plan: "Plan") -> str:
+def _longest(plan: "TrainingPlan") -> str:
     longest = plan.advice.longest_prompt
     if longest is None:
         return "no prompt fits with these settings, however short"

@@ -17,8 +17,8 @@ from longrm.runs.progress import Progress
 
 if TYPE_CHECKING:  # torch is not loaded before the settings are known to be right
     from longrm.modeling.loading import LanguageModel, Scorer
-    from longrm.training.run import Evaluator
-    from longrm.training.settings import EvaluationSettings
+    from longrm.training.evaluations import Evaluator
+    from longrm.training.training_settings import EvaluationSettings
 
 _logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -33,18 +33,13 @@ from transformers import AttentionInterface
 from longrm.errors import ModelError
 from longrm.modeling.attention_kernels import kernel_for
 from longrm.modeling.sequence_parallel import Group, over_heads, over_tokens
-from longrm.modeling.shared_prefix import Layout, TreeShape
+from longrm.modeling.shapes import AttentionPath, Layout, TreeShape, choose_path
 
 NAME = "longrm_shared_prefix"
 """The `attn_implementation` under which transformers finds the attention of a shared prefix."""
 
 CONTINUATION = "longrm_continuation"
 """The `attn_implementation` under which transformers finds the attention of a continued sequence."""
-
-Path = Literal["per_branch", "joint"]
-
-JOINT_MASK_LIMIT = 2**24
-"""Elements of the largest mask that the joint path may build (64 MiB in fp32)."""
 
 # What a model may hand to its attention that changes the result and that neither path computes.
 _UNSUPPORTED = {
@@ -56,29 +51,17 @@ _UNSUPPORTED = {
     "head_mask": "a head mask",
 }
 
-_forced_path: ContextVar[Path | None] = ContextVar("forced_path", default=None)
+_forced_path: ContextVar[AttentionPath | None] = ContextVar("forced_path", default=None)
 
 
 @contextmanager
-def forced_path(path: Path) -> Iterator[None]:
+def forced_path(path: AttentionPath) -> Iterator[None]:
     """Computes with one path, whatever `choose_path` would say, within a `with` block."""
     token = _forced_path.set(path)
     try:
         yield
     finally:
         _forced_path.reset(token)
-
-
-def choose_path(shape: TreeShape, device: str) -> Path:
-    """Chooses the path for trees of one shape: joint on a CPU while its mask and its waste stay small.
-
-    The waste is the pairs of tokens that the mask throws away. Other devices have kernels for
-    `causal_lower_right`, and none for a mask with grouped heads.
-    """
-    longest = max(shape.branches)
-    wasteful = 2 * shape.branch_tokens > shape.prefix + longest
-    too_large = shape.branch_tokens * shape.tokens > JOINT_MASK_LIMIT
-    return "joint" if device == "cpu" and not wasteful and not too_large else "per_branch"
 
 
 def shared_prefix_attention(
@@ -284,7 +267,7 @@ def _branch_mask(shape: TreeShape, dtype: torch.dtype, device: torch.device) -> 
     return mask
 
 
-_PATHS: dict[Path, Callable[[Tensor, Tensor, Tensor, TreeShape, float | None], Tensor]] = {
+_PATHS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, TreeShape, float | None], Tensor]] = {
     "per_branch": _per_branch,
     "joint": _joint,
 }

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from longrm.modeling.shared_prefix import Layout
+from longrm.modeling.shapes import Layout
 
 BLOCK = 128
 

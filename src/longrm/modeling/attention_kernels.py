@@ -23,7 +23,7 @@ from torch import Tensor
 from longrm.modeling.attention_flex import flex_attention_of, sees_of
 from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, VarlenKernel, varlen_attention
 from longrm.modeling.memory import is_out_of_memory
-from longrm.modeling.shared_prefix import Layout, TreeShape
+from longrm.modeling.shapes import Layout, TreeShape
 
 _log = logging.getLogger(__name__)
 

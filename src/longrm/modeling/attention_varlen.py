@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from longrm.modeling.shared_prefix import Layout
+from longrm.modeling.shapes import Layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)

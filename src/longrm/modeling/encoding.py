@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from longrm.data.joining import Encoded, common_prefix
 from longrm.errors import DataError
-from longrm.modeling.heads import Model
-from longrm.modeling.shared_prefix import TokenTree
+from longrm.modeling.shapes import TokenTree
+
+if TYPE_CHECKING:  # trees are planned without torch
+    from longrm.modeling.heads import Model
 
 
-def check_embedded(ids: Iterable[int], model: Model) -> None:
+def check_embedded(ids: Iterable[int], model: "Model") -> None:
     """Refuses tokens that a tokenizer was given behind those that the model has embeddings for.
 
     Raises:

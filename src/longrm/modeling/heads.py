@@ -15,11 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from longrm.modeling.memory import computing
 from longrm.modeling.sequence_parallel import divided, own_share, rows_of, sequence_group, united
+from longrm.modeling.shapes import LOGITS_AT_ONCE
 from longrm.modeling.shared_prefix import Packed
-
-LOGITS_AT_ONCE = 2**26
-"""Elements of the fp32 logits that are computed at once (256 MiB): 2,000 tokens with a vocabulary of 32K. Their
-gradient takes twice as much beside them."""
 
 Model = Any
 """A transformers model whose attention is `longrm_shared_prefix`; its heads have no static type there."""

@@ -28,6 +28,7 @@ from longrm.modeling.checkpoints import read_config, read_head, read_metadata, r
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, HEAD, locate_parts, weight_files
 from longrm.modeling.heads import Model
 from longrm.modeling.memory import is_out_of_memory, precision_of
+from longrm.modeling.shapes import ModelShape
 from longrm.runs.folder import keep_umask
 
 
@@ -69,34 +70,6 @@ class LanguageModel:
     def provenance(self) -> dict[str, str]:
         """What a manifest tells of it: its commits."""
         return dict(self.commits)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """The sizes of a small Llama. `init_std` is the standard deviation of its random weights."""
-
-    layers: int = 2
-    hidden: int = 64
-    heads: int = 4
-    kv_heads: int = 4
-    head_dim: int = 32
-    intermediate: int = 128
-    attention_bias: bool = False
-    rope_theta: float = 10_000.0
-    init_std: float = 0.02
-    max_positions: int = 131_072
-
-    @property
-    def parameters(self) -> int:
-        """Weights of all layers together, without embedding and head."""
-        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
-
-    def __post_init__(self) -> None:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"{self.heads} heads cannot be shared out over {self.kv_heads} key-value heads")
-        if self.head_dim % 2:
-            raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}")
 
 
 def load_scorer(

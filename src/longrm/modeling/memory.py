@@ -84,7 +84,7 @@ def keep_layer_inputs(model: Any, *, offload: bool) -> None:
     """
     on_cpu = model.device.type == "cpu"
     if offload and on_cpu:
-        _log.info("memory.offload does nothing here: the model is on the CPU already")
+        _log.info("memory.activation_offloading does nothing here: the model is on the CPU already")
     # transformers before 5.23 has the older name only, which goes when 5.23 is the oldest that is supported.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     if not offload or on_cpu:
@@ -92,4 +92,6 @@ def keep_layer_inputs(model: Any, *, offload: bool) -> None:
     elif "offload" in inspect.signature(enable).parameters:
         enable(offload=True)
     else:
-        raise ModelError("memory.offload needs transformers 5.17 or later: update it, or go without")
+        raise ModelError(
+            "memory.activation_offloading needs transformers 5.17 or later: update it, or go without"
+        )

@@ -7,118 +7,14 @@ and a branch sees its prefix and itself, so that every branch is computed as if 
 Letters: S tokens of the packed sequence, P tokens of a prefix, R tokens of a branch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class TokenTree:
-    """Token ids of a prefix and of the branches that continue it.
-
-    A branch is usually one response. Where several questions share a document, the prefix ends where the
-    questions part, and a branch is the rest of a question followed by a response.
-    """
-
-    prefix: Sequence[int]
-    branches: Sequence[Sequence[int]]
-
-    @property
-    def size(self) -> int:
-        """Tokens of the prefix and of all branches."""
-        return len(self.prefix) + sum(map(len, self.branches))
-
-
-@dataclass(frozen=True, slots=True)
-class TreeShape:
-    """The lengths, in tokens, of a prefix and of its branches."""
-
-    prefix: int
-    branches: tuple[int, ...]
-
-    @property
-    def branch_tokens(self) -> int:
-        """Tokens of all branches together."""
-        return sum(self.branches)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the tree: each prefix token is counted once."""
-        return self.prefix + self.branch_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The shapes of the trees of one packed sequence, in order. Hashable; knows no tensor."""
-
-    trees: tuple[TreeShape, ...]
-
-    @property
-    def tokens(self) -> int:
-        """S, the length of the packed sequence."""
-        return sum(tree.tokens for tree in self.trees)
-
-    def runs(self) -> Iterator[tuple[TreeShape, int]]:
-        """Consecutive trees of one shape, with their number: they can be computed as a batch."""
-        for shape, same in groupby(self.trees):
-            yield shape, sum(1 for _ in same)
-
-    def branches(self) -> Iterator[tuple[int, int, int]]:
-        """For every branch, three indices: its prefix's last token, its first token, one past its last."""
-        start = 0
-        for tree in self.trees:
-            fork = start + tree.prefix
-            begin = fork
-            for length in tree.branches:
-                yield fork - 1, begin, begin + length
-                begin += length
-            start = begin
-
-    def branch_ends(self) -> list[int]:
-        """The index of the last token of every branch."""
-        return [end - 1 for _, _, end in self.branches()]
-
-    def branch_roots(self) -> list[int]:
-        """The index of the first token of every branch's prefix."""
-        return [root for root, tree in zip(self._roots(), self.trees, strict=True) for _ in tree.branches]
-
-    def branch_tokens(self) -> list[int]:
-        """The indices of all branch tokens, branch after branch."""
-        return [index for _, begin, end in self.branches() for index in range(begin, end)]
-
-    def predictors(self, targets: Sequence[int]) -> list[int]:
-        """The index whose hidden state predicts each target: the token before it *in its own sequence*.
-
-        The first token of every branch is predicted by the last token of the prefix.
-
-        Raises:
-            ValueError: a target is the first token of a prefix, which nothing predicts, or lies outside.
-        """
-        forks = {begin: last for last, begin, _ in self.branches()}
-        roots = set(self._roots())
-        for target in targets:
-            if target in roots or not 0 <= target < self.tokens:
-                raise ValueError(f"token {target} of {self.tokens} has no predictor in this layout")
-        return [forks.get(target, target - 1) for target in targets]
-
-    def position_ids(self) -> list[int]:
-        """Positions from 0 within every prefix; every branch continues its prefix's."""
-        positions: list[int] = []
-        for tree in self.trees:
-            positions.extend(range(tree.prefix))
-            for length in tree.branches:
-                positions.extend(range(tree.prefix, tree.prefix + length))
-        return positions
-
-    def _roots(self) -> Iterator[int]:
-        start = 0
-        for tree in self.trees:
-            yield start
-            start += tree.tokens
+from longrm.modeling.shapes import Layout, TokenTree, TreeShape
 
 
 @dataclass(frozen=True, slots=True, eq=False)

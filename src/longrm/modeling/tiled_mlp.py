@@ -16,14 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 from longrm.errors import ModelError
 
-SHORTEST = 1024
-"""Tokens that a tile has at least: fewer would leave a device waiting for work."""
-
-
-def tile_length(hidden: int) -> int:
-    """Tokens of a tile: as many as the states are wide, so that what a tile keeps is no larger than the weights."""
-    return max(SHORTEST, hidden)
-
 
 def tile_feed_forward(model: Any, length: int) -> None:
     """Makes the feed-forward layers of a model compute so many tokens at a time, in place; gradients stay exact.

@@ -13,7 +13,8 @@ from longrm.modeling.encoding import check_embedded, plant, within_budget
 from longrm.modeling.heads import scores
 from longrm.modeling.loading import Scorer, load_scorer
 from longrm.modeling.memory import concerns_one_query
-from longrm.modeling.shared_prefix import TokenTree, pack
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import pack
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query, Scale

@@ -1,16 +1,23 @@
-"""From examples to what goes through the model at once: trees of shared prefixes, packed to a token budget."""
+"""From examples to what goes through the model at once: trees of shared prefixes, packed to a token budget.
+
+Torch is imported where trees are packed; a plan needs no more than their shapes.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
 from longrm.modeling.encoding import plant
-from longrm.modeling.shared_prefix import Packed, TokenTree, TreeShape, pack
-from longrm.training.curriculum import Curriculum
+from longrm.modeling.shapes import Layout, TokenTree, TreeShape
+from longrm.training.objectives.spec import Objective
+from longrm.training.sampler import Curriculum
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from longrm.modeling.shared_prefix import Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,7 @@ class Example:
         id: The row's id.
         tokens: Prompt and responses.
         ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
-        digest: Of its context, so that it can be told what was trained on.
+        digest: Of its context, for the log of what was trained on.
         source: The name of the data that it comes from.
         margin: By how much the score of a better response should exceed that of a worse one, where known.
         probability: How sure the gold order is, from 0.5 to 1, where known.
@@ -51,7 +58,7 @@ class MicroBatch:
         weight: Its share of the step; the weights of a step sum to 1.
     """
 
-    packed: Packed
+    packed: "Packed"
     examples: Sequence[Example]
     weight: float
 
@@ -63,6 +70,18 @@ class MicroBatch:
         lengths = [length for example in self.examples for length in example.tokens.written]
         ends = (end for _, _, end in self.packed.layout.branches())
         return [list(range(end - length, end)) for end, length in zip(ends, lengths, strict=True)]
+
+    def response_logprobs(self, model: Any) -> "list[Tensor]":
+        """The fp32 log-probabilities of every response's tokens, response by response, of all examples in order."""
+        import torch
+
+        from longrm.modeling.heads import hidden_states, token_logprobs
+
+        packed = self.packed.to(model.device)
+        targets = self.response_targets()
+        flat = [index for own in targets for index in own]
+        logprobs = token_logprobs(model, hidden_states(model, packed), packed, flat)
+        return list(torch.split(logprobs, [len(own) for own in targets]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +118,7 @@ WHOLE = Share()
 """A step that one process reads alone."""
 
 
-class Objective(Protocol):
-    """What training needs to know of what it minimizes.
-
-    Attributes:
-        chance: The loss of a model that knows nothing, where there is such a loss.
-    """
-
-    chance: float | None
-
-    def select(self, example: Example) -> Example:
-        """The example with the responses that the loss reads."""
-
-    def weight(self, example: Example) -> float:
-        """What the example counts in the mean over a step."""
-
-    def loss(self, model: Any, micro: MicroBatch) -> tuple[Tensor, dict[str, float]]:
-        """The weighted mean over the examples of a micro-batch, and figures worth logging."""
-
-
-class Source(Protocol):
+class ExampleSource(Protocol):
     """Examples for every step."""
 
     def batch(self, step: int, length: int | None) -> list[Example]:
@@ -139,7 +139,7 @@ class Batches:
 
     def __init__(
         self,
-        source: Source,
+        source: ExampleSource,
         objective: Objective,
         *,
         budget: int,
@@ -160,6 +160,26 @@ class Batches:
         Raises:
             DataError: An example is longer than the model reads; nothing is cut.
         """
+        examples = self._examples(step)
+        digests = tuple(dict.fromkeys(example.digest for example in examples))
+        longest = max(len(example.tokens.prompt) for example in examples)
+        trees = self._trees(examples)
+        tokens = sum(tree.shape.tokens for tree in trees)
+        return Step(self._micro_batches(trees), tokens, longest, digests)
+
+    def layouts(self, step: int) -> list[tuple[Layout, int]]:
+        """The layout of every micro-batch of a step, and how many examples it holds; nothing is packed.
+
+        Raises:
+            DataError: An example is longer than the model reads; nothing is cut.
+        """
+        filled = _fill(self._trees(self._examples(step)), self._budget)
+        return [
+            (Layout(tuple(tree.shape for tree in trees)), sum(len(tree.examples) for tree in trees))
+            for trees in filled
+        ]
+
+    def _examples(self, step: int) -> list[Example]:
         length = self._curriculum.length(step) if self._curriculum else None
         examples = [self._objective.select(example) for example in self._source.batch(step, length)]
         for example in examples:
@@ -168,32 +188,37 @@ class Batches:
                     f"'{example.id}' has {example.tokens.longest} tokens and the model reads {self._limit}; leave it "
                     "out, or raise max_position_embeddings in the model's config.json"
                 )
-        digests = tuple(dict.fromkeys(example.digest for example in examples))
-        longest = max(len(example.tokens.prompt) for example in examples)
-        planted = sorted(_planted(examples, self._budget), key=_size_and_shape)
-        tokens = sum(one.shape.tokens for one in planted)
-        return Step(self._parts(planted), tokens, longest, digests)
+        return examples
 
-    def _parts(self, planted: Sequence["_Planted"]) -> list[MicroBatch]:
+    def _trees(self, examples: Sequence[Example]) -> list["_ExampleTree"]:
+        """The largest first; trees of one shape come together, for side by side they are computed as a batch."""
+        return sorted(
+            _trees_of(examples, self._budget),
+            key=lambda tree: (-tree.shape.tokens, tree.shape.prefix, tree.shape.branches),
+        )
+
+    def _micro_batches(self, trees: Sequence["_ExampleTree"]) -> list[MicroBatch]:
         """The micro-batches of this process, as many as the other processes have.
 
         Under ZeRO all processes take part in every forward pass, so one with fewer repeats the smallest tree of the
         step, which then counts nothing.
         """
-        total = sum(self._objective.weight(own) for one in planted for own in one.examples)
-        filled = [_fill(hand, self._budget) for hand in _deal(planted, self._share.parts)]
+        total = sum(self._objective.weight(own) for tree in trees for own in tree.examples)
+        filled = [_fill(part, self._budget) for part in _share_out(trees, self._share.parts)]
         own = [self._micro_batch(held, total) for held in filled[self._share.index]]
-        idle = replace(self._micro_batch(planted[-1:], total), weight=0.0)
+        idle = replace(self._micro_batch(trees[-1:], total), weight=0.0)
         return own + [idle] * (max(map(len, filled)) - len(own))
 
-    def _micro_batch(self, held: Sequence["_Planted"], total: float) -> MicroBatch:
-        own = [example for planted in held for example in planted.examples]
-        weight = sum(map(self._objective.weight, own)) / total
-        return MicroBatch(pack([planted.tree for planted in held]), own, weight)
+    def _micro_batch(self, trees: Sequence["_ExampleTree"], total: float) -> MicroBatch:
+        from longrm.modeling.shared_prefix import pack
+
+        examples = [example for tree in trees for example in tree.examples]
+        weight = sum(map(self._objective.weight, examples)) / total
+        return MicroBatch(pack([tree.tree for tree in trees]), examples, weight)
 
 
 @dataclass(frozen=True, slots=True)
-class _Planted:
+class _ExampleTree:
     """A tree and the examples whose responses are its branches, in order."""
 
     tree: TokenTree
@@ -204,7 +229,7 @@ class _Planted:
         return TreeShape(len(self.tree.prefix), tuple(map(len, self.tree.branches)))
 
 
-def _planted(examples: Sequence[Example], budget: int) -> Iterator[_Planted]:
+def _trees_of(examples: Sequence[Example], budget: int) -> Iterator[_ExampleTree]:
     """Makes trees of examples, each of them whole in one tree; prompts that begin alike stand side by side."""
     ordered = sorted(examples, key=lambda example: list(example.tokens.prompt))
     rest = iter(ordered)
@@ -212,36 +237,30 @@ def _planted(examples: Sequence[Example], budget: int) -> Iterator[_Planted]:
         own: list[Example] = []
         while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
             own.append(next(rest))
-        yield _Planted(tree, own)
+        yield _ExampleTree(tree, own)
 
 
-def _deal(planted: Sequence[_Planted], hands: int) -> list[list[_Planted]]:
-    """Deals trees, given the largest first, each to the hand that holds the fewest tokens."""
-    dealt: list[list[_Planted]] = [[] for _ in range(hands)]
-    held = [0] * hands
-    for one in planted:
-        least = held.index(min(held))
-        dealt[least].append(one)
-        held[least] += one.shape.tokens
-    return dealt
+def _share_out(trees: Sequence[_ExampleTree], parts: int) -> list[list[_ExampleTree]]:
+    """Gives trees, the largest first, each to the part that holds the fewest tokens."""
+    shared: list[list[_ExampleTree]] = [[] for _ in range(parts)]
+    tokens = [0] * parts
+    for tree in trees:
+        least = tokens.index(min(tokens))
+        shared[least].append(tree)
+        tokens[least] += tree.shape.tokens
+    return shared
 
 
-def _fill(planted: Sequence[_Planted], budget: int) -> list[list[_Planted]]:
+def _fill(trees: Sequence[_ExampleTree], budget: int) -> list[list[_ExampleTree]]:
     """Fills micro-batches with trees, given the largest first, each into the first that has room for it."""
-    filled: list[list[_Planted]] = []
+    filled: list[list[_ExampleTree]] = []
     room: list[int] = []
-    for one in planted:
-        size = one.shape.tokens
+    for tree in trees:
+        size = tree.shape.tokens
         at = next((index for index, left in enumerate(room) if size <= left), len(room))
         if at == len(room):
             filled.append([])
             room.append(budget)
-        filled[at].append(one)
+        filled[at].append(tree)
         room[at] -= size
     return filled
-
-
-def _size_and_shape(planted: _Planted) -> tuple[int, int, tuple[int, ...]]:
-    """Trees of one shape come together: side by side they are computed as a batch."""
-    shape = planted.shape
-    return -shape.tokens, shape.prefix, shape.branches

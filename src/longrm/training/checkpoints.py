@@ -25,7 +25,7 @@ from transformers.trainer_pt_utils import safe_globals
 
 from longrm.errors import RunError, first_line
 from longrm.runs.folder import keep_umask
-from longrm.training.logs import LOGS
+from longrm.training.step_logs import LOGS
 
 CHECKPOINTS = "checkpoints"
 _MANIFEST = "manifest.json"
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What a file of a checkpoint is known by; its digest is that of the digests of its chunks."""
+    """Size and digest of a file of a checkpoint; the digest is that of the digests of its chunks."""
 
     bytes: int
     sha256: str
@@ -54,21 +54,21 @@ class _Manifest:
 
 def saved_steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in a run folder, rising."""
-    place = folder / CHECKPOINTS
-    names = [entry.name for entry in place.iterdir() if entry.is_dir()] if place.is_dir() else []
+    checkpoints = folder / CHECKPOINTS
+    names = [entry.name for entry in checkpoints.iterdir() if entry.is_dir()] if checkpoints.is_dir() else []
     return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
 
 def latest(folder: Path) -> Path | None:
-    """The latest checkpoint in a run folder that is whole; damaged ones after it are set aside, and told.
+    """The latest checkpoint in a run folder that is whole; damaged ones after it are set aside, with a warning.
 
     Raises:
         RunError: There are checkpoints, and none is whole.
     """
-    place = folder / CHECKPOINTS
+    checkpoints = folder / CHECKPOINTS
     damaged: list[tuple[Path, str]] = []
     for step in reversed(saved_steps(folder)):
-        checkpoint = place / str(step)
+        checkpoint = checkpoints / str(step)
         reason = damage(checkpoint)
         if reason is None:
             for other, why in damaged:
@@ -85,7 +85,8 @@ def latest(folder: Path) -> Path | None:
     if damaged:
         checkpoint, reason = damaged[0]
         raise RunError(
-            f"{checkpoint} is damaged ({reason}), and no checkpoint before it is whole; remove {place} to begin anew"
+            f"{checkpoint} is damaged ({reason}), and no checkpoint before it is whole; remove {checkpoints} to begin "
+            "anew"
         )
     return None
 
@@ -99,8 +100,8 @@ def prune(folder: Path, keep: int) -> None:
 def seal(checkpoint: Path, step: int) -> None:
     """Writes the manifest of a checkpoint that holds all its files."""
     files = {entry.name: _file(entry) for entry in sorted(checkpoint.iterdir())}
-    told = json.dumps(asdict(_Manifest(step, files)), indent=2)
-    (checkpoint / _MANIFEST).write_text(told + "\n", encoding="utf-8")
+    manifest = json.dumps(asdict(_Manifest(step, files)), indent=2)
+    (checkpoint / _MANIFEST).write_text(manifest + "\n", encoding="utf-8")
 
 
 def damage(checkpoint: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Evaluation while training goes on: a callable judges the model in memory, and the best one is kept."""
+"""Evaluation while training goes on: a callable evaluates the model in memory, and the best one is kept."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,57 +14,57 @@ from longrm.modeling.memory import is_out_of_memory
 from longrm.runs.folder import SUMMARY, write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
-from longrm.training.failures import evaluation_failed
-from longrm.training.processes import ALONE, Processes
-from longrm.training.settings import EvaluationSettings
+from longrm.training.distributed import ALONE, DistributedContext
+from longrm.training.monitor import evaluation_error
+from longrm.training.training_settings import EvaluationSettings
 from longrm.training.zero import readable, whole
 
 EVALUATIONS, RECORDS, BEST = "evaluations", "evaluations.jsonl", "best"
 
 Evaluator = Callable[[Scorer | LanguageModel, Path], Mapping[str, Any]]
-"""Judges the model in memory; is given the folder for the run of it, and returns the evaluation's summary."""
+"""Evaluates the model in memory into a run folder, and returns the summary."""
 
 
 class Evaluations:
-    """What the model was worth as it was trained.
+    """The evaluations of a model while it is trained.
 
     An evaluation comes right after the checkpoint of its step. So a run that is killed in an evaluation continues
     it, with the same weights, and repeats none.
 
     Args:
         settings: When, and what decides which model is the best.
-        evaluator: Judges.
-        trainee: Whom.
+        evaluator: Evaluates.
+        model: The model.
         folder: The run folder.
         last: The last step of the training, which is evaluated too.
-        place: This process among those that evaluate the model together; the first keeps the best one.
+        context: This process among those that evaluate the model together; the main one keeps the best.
     """
 
     def __init__(
         self,
         settings: EvaluationSettings,
         evaluator: Evaluator,
-        trainee: Scorer | LanguageModel,
+        model: Scorer | LanguageModel,
         folder: Path,
         *,
         last: int,
-        place: Processes = ALONE,
+        context: DistributedContext = ALONE,
     ) -> None:
         self._settings = settings
         self._evaluator = evaluator
-        self._trainee = trainee
+        self._model = model
         self._folder = folder
         self._last = last
-        self._place = place
+        self._context = context
         self._log = Log(folder / RECORDS, EvaluationRecord)
         self.records: list[EvaluationRecord] = []
 
     def continue_from(self, step: int) -> None:
-        """Forgets what is of steps after the checkpoint that training continues from."""
+        """Removes what is of steps after the checkpoint that training continues from."""
         self.records = [record for record in self._log if record.step <= step]
         write_file(self._log.path, b"".join(map(to_line, self.records)))
-        place = self._folder / EVALUATIONS
-        for entry in place.iterdir() if place.is_dir() else ():
+        evaluations = self._folder / EVALUATIONS
+        for entry in evaluations.iterdir() if evaluations.is_dir() else ():
             if entry.name.isdigit() and int(entry.name) > step:
                 shutil.rmtree(entry)
 
@@ -79,23 +79,23 @@ class Evaluations:
         Raises:
             LongRMError: The evaluation cannot be finished; the message says which it was.
         """
-        model = self._trainee.model
+        model = self._model.model
         devices = [model.device] if model.device.type == "cuda" else []
         try:
             with torch.random.fork_rng(devices=devices), readable(model):
-                summary = self._evaluator(self._trainee, self._folder / EVALUATIONS / str(step))
+                summary = self._evaluator(self._model, self._folder / EVALUATIONS / str(step))
         except (LongRMError, MemoryError, RuntimeError) as error:
             if not isinstance(error, LongRMError) and not is_out_of_memory(error):
                 raise
-            raise evaluation_failed(step, error) from None
-        value = self._place.agree(self._figure(summary))
+            raise evaluation_error(step, error) from None
+        value = self._context.broadcast(self._figure(summary))
         record = EvaluationRecord(step, self._settings.metric, value)
         self.records.append(record)
         if self.kept == step:
             with whole(model):
-                if self._place.leads:
-                    save(self._trainee, self._folder / BEST)
-            self._place.wait()
+                if self._context.is_main_process:
+                    save(self._model, self._folder / BEST)
+            self._context.wait()
         with self._log as log:  # last, so that what a kill left half done is done again
             log.append(record)
         return record
@@ -108,11 +108,11 @@ class Evaluations:
 
     @property
     def kept(self) -> int | None:
-        """The step of the model that lies in `best`; None if none does."""
+        """The step of the model that is saved to `best`; None if none is."""
         return self.best if self._settings.keep_best else None
 
     def as_dict(self) -> dict[str, Any]:
-        """As the summary of a training holds them."""
+        """For the summary of a training."""
         values = {str(record.step): record.value for record in self.records}
         return {"metric": self._settings.metric, "values": values, "best": self.best}
 

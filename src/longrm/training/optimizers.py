@@ -5,7 +5,7 @@ import transformers
 from transformers.utils.import_utils import is_bitsandbytes_available
 
 from longrm.errors import ConfigError
-from longrm.training.settings import OptimizerSettings
+from longrm.training.training_settings import OptimizerSettings
 
 NAMES = {
     "adamw": transformers.TrainingArguments.default_optim,

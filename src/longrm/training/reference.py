@@ -1,4 +1,4 @@
-"""What the model that training starts from thinks of the responses: the reference of DPO, computed once."""
+"""Log-probabilities by the reference model, which is the model at its start: computed once, before training."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,8 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
 from longrm.runs.records import ReferenceRecord
 from longrm.training.batches import Example, MicroBatch
-from longrm.training.failures import named, out_of_memory
-from longrm.training.processes import ALONE, Processes
-from longrm.training.sft import response_logprobs
+from longrm.training.distributed import ALONE, DistributedContext
+from longrm.training.monitor import list_ids, out_of_memory_error
 
 REFERENCE = "reference.jsonl"
 
@@ -30,7 +29,7 @@ def reference_logprobs(
     *,
     budget: int,
     progress: Progress,
-    place: Processes = ALONE,
+    context: DistributedContext = ALONE,
 ) -> Mapping[str, Sequence[float]]:
     """The summed fp32 log-probability of every response, by example id.
 
@@ -43,11 +42,11 @@ def reference_logprobs(
         folder: The run folder.
         budget: Tokens of one forward pass; a longer example stands alone.
         progress: Called after every batch.
-        place: This process among those of the training: each part of them computes a batch while the others do.
+        context: This process among those of the training: their parts compute batches at the same time.
 
     Raises:
         DataError: Two examples have the same id.
-        TrainingError: Memory ran out, or what is computed is no number.
+        TrainingError: Memory ran out, or a log-probability is NaN or infinite.
     """
     log = Log(folder / REFERENCE, ReferenceRecord)
     found = {record.id: record.logprobs for record in log}
@@ -55,14 +54,14 @@ def reference_logprobs(
     model.eval()
     with log:
         batches = iter(within_budget(examples, budget))
-        while some := list(islice(batches, place.share.parts)):
+        while some := list(islice(batches, context.share.parts)):
             mine = [
                 record
-                for batch in some[place.share.index :][:1]
+                for batch in some[context.share.index :][:1]
                 if any(example.id not in found for example in batch)
                 for record in _sums(model, batch)
             ]
-            computed = place.gather(mine)
+            computed = context.gather(mine)
             log.append(*(record for record in computed if record.id not in found))
             found |= {record.id: record.logprobs for record in computed}
             for example in chain.from_iterable(some):
@@ -77,16 +76,16 @@ def reference_logprobs(
 def _sums(model: Any, examples: Sequence[Example]) -> list[ReferenceRecord]:
     packed = pack(plant([example.tokens for example in examples]))
     try:
-        sums = [one.sum().item() for one in response_logprobs(model, MicroBatch(packed, examples, 1.0))]
+        sums = [one.sum().item() for one in MicroBatch(packed, examples, 1.0).response_logprobs(model)]
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise out_of_memory("in the reference of DPO", examples) from None
+        raise out_of_memory_error("in the reference model", examples) from None
     wrong = next((value for value in sums if not math.isfinite(value)), None)
     if wrong is not None:
         raise TrainingError(
             f"the model that training starts from gives a response the log-probability {wrong}, among "
-            f"{named(examples)}; check its weights, and the data for extreme rows"
+            f"{list_ids(examples)}; check its weights, and the data for extreme rows"
         )
     own = iter(sums)
     return [ReferenceRecord(example.id, tuple(next(own) for _ in example.ranks)) for example in examples]

@@ -12,12 +12,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from longrm.errors import RunError, first_line
-from longrm.modeling.loading import LanguageModel, Scorer
+from longrm.modeling.heads import Model
 from longrm.modeling.memory import is_out_of_memory
 from longrm.modeling.processes import is_loss_of_a_process
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
-from longrm.training.batches import Batches, Example, Objective, Step
+from longrm.training.batches import Batches, Example, Step
 from longrm.training.checkpoints import (
     CHECKPOINTS,
     latest,
@@ -28,24 +28,25 @@ from longrm.training.checkpoints import (
     write_optimizer,
     write_weights,
 )
+from longrm.training.distributed import DistributedContext
 from longrm.training.evaluations import Evaluations
-from longrm.training.failures import StallWatch, diverged, out_of_memory
-from longrm.training.logs import LOGS, TrainingLogs
+from longrm.training.monitor import PlateauWatch, nan_error, out_of_memory_error
+from longrm.training.objectives.spec import Objective
 from longrm.training.optimizers import NAMES
-from longrm.training.processes import Processes
-from longrm.training.settings import CheckpointSettings, Parallel, Training
+from longrm.training.step_logs import LOGS, TrainingLogs
+from longrm.training.training_settings import CheckpointSettings, TrainingSettings
 from longrm.training.zero import SteppedElsewhere, Zero, whole
 
 
-def train(
-    trainee: Scorer | LanguageModel,
+def train_steps(
+    model: Model,
     objective: Objective,
     batches: Batches,
-    settings: Training,
+    settings: TrainingSettings,
     folder: Path,
     *,
-    home: Path,
-    place: Processes,
+    main_folder: Path,
+    context: DistributedContext,
     steps: int,
     evaluations: Evaluations | None,
     progress: Progress,
@@ -54,42 +55,40 @@ def train(
     """Trains a model in place, from the latest checkpoint in the run folder or from its start.
 
     Args:
-        trainee: The model as it is at the start, whatever checkpoints there are.
+        model: The model as it is at the start, whatever checkpoints there are.
         objective: What is minimized.
         batches: The steps.
         settings: How.
         folder: The run folder, which gets logs and evaluations; of this process alone, where there are several.
-        home: The run folder of the first process, which gets the checkpoints.
-        place: This process among all of them.
+        main_folder: The run folder of the main process, which gets the checkpoints.
+        context: This process among all of them.
         steps: How many.
-        evaluations: The evaluations on the way, if there are any.
+        evaluations: The evaluations between the steps, if there are any.
         progress: Called after every step.
         clock: Tells seconds.
 
     Raises:
         RunError: A checkpoint or log cannot be read or written.
-        TrainingError: A NaN, a stalled loss, or memory that ran out.
+        TrainingError: A NaN loss, a loss plateau at chance, or memory that ran out.
     """
-    checkpoint = place.agree(latest(home) if place.leads else None)
+    checkpoint = context.broadcast(latest(main_folder) if context.is_main_process else None)
     if evaluations is not None:
         evaluations.continue_from(int(checkpoint.name) if checkpoint else 0)
     with TrainingLogs(folder, checkpoint) as logs:
         trainer = StepTrainer(
-            trainee.model,
+            model,
             objective,
             batches,
-            _arguments(settings, trainee.model, steps, folder),
+            settings,
+            steps,
             folder=folder,
-            home=home,
-            place=place,
-            parallel=settings.parallel,
+            main_folder=main_folder,
+            context=context,
             logs=logs,
-            stall_steps=settings.stall_steps,
-            keep=settings.checkpoint.keep,
             progress=progress,
             clock=clock,
         )
-        trainer.add_callback(_Cadence(settings.checkpoint, evaluations, trainer, place, clock))
+        trainer.add_callback(_SavesAndEvaluations(settings.checkpoint, evaluations, trainer, context, clock))
         try:
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except (MemoryError, RuntimeError) as error:
@@ -97,15 +96,15 @@ def train(
                 raise
             step = trainer.current
             where = f"in step {trainer.state.global_step + 1}" if step else "before the first step"
-            raise out_of_memory(where, _examples(step) if step else []) from None
-    trainee.model.eval()
+            raise out_of_memory_error(where, _examples(step) if step else []) from None
+    model.eval()
 
 
 class StepTrainer(transformers.Trainer):
-    """A Trainer whose data set is the numbers of the steps: what a step reads is made when it begins.
+    """A Trainer whose data set is the numbers of the steps: a step's data is made when it begins.
 
     A checkpoint holds what is trained of the model, and appears in one rename, so that a killed run never resumes
-    from half of one; what befalls it later its manifest tells.
+    from half of one; its manifest shows later damage.
 
     Attributes:
         current: What the step at work reads.
@@ -116,35 +115,36 @@ class StepTrainer(transformers.Trainer):
         model: Any,
         objective: Objective,
         batches: Batches,
-        arguments: transformers.TrainingArguments,
+        settings: TrainingSettings,
+        steps: int,
         *,
         folder: Path,
-        home: Path,
-        place: Processes,
-        parallel: Parallel,
+        main_folder: Path,
+        context: DistributedContext,
         logs: TrainingLogs,
-        stall_steps: int,
-        keep: int,
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        steps = [{"step": step} for step in range(arguments.max_steps)]
-        super().__init__(model=model, args=arguments, train_dataset=steps, data_collator=lambda rows: rows[0])
+        super().__init__(
+            model=model,
+            args=_arguments(settings, model, steps, folder),
+            train_dataset=[{"step": step} for step in range(steps)],
+            data_collator=lambda rows: rows[0],
+        )
         self.remove_callback(transformers.PrinterCallback)
+        self._settings = settings
         self._objective = objective
         self._batches = batches
         self._folder = folder
-        self._home = home
-        self._place = place
-        self._parallel = parallel
+        self._main_folder = main_folder
+        self._context = context
         self._zero: Zero | None = None
         self._logs = logs
-        self._keep = keep
         self._progress = progress
         self._clock = clock
-        self._stall = StallWatch(stall_steps, objective.chance)
+        self._plateau = PlateauWatch(settings.plateau_steps, objective.chance)
         for record in logs.steps:
-            self._stall.watch(record)
+            self._plateau.watch(record)
         self.current: Step | None = None
         self._figures: dict[str, float] = {}
         self._began = 0.0
@@ -153,7 +153,7 @@ class StepTrainer(transformers.Trainer):
         """Forward and backward of all micro-batches of a step; the gradient is their weighted sum.
 
         Raises:
-            TrainingError: The loss is not a number.
+            TrainingError: NaN loss.
         """
         self._began = self._clock()
         model.train()
@@ -163,8 +163,8 @@ class StepTrainer(transformers.Trainer):
             loss, own = self._zero.loss(micro) if self._zero else self._objective.loss(self.model, micro)
             value = loss.item()
             if not math.isfinite(value):
-                raise diverged("loss", self.state.global_step + 1, value, micro.examples)
-            weighted = loss * (micro.weight * self._place.share.parts)
+                raise nan_error("loss", self.state.global_step + 1, value, micro.examples)
+            weighted = loss * (micro.weight * self._context.share.parts)
             if self._zero:
                 self._zero.backward(weighted, last=number == len(step.micro_batches))
             else:
@@ -172,22 +172,22 @@ class StepTrainer(transformers.Trainer):
             for name, figure in (own | {"loss": value}).items():
                 figures[name] = figures.get(name, 0.0) + micro.weight * figure
         if self._zero is None:
-            self._place.average_gradients(model)
-        self._figures = self._place.sum_figures(figures)
+            self._context.average_gradients(model)
+        self._figures = self._context.sum_figures(figures)
         return torch.tensor(self._figures["loss"], device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Writes the finished step, and tells trackers; Trainer's own last summary is left out.
+        """Logs the finished step, for trackers too; Trainer's own last summary is left out.
 
         Raises:
-            TrainingError: The gradient was not a number, or the loss stands still.
+            TrainingError: A gradient norm that is NaN or infinite, or a loss plateau at chance.
         """
         if "grad_norm" not in logs:
             return
         step = self.current
         assert step is not None, "a step was made"
         if not math.isfinite(logs["grad_norm"]):
-            raise diverged("gradient", self.state.global_step, logs["grad_norm"], _examples(step))
+            raise nan_error("gradient", self.state.global_step, logs["grad_norm"], _examples(step))
         figures = dict(self._figures)
         record = StepRecord(
             step=self.state.global_step,
@@ -205,10 +205,10 @@ class StepTrainer(transformers.Trainer):
         self._logs.steps.append(record)
         self.track(_figures(record, seconds))
         self._progress("training", record.step, self.state.max_steps)
-        self._stall.watch(record)
+        self._plateau.watch(record)
 
     def track(self, figures: dict[str, float]) -> None:
-        """Tells the trackers."""
+        """Gives figures to the trackers."""
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, figures)
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -228,14 +228,18 @@ class StepTrainer(transformers.Trainer):
     def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
         # Trainer would put a model that is not wrapped into DistributedDataParallel, which averages the gradients of
         # equal parts of a step.
-        if self._parallel.zero:
+        if self._settings.parallel.zero:
             assert self.optimizer is not None, "Trainer makes it before"
             self._zero = Zero(
-                self.model, self.optimizer, self._objective, self._parallel, max_norm=self.args.max_grad_norm
+                self.model,
+                self.optimizer,
+                self._objective,
+                self._settings.parallel,
+                max_norm=self.args.max_grad_norm,
             )
             self.optimizer = SteppedElsewhere(self.optimizer)
             return self._zero.engine
-        return model if self._place.count == 1 else torch.nn.ModuleList([model])
+        return model if self._context.count == 1 else torch.nn.ModuleList([model])
 
     def _clip_grad_norm(self, model: Any) -> Any:
         return self._zero.step() if self._zero else super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]  # Trainer's own
@@ -244,7 +248,7 @@ class StepTrainer(transformers.Trainer):
         assert self.optimizer is not None, "Trainer made it"
         assert self.lr_scheduler is not None, "Trainer made it"
         state = self._zero.state() if self._zero else self.optimizer.state_dict()
-        if self._place.leads:
+        if self._context.is_main_process:
             write_optimizer(state, self.lr_scheduler.state_dict(), Path(output_dir))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -262,39 +266,40 @@ class StepTrainer(transformers.Trainer):
         self.lr_scheduler.load_state_dict(schedule)
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self._home / ".checkpoint")
+        return str(self._main_folder / ".checkpoint")
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         scratch = Path(self._get_output_dir(trial))
-        place = self._home / CHECKPOINTS
-        if self._place.leads:
+        checkpoints = self._main_folder / CHECKPOINTS
+        if self._context.is_main_process:
             shutil.rmtree(scratch, ignore_errors=True)
-        self._place.wait()
+        self._context.wait()
         try:
             with whole(self.model):
                 super()._save_checkpoint(model, trial)
-            self._place.wait()
-            if self._place.leads:
+            self._context.wait()
+            if self._context.is_main_process:
                 (written,) = scratch.iterdir()
                 for name in LOGS:
                     shutil.copyfile(self._folder / name, written / name)
                 seal(written, self.state.global_step)
-                place.mkdir(exist_ok=True)
-                written.rename(place / str(self.state.global_step))
+                checkpoints.mkdir(exist_ok=True)
+                written.rename(checkpoints / str(self.state.global_step))
         except (OSError, RuntimeError, SafetensorError) as error:
             if is_loss_of_a_process(error):
                 raise
             raise RunError(
-                f"cannot write a checkpoint to {place}: {first_line(error)}; make room and run the same command again"
+                f"cannot write a checkpoint to {checkpoints}: {first_line(error)}; make room and run the same command "
+                "again"
             ) from None
-        if self._place.leads:
+        if self._context.is_main_process:
             scratch.rmdir()
-            prune(self._home, self._keep)
-        self._place.wait()  # nobody goes on, or ends, before the checkpoint is there
+            prune(self._main_folder, self._settings.checkpoint.keep)
+        self._context.wait()  # nobody goes on, or ends, before the checkpoint is there
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         assert output_dir is not None, "checkpoints name their folder"
-        if not self._place.leads:
+        if not self._context.is_main_process:
             return  # Trainer asks every process
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         write_weights(self.model, Path(output_dir))
@@ -303,19 +308,19 @@ class StepTrainer(transformers.Trainer):
         read_weights(self.model, Path(resume_from_checkpoint))
 
 
-class _Cadence(transformers.TrainerCallback):
-    """When a checkpoint is saved; an evaluation follows the checkpoint of its step."""
+class _SavesAndEvaluations(transformers.TrainerCallback):
+    """Decides when a checkpoint is saved; an evaluation follows the checkpoint of its step."""
 
     def __init__(
         self,
         settings: CheckpointSettings,
         evaluations: Evaluations | None,
         trainer: StepTrainer,
-        place: Processes,
+        context: DistributedContext,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
-        self._place = place
+        self._context = context
         self._evaluations = evaluations
         self._trainer = trainer
         self._clock = clock
@@ -327,10 +332,12 @@ class _Cadence(transformers.TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, minutes = state.global_step, self._settings.minutes
-        waited = minutes is not None and self._place.agree(self._clock() - self._saved >= 60.0 * minutes)
+        overdue = minutes is not None and self._context.broadcast(
+            self._clock() - self._saved >= 60.0 * minutes
+        )
         planned = step % self._settings.every == 0 or step == state.max_steps
         evaluated = self._evaluations is not None and self._evaluations.due(step)
-        control.should_save = planned or waited or evaluated
+        control.should_save = planned or overdue or evaluated
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._evaluate(state.global_step)
@@ -343,22 +350,25 @@ class _Cadence(transformers.TrainerCallback):
                 self._trainer.track({f"eval_{record.metric}": record.value})
 
 
-def _arguments(settings: Training, model: Any, steps: int, folder: Path) -> transformers.TrainingArguments:
+def _arguments(
+    settings: TrainingSettings, model: Any, steps: int, folder: Path
+) -> transformers.TrainingArguments:
     optimizer = settings.optimizer
+    least = optimizer.min_learning_rate_ratio
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
         per_device_train_batch_size=1,
         learning_rate=optimizer.learning_rate,
-        lr_scheduler_type="cosine_with_min_lr" if optimizer.floor else optimizer.schedule,
-        lr_scheduler_kwargs={"min_lr_rate": optimizer.floor} if optimizer.floor else None,
-        warmup_steps=optimizer.warmup,
+        lr_scheduler_type="cosine_with_min_lr" if least else optimizer.schedule,
+        lr_scheduler_kwargs={"min_lr_rate": least} if least else None,
+        warmup_steps=optimizer.warmup_ratio,
         adam_beta1=optimizer.betas[0],
         adam_beta2=optimizer.betas[1],
         weight_decay=optimizer.weight_decay,
         optim=NAMES[optimizer.kind],
-        max_grad_norm=optimizer.max_norm,
-        save_strategy="no",  # `_Cadence` says when
+        max_grad_norm=optimizer.max_grad_norm,
+        save_strategy="no",  # `_SavesAndEvaluations` says when
         use_cache=bool(model.config.use_cache),  # as the model's config has it, which Trainer would overwrite
         seed=settings.seed,
         logging_steps=1,

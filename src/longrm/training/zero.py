@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from longrm.errors import ConfigError
 from longrm.modeling.processes import be_patient
-from longrm.training.batches import MicroBatch, Objective
-from longrm.training.settings import Parallel
+from longrm.training.batches import MicroBatch
+from longrm.training.objectives.spec import Objective
+from longrm.training.training_settings import ParallelSettings
 
 KEPT_WHOLE = 100_000
 """Weights of at most so many elements are on every process: to gather norms and heads again and again costs more."""
@@ -44,7 +45,7 @@ class Zero:
         model: Whole on every process; its weights may be cut in place.
         optimizer: AdamW over the weights that are trained, which was not used yet; stepped by the engine from here on.
         objective: What is minimized.
-        settings: What is cut, and what lies in the CPU's memory.
+        settings: What is cut, and what is kept in the CPU's memory.
         max_norm: The gradient is clipped to this norm.
     """
 
@@ -53,7 +54,7 @@ class Zero:
         model: Any,
         optimizer: torch.optim.Optimizer,
         objective: Objective,
-        settings: Parallel,
+        settings: ParallelSettings,
         *,
         max_norm: float,
     ) -> None:
@@ -78,23 +79,23 @@ class Zero:
         return float(self.engine.get_global_grad_norm())
 
     def state(self) -> dict[str, Any]:
-        """The state of the optimizer as its own `state_dict` has it, on the first process's CPU; all take part."""
+        """The state of the optimizer as its own `state_dict` has it, on the CPU of the main process; all take part."""
         from deepspeed.utils import safe_get_full_optimizer_state as gathered
 
         self._link()
-        leads = dist.get_rank() == 0
-        told = [{key: value for key, value in group.items() if key != "params"} for group in self._groups()]
+        is_main = dist.get_rank() == 0
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in self._groups()]
         steps = self._steps()
         state: dict[int, dict[str, Tensor]] = {}
-        for group, parameters in zip(told, self._parameters, strict=True):
+        for group, parameters in zip(groups, self._parameters, strict=True):
             group["params"] = list(range(len(state), len(state) + len(parameters)))
             for parameter in parameters:
-                moments = {name: _on_cpu(gathered(parameter, name), leads) for name in _MOMENTS}
+                moments = {name: _on_cpu(gathered(parameter, name), is_main) for name in _MOMENTS}
                 state[len(state)] = {"step": steps.clone(), **moments}
-        return {"state": state, "param_groups": told}
+        return {"state": state, "param_groups": groups}
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Takes over what `state`, or the optimizer's own `state_dict`, has told."""
+        """Loads what `state`, or the optimizer's own `state_dict`, returned."""
         adopt(self.engine.optimizer.optimizer, self._parts(), stored)
         self._link()
         flat = [parameter for parameters in self._parameters for parameter in parameters]
@@ -147,18 +148,18 @@ def adopt(
     """Gives an optimizer the settings and the number of steps of a stored state; all moments begin at zero.
 
     A twin loads it as torch loads any state, and so knows on which device the optimizer wants what: the number of
-    steps lies on the GPU if AdamW is fused, and else on the CPU.
+    steps is on the GPU if AdamW is fused, and else on the CPU.
 
     Args:
         optimizer: It keeps its groups, which others hold on to.
         parts: The flat tensors of every group that it steps.
-        stored: What the `state_dict` of such an optimizer has told, whatever tensors that one stepped.
+        stored: The `state_dict` of such an optimizer, whatever tensors that one stepped.
     """
     make: Any = type(optimizer)
     twin = make([{"params": list(own)} for own in parts])
     groups = [
-        told | {"params": own["params"]}
-        for told, own in zip(stored["param_groups"], twin.state_dict()["param_groups"], strict=True)
+        stored_group | {"params": own["params"]}
+        for stored_group, own in zip(stored["param_groups"], twin.state_dict()["param_groups"], strict=True)
     ]
     step = stored["state"][0]["step"]
     state = {
@@ -167,8 +168,8 @@ def adopt(
     }
     twin.load_state_dict({"state": state, "param_groups": groups})
     optimizer.state.update(twin.state)
-    for group, told in zip(optimizer.param_groups, twin.param_groups, strict=True):
-        group.update({key: value for key, value in told.items() if key != "params"})
+    for group, loaded in zip(optimizer.param_groups, twin.param_groups, strict=True):
+        group.update({key: value for key, value in loaded.items() if key != "params"})
 
 
 def own_part(whole: Tensor, rank: int, count: int) -> Tensor:
@@ -192,7 +193,7 @@ class SteppedElsewhere(torch.optim.Optimizer):
         """Nothing: the engine did it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: `Zero.state` tells it."""
+        """Nothing: `Zero.state` returns it."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -201,9 +202,9 @@ class SteppedElsewhere(torch.optim.Optimizer):
 
 @contextmanager
 def whole(model: Any) -> Iterator[None]:
-    """Within the block the first process has what is trained of a model whole, for saving; every process takes part.
+    """Within the block the main process has what is trained of a model whole, for saving; every process takes part.
 
-    Cut weights are gathered one after the other, and lie in the CPU's memory.
+    Cut weights are gathered one after the other, into the CPU's memory.
     """
     cut = [parameter for parameter in _cut(model) if parameter.requires_grad]
     if not cut:
@@ -211,10 +212,10 @@ def whole(model: Any) -> Iterator[None]:
         return
     import deepspeed
 
-    leads, parts = dist.get_rank() == 0, []
+    is_main, parts = dist.get_rank() == 0, []
     for parameter in cut:
         with deepspeed.zero.GatheredParameters([parameter]):
-            gathered = _on_cpu(parameter.data, leads)
+            gathered = _on_cpu(parameter.data, is_main)
         parts.append(parameter.data)
         parameter.data = gathered
     try:
@@ -248,7 +249,9 @@ def _on_cpu(values: Tensor, wanted: bool) -> Tensor:
     return copy.copy_(values) if wanted else copy
 
 
-def _engine(losses: nn.Module, optimizer: torch.optim.Optimizer, settings: Parallel, max_norm: float) -> Any:
+def _engine(
+    losses: nn.Module, optimizer: torch.optim.Optimizer, settings: ParallelSettings, max_norm: float
+) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of DeepSpeed's imports
@@ -270,7 +273,7 @@ def _engine(losses: nn.Module, optimizer: torch.optim.Optimizer, settings: Paral
         cut["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     config = {
         "train_micro_batch_size_per_gpu": 1,  # a micro-batch is one packed sequence
-        "gradient_accumulation_steps": 1,  # `backward` is told where a step ends
+        "gradient_accumulation_steps": 1,  # `backward` gets where a step ends
         "gradient_clipping": max_norm,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,

@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 
 from longrm.modeling import attention
 from longrm.modeling.sequence_parallel import share_sequences
-from longrm.modeling.shared_prefix import Layout
+from longrm.modeling.shapes import Layout
 from longrm.training.batches import Batches, Share
-from longrm.training.processes import processes
-from longrm.training.settings import Parallel
+from longrm.training.distributed import join_processes
+from longrm.training.training_settings import ParallelSettings
 
 _PLACE = Path(__file__).parents[2] / "invariants/test_training_invariances.py"
 BUDGETS = (100_000, 250)
@@ -91,7 +91,7 @@ def main() -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     broken(fault)
-    with processes(Parallel(sequence=sequence)) as place:
+    with join_processes(ParallelSettings(sequence=sequence)) as place:
         results = {}
         for name, objective, model, examples in cases(kv_heads):
             if place.sequence is not None:
@@ -102,7 +102,7 @@ def main() -> None:
                     parts = own_mean(parts, place)
                 found = gradients(objective, model, parts, place)
                 results |= {f"{name} {budget} {key}": value for key, value in found.items()}
-        if place.leads:
+        if place.is_main_process:
             save_file(results, out)
 
 

@@ -5,7 +5,7 @@ from safetensors.torch import load_file
 
 from longrm.errors import ConfigError
 from longrm.modeling.sequence_parallel import share_sequences
-from longrm.training.processes import Processes
+from longrm.training.distributed import DistributedContext
 
 TOLERANCE = 1e-5
 # Processes, how many of them share a sequence, and key heads of the model, which has 4 query heads.
@@ -32,7 +32,7 @@ def deviations(spawn, gradients, tmp_path, layout, fault=""):
     found = {}
     for name, objective, model, examples in gradients.cases(kv_heads):
         whole = gradients.parts_of(objective, examples, gradients.BUDGETS[0])
-        truth = gradients.gradients(objective, model, whole, Processes())
+        truth = gradients.gradients(objective, model, whole, DistributedContext())
         for budget in gradients.BUDGETS:
             own = {key: stored[f"{name} {budget} {key}"] for key in truth}
             found[name, budget] = gradients.step().deviation(own, truth)

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from longrm.config import to_toml
 from longrm.errors import ConfigError
 from longrm.training.checkpoints import saved_steps
-from longrm.training.processes import processes
-from longrm.training.run import run
-from longrm.training.settings import Parallel
+from longrm.training.distributed import join_processes
+from longrm.training.train import train
+from longrm.training.training_settings import ParallelSettings
 
 pytestmark = pytest.mark.timeout(1800)  # the launcher and its processes on two busy processors
 
@@ -83,7 +83,7 @@ def test_a_training_by_torchrun_whose_process_is_killed_continues(torchrun, reci
     launcher = torchrun(2, settings, tmp_path / "run", "parallel.sequence=2")
     told, _ = launcher.communicate(timeout=600)
     assert (launcher.returncode, told.count("Trained 60 steps")) == (0, 1), told
-    run(settings, tmp_path / "one")
+    train(settings, tmp_path / "one")
     found, truth = weights_of(tmp_path / "run"), weights_of(tmp_path / "one")
     assert found.keys() == truth.keys()
     # The last bits of a gradient are enough to part two trainings of 60 steps a little.
@@ -130,7 +130,7 @@ def test_processes_that_cannot_be_laid_out_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with (
         pytest.raises(ConfigError, match="sequence = 2 does not divide the number of processes, 3"),
-        processes(Parallel(sequence=2)),
+        join_processes(ParallelSettings(sequence=2)),
     ):
         pass
 
@@ -139,6 +139,6 @@ def test_zero_without_a_launcher_is_refused(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with (
         pytest.raises(ConfigError, match=r"parallel.zero, need a launcher .* torchrun --nproc-per-node 1"),
-        processes(Parallel(zero=2)),
+        join_processes(ParallelSettings(zero=2)),
     ):
         pass

@@ -13,7 +13,7 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import no_progress
 from longrm.runs.records import EvaluationRecord, JudgmentRecord, StepRecord
 from longrm.training.checkpoints import saved_steps
-from longrm.training.run import run
+from longrm.training.train import train
 
 TOLERANCE = (
     1e-4  # of losses, norms of gradients and weights: ten steps of AdamW make much of small differences
@@ -123,7 +123,7 @@ def layout_of(name):
 
 def train_alone(settings, out):
     evaluator = evaluator_of(settings.evaluation, no_progress) if settings.evaluation else None
-    return run(settings, out, evaluator=evaluator)
+    return train(settings, out, evaluator=evaluator)
 
 
 def weights_of(out):
@@ -207,7 +207,7 @@ def test_a_killed_training_continues_on_this_layout_and_on_another(
     assert saved_steps(folder / "killed") == [3]
     shutil.copytree(folder / "killed", tmp_path / "same")
     shutil.copytree(folder / "killed", tmp_path / "alone")
-    run(settings("bradley_terry", checkpoint=SAVING), tmp_path / "alone")
+    train(settings("bradley_terry", checkpoint=SAVING), tmp_path / "alone")
     cut_after(3, tmp_path / "alone", tmp_path / "back")
     train_all(count, [{"recipe": recipe, "out": tmp_path / name} for name in ("same", "back")])
     assert steps_of(tmp_path / "same") == steps_of(folder / "saving")

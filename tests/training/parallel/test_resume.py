@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longrm.training.run import run
+from longrm.training.train import train
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -26,7 +26,7 @@ def begun(recipe, tmp_path_factory):
     def settings(**changes):
         return recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2, "keep": 9}, **changes)
 
-    run(settings(), folder / "whole")
+    train(settings(), folder / "whole")
     shutil.copytree(folder / "whole", folder / "cut")
     for name in ("model", "checkpoints/4"):
         shutil.rmtree(folder / "cut" / name)

@@ -24,8 +24,9 @@ from longrm.cli.training_evaluator import evaluator_of
 from longrm.modeling import attention
 from longrm.runs.progress import no_progress
 from longrm.training import batches, zero
-from longrm.training.processes import Processes
-from longrm.training.run import RECIPES, run
+from longrm.training.distributed import DistributedContext
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
 
 
 def no_exchange(query: Any, key: Any, value: Any, tokens: int, group: Any) -> Any:
@@ -35,17 +36,17 @@ def no_exchange(query: Any, key: Any, value: Any, tokens: int, group: Any) -> An
     return again(query, q_heads), again(key, kv_heads), again(value, kv_heads)
 
 
-def the_first_again(rows: Any, parts: int, deal: Any = batches._deal) -> Any:
+def the_first_again(rows: Any, parts: int, share_out: Any = batches._share_out) -> Any:
     """What the first process reads of a step, for every process."""
-    first, *_ = deal(rows, parts)
+    first, *_ = share_out(rows, parts)
     return [first] * parts
 
 
 FAULTS = {
     "": [],
     "no exchange": [(attention, "over_heads", no_exchange)],
-    "no reduction": [(Processes, "average_gradients", lambda *_: None)],
-    "the same rows": [(batches, "_deal", the_first_again)],
+    "no reduction": [(DistributedContext, "average_gradients", lambda *_: None)],
+    "the same rows": [(batches, "_share_out", the_first_again)],
 }
 
 
@@ -67,11 +68,11 @@ def killed_after(step: int | None) -> Any:
     return progress
 
 
-def train(entry: dict[str, Any]) -> None:
-    recipe = RECIPES[entry["recipe"]["objective"]].model_validate(entry["recipe"])
+def train_entry(entry: dict[str, Any]) -> None:
+    recipe = OBJECTIVES[entry["recipe"]["objective"]].settings.model_validate(entry["recipe"])
     evaluator = evaluator_of(recipe.evaluation, no_progress) if recipe.evaluation else None
     with broken(entry.get("fault", "")):
-        run(recipe, Path(entry["out"]), progress=killed_after(entry.get("killed")), evaluator=evaluator)
+        train(recipe, Path(entry["out"]), progress=killed_after(entry.get("killed")), evaluator=evaluator)
 
 
 def main() -> None:
@@ -81,7 +82,7 @@ def main() -> None:
     if int(os.environ["WORLD_SIZE"]) > 1:
         dist.init_process_group("gloo")  # one group for all of them
     for entry in json.loads(Path(sys.argv[1]).read_text()):
-        train(entry)
+        train_entry(entry)
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,0 +1,178 @@
+"""What to switch on so that a training fits a device: what costs least comes first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from longrm.modeling.shapes import Layout, TreeShape
+from longrm.planning.devices import Device
+from longrm.planning.model_sizes import ModelSizes
+from longrm.planning.peak_memory import peak_memory
+from longrm.planning.workload import Workload
+from longrm.training.training_settings import LoraSettings, TrainingSettings
+
+_LONGEST = 2**24
+_WORTH = 0.99
+"""A switch is worth its price if it leaves at most this share of the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A setting that saves memory.
+
+    Attributes:
+        setting: As `--set` takes it.
+        price: What it costs.
+        total: Bytes at the peak with this and all switches before it.
+    """
+
+    setting: str
+    price: str
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What fits, and how.
+
+    Attributes:
+        switches: What to switch on, in order, until it fits or nothing more helps; none where it fits as it is.
+        longest_prompt: Tokens of the longest prompt that fits as the recipe is, with the responses of the longest
+            row; None where not even the model does.
+    """
+
+    switches: tuple[Switch, ...]
+    longest_prompt: int | None
+
+
+_Change = Callable[[TrainingSettings, Workload], TrainingSettings]
+
+
+def advise(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
+) -> Advice:
+    """Finds the switches, one after the other."""
+    switches: list[Switch] = []
+    longest = longest_prompt(settings, sizes, workload, device, devices)
+    total = peak_memory(settings, sizes, workload, device.type, devices).total
+    for on_gpu_only, price, change in (*_BEFORE, *_over(devices, sizes), *_AFTER):
+        if total <= device.memory:
+            break
+        if on_gpu_only and device.type == "cpu":
+            continue
+        changed = change(settings, workload)
+        if changed.would_deadlock(devices):
+            continue
+        read = _reread(changed, workload)
+        less = peak_memory(changed, sizes, read, device.type, devices).total
+        if less <= _WORTH * total:
+            switches.append(Switch(_difference(settings, changed), price, less))
+            settings, workload, total = changed, read, less
+    return Advice(tuple(switches), longest)
+
+
+def longest_prompt(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
+) -> int | None:
+    """By bisection: memory grows with the prompt."""
+    branches = max(workload.largest.trees, key=lambda shape: shape.tokens).branches
+
+    def fits(prompt: int) -> bool:
+        alone = replace(workload, largest=Layout((TreeShape(prompt, branches),)))
+        return peak_memory(settings, sizes, alone, device.type, devices).total <= device.memory
+
+    low, high = 0, _LONGEST
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low or None
+
+
+def _reread(settings: TrainingSettings, workload: Workload) -> Workload:
+    """The largest micro-batch under a smaller budget: the longest row alone."""
+    budget = settings.memory.tokens_per_forward
+    if workload.largest.tokens <= budget or len(workload.largest.trees) == 1:
+        return workload
+    longest = max(workload.largest.trees, key=lambda shape: shape.tokens)
+    return replace(workload, largest=Layout((longest,)), several=True)
+
+
+def _fewer_tokens(settings: TrainingSettings, workload: Workload) -> TrainingSettings:
+    longest = max(shape.tokens for shape in workload.largest.trees)
+    least = min(longest, settings.memory.tokens_per_forward)
+    return _with(settings, "memory", tokens_per_forward=least)
+
+
+def _with(settings: TrainingSettings, group: str, **values: Any) -> TrainingSettings:
+    changed = getattr(settings, group).model_copy(update=values)
+    return settings.model_copy(update={group: changed})
+
+
+def _adapted(settings: TrainingSettings) -> TrainingSettings:
+    """With adapters, which change a model that is there as it is; not a new one, nor one with other positions."""
+    if settings.model.path is None or settings.model.rope_theta is not None:
+        return settings
+    return _with(settings, "model", lora=settings.model.lora or LoraSettings())
+
+
+def _difference(settings: TrainingSettings, changed: TrainingSettings) -> str:
+    if changed.model.lora != settings.model.lora:
+        return "model.lora.rank=16"
+    if changed.model.precision != settings.model.precision:
+        return "model.precision=bfloat16"
+    groups = ("memory", "parallel", "optimizer")
+    (group,) = (name for name in groups if getattr(changed, name) != getattr(settings, name))
+    before, after = getattr(settings, group).to_dict(), getattr(changed, group).to_dict()
+    ((name, value),) = ((name, value) for name, value in after.items() if before[name] != value)
+    return f"{group}.{name}={str(value).lower()}"
+
+
+_Switches = tuple[tuple[bool, str, _Change], ...]
+
+
+def _over(devices: int, sizes: ModelSizes) -> _Switches:
+    """What several devices may share between them."""
+    if devices == 1:
+        return ()
+    most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
+    return (
+        (
+            False,
+            "no more traffic",
+            lambda settings, _: _with(settings, "parallel", zero=max(2, settings.parallel.zero)),
+        ),
+        (False, "traffic in every layer", lambda settings, _: _with(settings, "parallel", sequence=most)),
+        (False, "weights gathered layer by layer", lambda settings, _: _with(settings, "parallel", zero=3)),
+    )
+
+
+def _updated_on_cpu(settings: TrainingSettings) -> TrainingSettings:
+    if not settings.parallel.zero or settings.parallel.offload != "none":
+        return settings
+    return _with(settings, "parallel", offload="optimizer")
+
+
+def _in_8_bits(settings: TrainingSettings) -> TrainingSettings:
+    return settings if settings.parallel.zero else _with(settings, "optimizer", kind="adamw_8bit")
+
+
+_BEFORE: _Switches = (
+    (False, "no time to speak of", _fewer_tokens),
+    (False, "a third more time", lambda settings, _: _with(settings, "memory", gradient_checkpointing=True)),
+    (
+        False,
+        "feed-forward layers once more",
+        lambda settings, _: _with(settings, "memory", tiled_mlp=True),
+    ),
+)
+_AFTER: _Switches = (
+    (True, "rounding in matrix products", lambda settings, _: _with(settings, "model", precision="bfloat16")),
+    (
+        True,
+        "traffic to the CPU's memory",
+        lambda settings, _: _with(settings, "memory", activation_offloading=True),
+    ),
+    (True, "moments in 8 bits", lambda settings, _: _in_8_bits(settings)),
+    (True, "the CPU takes the optimizer's step", lambda settings, _: _updated_on_cpu(settings)),
+    (False, "only adapters are trained", lambda settings, _: _adapted(settings)),
+)

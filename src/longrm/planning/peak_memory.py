@@ -1,0 +1,327 @@
+"""Memory of a training at its peak, counted from what autograd keeps.
+
+The counts follow one layer of a decoder with gated feed-forward layers through its forward and backward; a test
+compares them with what autograd saves. The peak is that of a step that is not the first: the optimizer has its state.
+
+Letters: S tokens of a micro-batch, N of its branches, C hidden size, I feed-forward size, H query heads, D head size,
+V vocabulary, b bytes of an element of a matrix product, r rank of the adapters.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from longrm.modeling.shapes import LOGITS_AT_ONCE, Layout, choose_path, tile_length
+from longrm.planning.model_sizes import ModelSizes, targets_of
+from longrm.planning.sharding import HeldBytes, Sharding, sharding_of
+from longrm.planning.workload import Workload
+from longrm.training.training_settings import TrainingSettings
+
+_FP32 = 4
+_BLOCK = 256
+"""Weights whose moments in 8 bits have one scale."""
+_ATTENTION, _FEED = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMemory:
+    """Bytes on a device at the peak, by what they hold; their sum is the peak.
+
+    Attributes:
+        when: Where in a step the peak is.
+        weights: The model.
+        gradients: Of trained weights, as far as they exist at the peak.
+        optimizer: The two moments of AdamW, and under ZeRO the copy of the weights that it updates.
+        activations: What is kept for the backward pass.
+        logits: Of the responses, and what their backward needs.
+        working: What the layer being computed needs beside that.
+        offloaded: Bytes in the CPU's memory instead, at most; no part of the sum.
+    """
+
+    when: str
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    working: float
+    offloaded: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The peak."""
+        parts = (self.weights, self.gradients, self.optimizer, self.activations, self.logits, self.working)
+        return sum(parts)
+
+
+def peak_memory(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
+) -> PeakMemory:
+    """The peak of a training on one of its devices.
+
+    Args:
+        settings: What is trained how.
+        sizes: The model's.
+        workload: What is read; its largest micro-batch counts.
+        device: "cpu" or "cuda".
+        devices: How many there are; `settings.parallel` says what each of them holds.
+
+    Raises:
+        ConfigError: The devices cannot be laid out as the settings say.
+    """
+    moments = moments_of(settings, sizes, workload, device, devices)
+    peak = max(moments, key=lambda moment: moment.total)
+    # The CPU's memory has a peak of its own.
+    return replace(peak, offloaded=max(moment.offloaded for moment in moments))
+
+
+def moments_of(
+    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
+) -> list[PeakMemory]:
+    """The moments at which memory may peak, of a step and before the first; the arguments are `memory_of`'s."""
+    grid = sharding_of(settings.parallel, devices, sizes.heads)
+    return _Account(settings, sizes, workload, device, grid).moments()
+
+
+class _Account:
+    """The moments at which memory may peak."""
+
+    def __init__(
+        self, settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, grid: Sharding
+    ) -> None:
+        targets = targets_of(settings, sizes)
+        rank = settings.model.lora.rank if settings.model.lora else 0
+        self._sizes = sizes
+        self._grid = grid
+        self._in_8_bits = settings.optimizer.kind != "adamw"
+        self._layer = _Layer(settings, sizes, workload.largest, targets, device, grid)
+        # Rows that are shared out leave a group of devices one micro-batch if there are no more rows than groups.
+        self._several = workload.several and (grid.groups == 1 or settings.data.per_step > grid.groups)
+        self._targets = grid.share(workload.targets) if sizes.kind == "language_model" else 0
+        self._checkpointing = settings.memory.gradient_checkpointing
+        self._offload = settings.memory.activation_offloading and device != "cpu"
+        self._full = not targets
+        self._frozen = 2 if settings.model.precision == "bfloat16" else _FP32
+        self._adapters = sizes.adapter_parameters(rank, targets)
+
+    def moments(self) -> list[PeakMemory]:
+        """In the backward pass at the head, the last and the first layer and the embedding; after it; and before."""
+        sizes, layer = self._sizes, self._layer
+        computing = layer.working + (layer.again if self._checkpointing else 0)
+        last, first = self._head_gradient(), self._head_gradient() + sizes.layers * self._layer_gradient()
+        kept = self._kept(sizes.layers) + self._shared()
+        moments = [
+            self._moment("the head's backward", 0, kept + self._final(), self._logits(), 0),
+            self._moment("the last layer's backward", last, kept, 0, computing),
+            self._moment("the first layer's backward", first, self._kept(1) + self._shared(), 0, computing),
+            self._moment("the optimizer's step", self._trained(), 0, 0, 0),
+        ]
+        if self._full:
+            # The embedding's gradient comes last, and is added to that of a tied head or of an earlier micro-batch.
+            twice = self._several or (sizes.kind == "language_model" and sizes.tied)
+            embedding = _FP32 * sizes.vocabulary * sizes.hidden * twice
+            residual = layer.tokens * layer.stream * sizes.hidden
+            moments.append(
+                self._moment("the embedding's backward", self._trained(), 0, 0, embedding + residual)
+            )
+        if self._grid.parallel.zero == 3:
+            # Every device loads the model whole before it is cut.
+            moments.append(PeakMemory("before the weights are cut", self._weights(), 0, 0, 0, 0, 0))
+        return moments
+
+    def _moment(
+        self, when: str, gradients: float, activations: float, logits: float, working: float
+    ) -> PeakMemory:
+        trained = self._trained()
+        if self._several:
+            # Gradients of the micro-batch before are there; one matrix at a time is added to its own.
+            largest = max(read * write for read, write in self._sizes.matrices.values())
+            working += _FP32 * largest if self._full and working else 0
+        grid = self._grid
+        weights = grid.weights(self._sizes.parameters, self._weights())
+        held = grid.gradients(trained, trained if self._several else round(gradients))
+        optimizer = HeldBytes(self._moments_in_8_bits()) if self._in_8_bits else grid.optimizer(trained)
+        inputs = self._sizes.layers * self._layer.input if self._offload else 0.0
+        return PeakMemory(
+            when=when,
+            weights=weights.device,
+            gradients=held.device,
+            optimizer=optimizer.device,
+            activations=activations,
+            logits=logits,
+            working=working,
+            offloaded=inputs + weights.cpu + held.cpu + optimizer.cpu,
+        )
+
+    def _trained(self) -> int:
+        sizes = self._sizes
+        if self._full:
+            return sizes.parameters
+        head = sizes.head_parameters if sizes.kind == "scorer" else 0
+        return sizes.layers * self._adapters + head
+
+    def _weights(self) -> float:
+        if self._full:
+            return _FP32 * self._sizes.parameters
+        head = self._sizes.head_parameters if self._sizes.kind == "scorer" else 0
+        return self._frozen * (self._sizes.parameters - head) + _FP32 * self._trained()
+
+    def _moments_in_8_bits(self) -> float:
+        """One byte a moment and a scale for every block; embeddings have theirs in fp32."""
+        embedding = self._sizes.vocabulary * self._sizes.hidden * self._full
+        return 2 * (_FP32 * embedding + (1 + _FP32 / _BLOCK) * (self._trained() - embedding))
+
+    def _layer_gradient(self) -> int:
+        return self._sizes.layer_parameters if self._full else self._adapters
+
+    def _head_gradient(self) -> int:
+        sizes = self._sizes
+        if not self._full or sizes.kind == "scorer":
+            return sizes.hidden
+        return sizes.vocabulary * sizes.hidden
+
+    def _kept(self, layers: int) -> float:
+        """Of so many layers whose backward is still to come."""
+        layer = self._layer
+        if not self._checkpointing:
+            # Frozen embeddings need no gradient, so the first layer's first norm keeps nothing.
+            return layers * layer.kept - (0 if self._full else layer.tokens * layer.norm)
+        # One more is on its way to the device while a layer is computed.
+        on_device = min(2, layers) if self._offload else layers
+        return on_device * layer.input
+
+    def _shared(self) -> float:
+        """What the layers share: the rotation's cosines and sines, and the mask."""
+        layer = self._layer
+        return layer.tokens * 2 * layer.stream * self._sizes.head_dim + layer.mask
+
+    def _final(self) -> float:
+        """What the last norm keeps, and the states from which tokens are predicted."""
+        return self._layer.tokens * self._layer.norm + _FP32 * self._targets * self._sizes.hidden
+
+    def _logits(self) -> float:
+        """Logits or their softmax, and two gradients of theirs; then the gradients of states and head."""
+        sizes = self._sizes
+        if not self._targets:
+            return 0.0
+        at_once = min(self._targets, max(1, LOGITS_AT_ONCE // sizes.vocabulary))
+        part = _FP32 * at_once * sizes.vocabulary
+        matrix = _FP32 * sizes.vocabulary * sizes.hidden
+        gradient = matrix * (1 + (at_once < self._targets)) if self._full else 0
+        # A frozen head in bf16 has an fp32 copy, one for every part.
+        copy = matrix if not self._full and self._frozen < _FP32 else 0
+        return max(3 * part, part + gradient) + copy
+
+
+class _Layer:
+    """Bytes of one layer for one micro-batch.
+
+    Attributes:
+        tokens: S, or a device's share of them.
+        stream: Bytes of an element of the residual stream.
+        input: The layer's input: what checkpointing keeps.
+        norm: Of what a norm keeps, for one token.
+        kept: What autograd keeps.
+        again: What it keeps beside the input, when the layer is computed again; and its output.
+        working: Gradients at the widest place of its backward, that of its output among them.
+        mask: The mask of the joint path, kept once for all layers.
+    """
+
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        sizes: ModelSizes,
+        layout: Layout,
+        targets: Collection[str],
+        device: str,
+        grid: Sharding,
+    ) -> None:
+        full = not targets
+        b = 2 if settings.model.precision == "bfloat16" else _FP32
+        self._sizes, self._b = sizes, b
+        self._trained = tuple(sizes.matrices) if full else tuple(targets)
+        self._rank = settings.model.lora.rank if settings.model.lora else 0
+        self.tokens = grid.share(layout.tokens)
+        self._keys = sizes.keys * grid.key_copies(sizes.kv_heads)
+        # Frozen bf16 embeddings begin a bf16 stream; trained ones, in fp32, an fp32 stream.
+        self.stream = _FP32 if full else b
+        self.input = float(self.tokens * self.stream * sizes.hidden)
+        # Its input in fp32, one over its root mean square, and for the gradient of its gain the normed input.
+        self.norm = _FP32 * (sizes.hidden + 1 + sizes.hidden * full)
+        own, self.mask = self._attention(layout, device, grid.parallel.sequence)
+        states = 2 * self.norm + self._read(_ATTENTION) + self._heads(full)
+        self.kept = self.tokens * states + own + self._copies(_ATTENTION)
+        # Adapters read an fp32 copy of what bf16 computes, so in the backward pass there is a gradient of that copy.
+        cast = _FP32 if self._rank and b < _FP32 else 0
+        wide, apart = self._read(_FEED) + 3 * b * sizes.intermediate, self._copies(_FEED)
+        # Of the feed-forward layer: two wide gradients more than are freed.
+        beside = (2 * b + cast) * sizes.intermediate
+        if settings.memory.tiled_mlp:
+            tile = min(self.tokens, tile_length(sizes.hidden))
+            summed = (
+                _FP32 * 4 * sizes.hidden * sizes.intermediate * full
+            )  # gradients over tiles, and one tile's own
+            feed, kept = self.input + tile * (wide + beside) + apart + summed, self.input
+        else:
+            feed, kept = self.tokens * beside, self.tokens * wide + apart
+        # Of attention, when the feed-forward layer keeps nothing any more: of output, queries, keys, values and input.
+        heads = self.tokens * (2 * b * (sizes.queries + self._keys) + (b + cast) * sizes.hidden)
+        if device != "cpu" and b < _FP32:
+            # A flash kernel sums the queries' gradient in fp32, and keys' and values' for every query head apart.
+            heads += self.tokens * sizes.queries * (_FP32 + 2 * b * (sizes.kv_heads < sizes.heads))
+        self.working = self.input + max(feed, heads - kept)
+        self.kept += kept
+        shared = self.input if self.stream == _FP32 else 0.0
+        self.again = self.kept - shared + self.input
+
+    def _read(self, names: Collection[str]) -> int:
+        """What trained matrices read, for one token: one copy in fp32, one for every reader in bf16; and adapters."""
+        total = 0
+        for readers in (
+            ("q_proj", "k_proj", "v_proj"),
+            ("o_proj",),
+            ("gate_proj", "up_proj"),
+            ("down_proj",),
+        ):
+            trained = sum(name in self._trained for name in readers if name in names)
+            width = self._sizes.matrices[readers[0]][0]
+            total += self._b * (
+                width * (min(trained, 1) if self._b == _FP32 else trained) + self._rank * trained
+            )
+        return total
+
+    def _copies(self, names: Collection[str]) -> int:
+        """Matrices that are not in bf16 are kept as they were multiplied."""
+        trained = [name for name in self._trained if name in names]
+        if self._b == _FP32:
+            return 0
+        if self._rank:
+            return self._b * self._sizes.adapter_parameters(self._rank, trained)
+        return self._b * sum(read * write for read, write in (self._sizes.matrices[name] for name in trained))
+
+    def _heads(self, full: bool) -> int:
+        """Queries, keys, values, the output, its log-sum-exps and the norms of queries and keys, for one token."""
+        sizes = self._sizes
+        rows = self._b * 2 * (sizes.queries + self._keys) + _FP32 * sizes.heads
+        if not sizes.qk_norm:
+            return rows
+        normed = (_FP32 + self._b * full) * (sizes.queries + sizes.keys)
+        return rows + normed + _FP32 * (sizes.heads + sizes.kv_heads)
+
+    def _attention(self, layout: Layout, device: str, sequence: int) -> tuple[float, float]:
+        """What the paths of the shared prefix keep beside: copies of keys and values, and masks.
+
+        The kernels of a GPU copy nothing and need no mask. Devices that share a sequence have a share of the heads.
+        """
+        own = shared = 0.0
+        if device != "cpu":
+            return own, shared
+        keys = self._keys / sequence
+        for shape, count in layout.runs():
+            if choose_path(shape, device) == "joint":
+                shared += self._b * shape.branch_tokens * shape.tokens
+                continue
+            for length in shape.branches:
+                seen = shape.prefix + length
+                # A kernel of a CPU knows no lower-right causal mask: it is written out.
+                own += count * self._b * 2 * keys * seen + self._b * length * seen
+        return own, shared

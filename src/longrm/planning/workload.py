@@ -1,0 +1,226 @@
+"""What a training reads, as shapes: how many rows of which lengths, and its largest micro-batch."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError, ModelError
+from longrm.modeling.shapes import Layout, TreeShape
+from longrm.runs.progress import Progress, no_progress
+from longrm.training.batches import Batches
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.objectives.spec import Objective
+from longrm.training.sampler import Curriculum
+from longrm.training.sources import FileSource, source_of
+from longrm.training.training_settings import PlannedRows, TrainingSettings
+from longrm.worlds.words_tokenizer import load_tokenizer
+
+_ENDLESS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a training reads.
+
+    Attributes:
+        steps: Optimizer steps.
+        rows: Rows in all of them.
+        trees: How often a tree of each shape is read.
+        largest: The micro-batch with the most tokens.
+        several: Whether a step may have several micro-batches.
+        origin: Where the lengths come from, in a few words.
+        counts: Rows read, and left out by reason, where there is a file.
+        epochs: Passes over the data; generated data is read once.
+    """
+
+    steps: int
+    rows: float
+    trees: Mapping[TreeShape, float]
+    largest: Layout
+    several: bool
+    origin: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    epochs: float = 1.0
+
+    @property
+    def prompt_tokens(self) -> float:
+        """Tokens of all prefixes."""
+        return sum(count * shape.prefix for shape, count in self.trees.items())
+
+    @property
+    def response_tokens(self) -> float:
+        """Tokens of all branches."""
+        return sum(count * shape.branch_tokens for shape, count in self.trees.items())
+
+    @property
+    def targets(self) -> int:
+        """Tokens of the branches of the largest micro-batch."""
+        return sum(shape.branch_tokens for shape in self.largest.trees)
+
+    @property
+    def separate_tokens(self) -> float:
+        """Tokens that would be read if every response had a copy of its prompt."""
+        return sum(
+            count * (shape.branch_tokens + shape.prefix * len(shape.branches))
+            for shape, count in self.trees.items()
+        )
+
+
+def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
+    """What a recipe reads; `[plan.rows]` stand in for data that is not at hand.
+
+    Args:
+        settings: The recipe.
+        limit: Tokens that the model reads, where that is known.
+        progress: Called while rows are tokenized.
+
+    Raises:
+        ConfigError: Neither the data nor `[plan.rows]` are there.
+        DataError: The data cannot be read.
+    """
+    planned = settings.plan.rows if settings.plan else ()
+    if settings.data.world is not None:
+        return _generated(settings, limit or _ENDLESS)
+    missing = [file.path for file in settings.data.files() if not Path(file.path).expanduser().exists()]
+    if missing and not planned:
+        raise ConfigError(
+            f"{missing[0]} is not there; make it, or state its rows in the recipe: "
+            "plan.rows = [{rows = 1000, prompt = 30000, responses = 2, response = 500}]"
+        )
+    tokenizer = None if missing else _tokenizer(settings, optional=bool(planned))
+    if tokenizer is None:
+        return _stated(settings, planned)
+    source = source_of(settings, tokenizer, limit=limit or _ENDLESS, progress=progress)
+    assert isinstance(source, FileSource), "generated data is planned above"
+    return _of_file(settings, source)
+
+
+def objective_of(settings: TrainingSettings) -> Objective:
+    """The objective of a recipe, for the responses that it reads; it has no reference model."""
+    return OBJECTIVES[settings.objective].build(settings, {}, None)
+
+
+def _tokenizer(settings: TrainingSettings, *, optional: bool) -> Tokenizer | None:
+    model = settings.model
+    try:
+        return load_tokenizer(model.new.tokenizer if model.new else model.path or "")
+    except ModelError:
+        if not optional:
+            raise
+        return None
+
+
+def _stated(settings: TrainingSettings, planned: Iterable[PlannedRows]) -> Workload:
+    most = settings.most_responses or _ENDLESS
+    trees: Counter[TreeShape] = Counter()
+    for rows in planned:
+        responses = min(rows.responses, most)
+        trees[TreeShape(rows.prompt, (rows.response,) * responses)] += rows.rows
+    return _of_rows(settings, trees, trees, "[plan.rows]; the data or its tokenizer is not here", {})
+
+
+def _of_file(settings: TrainingSettings, source: FileSource) -> Workload:
+    select = objective_of(settings).select
+    weights = {file.label: file.weight for file in settings.data.files()}
+    trees: Counter[TreeShape] = Counter()
+    weighted: dict[TreeShape, float] = {}
+    for example in source.examples():
+        tokens = select(example).tokens
+        shape = TreeShape(len(tokens.prompt), tuple(map(len, tokens.responses)))
+        trees[shape] += 1
+        weighted[shape] = weighted.get(shape, 0.0) + weights[example.source]
+    return _of_rows(
+        settings, trees, weighted, "the data, every row by itself", source.counts, source.epoch_steps()
+    )
+
+
+def _of_rows(
+    settings: TrainingSettings,
+    trees: Counter[TreeShape],
+    weighted: Mapping[TreeShape, float],
+    origin: str,
+    counts: Mapping[str, int],
+    epoch_steps: int | None = None,
+) -> Workload:
+    """Rows as they would be read if none shared a prompt with another; an epoch reads as many as `weighted` says."""
+    per_step, budget = settings.data.per_step, settings.memory.tokens_per_forward
+    epoch_steps = epoch_steps or -(-trees.total() // per_step)
+    steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * epoch_steps
+    passes = steps / epoch_steps
+    longest = sorted(trees, key=lambda shape: -shape.tokens)
+    return Workload(
+        steps=steps,
+        rows=passes * sum(weighted.values()),
+        trees={shape: passes * count for shape, count in weighted.items()},
+        largest=_fullest(longest, trees, per_step, budget),
+        several=_several(longest, trees, per_step, budget),
+        origin=origin,
+        counts=counts,
+        epochs=passes,
+    )
+
+
+def _fullest(
+    longest: Iterable[TreeShape], trees: Mapping[TreeShape, int], per_step: int, budget: int
+) -> Layout:
+    """The most that a step can put into one micro-batch: the longest row, and what still fits beside it."""
+    taken: list[TreeShape] = []
+    room = budget
+    for shape in longest:
+        fitting = max(room // shape.tokens, int(not taken))
+        more = min(trees[shape], per_step - len(taken), fitting)
+        taken += [shape] * more
+        room -= more * shape.tokens
+    return Layout(tuple(taken))
+
+
+def _several(
+    longest: Iterable[TreeShape], trees: Mapping[TreeShape, int], per_step: int, budget: int
+) -> bool:
+    tokens = left = 0
+    left = per_step
+    for shape in longest:
+        tokens += min(left, trees[shape]) * shape.tokens
+        left -= min(left, trees[shape])
+    return tokens > budget and min(per_step, sum(trees.values())) > 1
+
+
+def _generated(settings: TrainingSettings, limit: int) -> Workload:
+    """One step of every length is drawn; all steps of a length are taken to be like it."""
+    assert settings.data.world is not None, "the caller has seen it"
+    assert settings.curriculum is not None, "settings ask for it"
+    assert settings.optimizer.steps is not None, "settings ask for it"
+    steps, seed = settings.optimizer.steps, settings.seed
+    curriculum = Curriculum(settings.curriculum, steps=steps, seed=seed)
+    tokenizer = _tokenizer(settings, optional=False)
+    assert tokenizer is not None
+    source = source_of(settings, tokenizer, limit=limit, progress=no_progress)
+    batches = Batches(
+        source,
+        objective_of(settings),
+        budget=settings.memory.tokens_per_forward,
+        limit=limit,
+        curriculum=curriculum,
+    )
+    lengths = [curriculum.length(step) for step in range(steps)]
+    trees: Counter[TreeShape] = Counter()
+    rows, several = 0, False
+    layouts: list[Layout] = []
+    for length, count in Counter(lengths).items():
+        micro_batches = batches.layouts(lengths.index(length))
+        several |= len(micro_batches) > 1
+        for layout, examples in micro_batches:
+            layouts.append(layout)
+            rows += count * examples
+            for shape in layout.trees:
+                trees[shape] += count
+    return Workload(
+        steps=steps,
+        rows=rows,
+        trees=trees,
+        largest=max(layouts, key=lambda layout: layout.tokens),
+        several=several,
+        origin=f"data.world, one step of every length of {settings.data.world.name} drawn",
+    )

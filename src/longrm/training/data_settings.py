@@ -1,0 +1,149 @@
+"""Settings of what training reads: files, generated worlds, and the lengths of their contexts."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from longrm.config import OPERATIONAL, Config
+from longrm.worlds.generator import MOST_PER_GROUP, MOST_TOKENS
+
+CompletionForm = Literal["fact", "pairwise", "pointwise"]
+"""What a model learns to write of a generated comparison: a fact of its context, or a judgment of its responses."""
+
+
+class WorldDataSettings(Config):
+    """Training data generated as it is needed, never twice the same.
+
+    Attributes:
+        name: A generated world's name.
+        responses: Responses per comparison; several numbers alternate from context to context.
+        min_best_of_n_length: Comparisons of more than two responses come in from this length on: shorter contexts
+            have too few facts for them.
+        tokens_per_step: Context tokens in one optimizer step: as many contexts as fit, at least one.
+        responses_per_step: Responses in one optimizer step, shared out among its contexts.
+        seed: Of the generated contexts; take one that no evaluation uses.
+        shuffle_labels: Control: the gold order is drawn at random, so that nothing can be learned.
+        completions: What a language model learns to write: the fact that answers the question, or a pairwise or
+            pointwise judgment of two responses; of several, one is drawn for every question. Preference training reads
+            judgments, the chosen one by consensus, and leaves out questions on which all judges agree.
+        simulated_judges: How many simulated judges vote.
+        judge_error_rate: How often one of them errs.
+    """
+
+    renamed: ClassVar = {
+        "writes": "completions",
+        "graded_from": "min_best_of_n_length",
+        "judges": "simulated_judges",
+        "judge_error": "judge_error_rate",
+    }
+
+    name: str = "records"
+    responses: tuple[int, ...] = (2,)
+    min_best_of_n_length: int = 160
+    tokens_per_step: int = Field(4096, ge=1, le=MOST_TOKENS)
+    responses_per_step: int = Field(128, ge=2, le=MOST_PER_GROUP)
+    seed: int = 0
+    shuffle_labels: bool = False
+    completions: tuple[CompletionForm, ...] = ()
+    simulated_judges: int = Field(7, ge=2, le=1000)
+    judge_error_rate: float = Field(0.15, gt=0.0, lt=0.5)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "WorldDataSettings":
+        if self.completions and (self.name != "records" or set(self.responses) != {2}):
+            raise ValueError(
+                'data.world.completions are about two responses (data.world.responses = [2]) of the world "records"'
+            )
+        return self
+
+
+class SourceFile(Config):
+    """One of several files that training mixes.
+
+    Attributes:
+        path: Data in any format that `longrm.data` reads.
+        format: The rows' format; recognized from the columns when not given.
+        weight: Passes over it in one epoch: 0.5 reads one half, the next epoch the other; 2 reads it twice.
+        name: What logs call it; the path by default.
+    """
+
+    path: str
+    format: str | None = None
+    weight: float = Field(1.0, gt=0.0)
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name, or the path where it has none."""
+        return self.name or self.path
+
+
+class TrainingDataSettings(Config):
+    """Where the rows come from: a file, several files, or a generated world.
+
+    Attributes:
+        path: Training data in any format that `longrm.data` reads.
+        format: The rows' format; recognized from the columns when not given.
+        sources: Several files in place of `path`, mixed by their weights.
+        world: Generate the data instead.
+        on_bad_row: What a row does that cannot be read, has no gold order, or ties that the loss does not read.
+        too_long: What a row does whose prompt and longest response exceed `max_tokens`; nothing is ever cut.
+        max_tokens: The longest row that is read; what the model reads by default.
+        without_contrast: What a row of judgments does whose chosen and rejected ones all give the same score, so
+            that it teaches nothing of the verdict.
+        per_step: Rows of a file in one optimizer step.
+        cache: Folder of tokenized data; `$LONGRM_CACHE` by default, else `~/.cache/longrm`.
+    """
+
+    path: str | None = None
+    format: str | None = None
+    sources: tuple[SourceFile, ...] = ()
+    world: WorldDataSettings | None = None
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    too_long: Literal["stop", "skip"] = "stop"
+    max_tokens: int | None = Field(None, ge=2)
+    without_contrast: Literal["keep", "skip"] = "keep"
+    per_step: int = Field(32, ge=1)
+    cache: Annotated[str | None, OPERATIONAL] = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "TrainingDataSettings":
+        if (self.path is not None) + bool(self.sources) + (self.world is not None) != 1:
+            raise ValueError(
+                "training data comes from either data.path or data.world, or from several data.sources: "
+                "give one of them"
+            )
+        rows = ("on_bad_row", "too_long", "max_tokens", "without_contrast", "per_step")
+        changed = [name for name in rows if getattr(self, name) != type(self).model_fields[name].default]
+        if self.world is not None and changed:
+            raise ValueError(f"data.{changed[0]} is of rows in files, and data.world has none: leave it out")
+        if self.format is not None and self.path is None:
+            raise ValueError("data.format is of data.path; every one of data.sources has its own")
+        labels = [source.label for source in self.sources]
+        if len(labels) != len(set(labels)):
+            raise ValueError("data.sources need different names: give each a name")
+        return self
+
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files that are read, each with its weight; none for a world."""
+        return self.sources or ((SourceFile(path=self.path, format=self.format),) if self.path else ())
+
+
+class CurriculumSettings(Config):
+    """How context lengths grow.
+
+    Attributes:
+        lengths: Context lengths in tokens, rising. Each but the last is trained on for as many steps.
+        ramp: Share of all steps after which the last length is reached.
+        short_share: Share of the later steps that go back to the first length, so that it is not forgotten.
+    """
+
+    lengths: tuple[Annotated[int, Field(ge=1, le=MOST_TOKENS)], ...] = Field((128,), min_length=1)
+    ramp: float = Field(0.5, gt=0.0, le=1.0)
+    short_share: float = Field(0.0, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _rising(self) -> "CurriculumSettings":
+        if list(self.lengths) != sorted(set(self.lengths)):
+            raise ValueError(f"curriculum.lengths must rise, got {list(self.lengths)}")
+        return self

@@ -1,0 +1,94 @@
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, MixtralConfig
+
+from longrm.errors import ConfigError, ModelError
+from longrm.planning.model_sizes import sizes_of, targets_of
+from longrm.training.initial_model import initial_model
+
+PLANNED = {
+    "layers": 32,
+    "hidden": 4096,
+    "heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "intermediate": 14336,
+    "vocabulary": 128256,
+}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("kind", "auto"),
+    [("scorer", AutoModelForSequenceClassification), ("language_model", AutoModelForCausalLM)],
+)
+def test_parameters_are_those_of_transformers(bases, recipe, architecture, kind, auto):
+    folder = bases[architecture]
+    found = sizes_of(recipe(model__path=str(folder)), kind)
+    model = auto.from_pretrained(folder, num_labels=1)
+    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert found.layer_parameters == sum(
+        parameter.numel() for parameter in model.base_model.layers[0].parameters()
+    )
+    assert found.qk_norm == (architecture == "qwen3")
+    assert bool(found.biases) == (architecture == "qwen2")
+
+
+@pytest.mark.parametrize("kind", ["scorer", "language_model"])
+@pytest.mark.parametrize("new", [{"kv_heads": 2}, {"layers": 4, "structured": True}])
+def test_parameters_of_a_new_model(recipe, kind, new):
+    settings = recipe(model__new=new)
+    model = initial_model(settings, kind).model
+    assert sizes_of(settings, kind).parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_published_shapes_give_the_published_number_of_parameters(recipe):
+    settings = recipe(model__path="somewhere/else", plan__model=PLANNED)
+    assert sizes_of(settings, "language_model").parameters == 8_030_261_248
+    assert "[plan.model]" in sizes_of(settings, "scorer").origin
+
+
+def test_the_model_itself_goes_before_the_stated_sizes(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), plan__model=PLANNED)
+    assert sizes_of(settings, "scorer").layers == 3
+
+
+def test_a_model_that_is_nowhere_needs_sizes(recipe):
+    with pytest.raises(ModelError, match=r"somewhere/else: .*\[plan.model\] may give its sizes"):
+        sizes_of(recipe(model__path="somewhere/else"), "scorer")
+
+
+def test_experts_are_refused(recipe, tmp_path):
+    config = MixtralConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, vocab_size=50
+    )
+    config.num_key_value_heads = 2
+    config.sliding_window = None
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(ModelError, match="cannot be planned yet"):
+        sizes_of(recipe(model__path=str(tmp_path)), "language_model")
+
+
+@pytest.mark.parametrize("targets", [None, ["q_proj", "down_proj"]])
+def test_adapters_are_those_of_peft(bases, recipe, targets):
+    lora = {"rank": 4} | ({"targets": targets} if targets else {})
+    settings = recipe(model__path=str(bases["qwen2"]), model__lora=lora)
+    sizes = sizes_of(settings, "language_model")
+    model = initial_model(settings, "language_model").model
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    assert sizes.layers * sizes.adapter_parameters(4, targets_of(settings, sizes)) == trained
+
+
+def test_an_unknown_target_is_named(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), model__lora={"targets": ["wide_proj"]})
+    with pytest.raises(ConfigError, match="'wide_proj' cannot be planned; a layer has q_proj"):
+        targets_of(settings, sizes_of(settings, "scorer"))
+
+
+def test_no_weight_is_read(bases, recipe, tmp_path):
+    (tmp_path / "config.json").write_bytes((bases["llama"] / "config.json").read_bytes())
+    before = torch.get_rng_state()
+    assert sizes_of(recipe(model__path=str(tmp_path)), "scorer").layers == 3
+    assert torch.equal(before, torch.get_rng_state())

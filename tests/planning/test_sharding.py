@@ -1,0 +1,208 @@
+"""What several devices hold and send, beside what one of them holds."""
+
+from dataclasses import replace
+
+import pytest
+
+from longrm.errors import ConfigError
+from longrm.modeling.shapes import Layout, TreeShape
+from longrm.planning.advice import advise
+from longrm.planning.devices import Device
+from longrm.planning.model_sizes import sizes_of
+from longrm.planning.peak_memory import moments_of, peak_memory
+from longrm.planning.sharding import Sharding, sharding_of, traffic
+from longrm.planning.training_plan import plan_training
+from longrm.planning.workload import Workload
+from longrm.training.training_settings import ParallelSettings
+
+SHAPE = TreeShape(600, (20, 20, 20))
+READING = Workload(1, 1, {SHAPE: 1}, Layout((SHAPE,)), False, "")
+HALF = TreeShape(300, (10, 10, 10))
+HALF_READING = Workload(1, 1, {HALF: 1}, Layout((HALF,)), False, "")
+T = 10**10  # trained weights, beyond every bucket
+
+
+def step_of(recipe, sizes, devices):
+    moments = moments_of(recipe, sizes, READING, "cuda", devices)
+    return next(moment for moment in moments if moment.when == "the optimizer's step")
+
+
+@pytest.mark.parametrize("objective", ["bradley_terry", "sft"])
+def test_two_devices_that_share_a_sequence_keep_what_one_keeps_of_half_of_it(bases, recipe, objective):
+    alone = recipe(objective, model__path=str(bases["llama"]))
+    shared = recipe(objective, model__path=str(bases["llama"]), parallel__sequence=2)
+    sizes = sizes_of(alone, "scorer" if objective == "bradley_terry" else "language_model")
+    half = moments_of(alone, sizes, HALF_READING, "cuda")
+    whole = moments_of(alone, sizes, READING, "cuda")
+    for one, other, twice in zip(moments_of(shared, sizes, READING, "cuda", 2), half, whole, strict=True):
+        assert one == other
+        assert one.total < twice.total or one.activations == 0
+
+
+def test_key_heads_that_several_devices_need_are_kept_by_each(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]))  # six heads, two key heads
+    sizes = sizes_of(settings, "scorer")
+    grid = Sharding(6, ParallelSettings(sequence=6))
+    assert [Sharding(n, ParallelSettings(sequence=n)).key_copies(2) for n in (1, 2, 3, 6)] == [1, 1, 3, 3]
+    kept = moments_of(
+        recipe(model__path=str(bases["llama"]), parallel__sequence=6), sizes, READING, "cuda", 6
+    )[0]
+    fewer = replace(sizes, kv_heads=6, head_dim=16)
+    same = moments_of(
+        recipe(model__path=str(bases["llama"]), parallel__sequence=6), fewer, READING, "cuda", 6
+    )[0]
+    assert kept.activations == same.activations
+    assert grid.share(660) == 110
+
+
+@pytest.mark.parametrize(
+    ("parallel", "weights", "gradients", "optimizer", "cpu"),
+    [
+        # Fp32 throughout; 1/8 of what is cut. Of gradients ZeRO keeps two buckets beside, of gathered weights 1e9.
+        ({}, 4 * T, 4 * T, 8 * T, 0),
+        ({"zero": 1}, 4 * T, 4 * T, 12 * T / 8, 0),
+        ({"zero": 2}, 4 * T, 4 * T / 8 + 4e9, 12 * T / 8, 0),
+        ({"zero": 3}, 4 * T / 8 + 4e9, 4 * T / 8 + 4e9, 12 * T / 8, 0),
+        ({"zero": 2, "offload": "optimizer"}, 4 * T, 4e9, 0, 20 * T / 8),
+        ({"zero": 3, "offload": "parameters"}, 4e9, 4e9, 0, 24 * T / 8),
+    ],
+)
+def test_what_is_cut_over_eight_devices(parallel, weights, gradients, optimizer, cpu):
+    grid = Sharding(8, ParallelSettings(**parallel))
+    held = [grid.weights(T, 4.0 * T), grid.gradients(T, T), grid.optimizer(T)]
+    assert [part.device for part in held] == [weights, gradients, optimizer]
+    assert sum(part.cpu for part in held) == cpu
+
+
+def test_one_device_without_zero_holds_what_it_did(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]))
+    sizes = sizes_of(settings, "scorer")
+    step = step_of(settings, sizes, 1)
+    assert (step.weights, step.gradients, step.optimizer, step.offloaded) == (
+        4 * sizes.parameters,
+        4 * sizes.parameters,
+        8 * sizes.parameters,
+        0,
+    )
+    parallel = recipe(model__path=str(bases["llama"]), parallel__zero=1)
+    assert step_of(parallel, sizes, 4).optimizer == 3 * sizes.parameters
+
+
+def test_every_device_loads_the_model_whole_before_stage_3_cuts_it(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), parallel={"zero": 3, "offload": "parameters"})
+    sizes = sizes_of(settings, "scorer")
+    before = moments_of(settings, sizes, READING, "cuda", 6)[-1]
+    assert (before.when, before.total) == ("before the weights are cut", 4 * sizes.parameters)
+    # So large that stage 3 keeps a part of it at a time.
+    large = replace(sizes, hidden=8192, intermediate=32768, layers=40)
+    peak = peak_memory(settings, large, READING, "cuda", 6)
+    assert (peak.when, peak.total) == (before.when, 4 * large.parameters)
+    assert peak.offloaded == pytest.approx(6 * 4 * large.parameters / 6)
+    two = recipe(model__path=str(bases["llama"]), parallel={"zero": 2, "offload": "optimizer"})
+    assert before.when not in {moment.when for moment in moments_of(two, sizes, READING, "cuda", 6)}
+    adapted = recipe(
+        model={"path": str(bases["llama"]), "precision": "bfloat16", "lora": {}}, parallel__zero=3
+    )
+    # Frozen weights in bf16, and adapters of under a hundredth of them.
+    assert moments_of(adapted, large, READING, "cuda", 6)[-1].total == pytest.approx(
+        2 * large.parameters, rel=0.02
+    )
+
+
+def test_rows_that_are_dealt_out_leave_one_micro_batch_each(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), data__per_step=4)
+    sizes = sizes_of(settings, "scorer")
+    several = replace(READING, several=True)
+    firsts = [moments_of(settings, sizes, several, "cuda", devices)[1].gradients for devices in (1, 2, 4)]
+    assert firsts[0] == firsts[1] > firsts[2]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "devices", "message"),
+    [
+        (3, 4, "does not divide 4 devices: plan with --devices 3"),
+        (4, 8, "does not divide the model's 6 attention"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_told(sequence, devices, message):
+    with pytest.raises(ConfigError, match=message):
+        sharding_of(ParallelSettings(sequence=sequence), devices, heads=6)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        ({"offload": "optimizer"}, "set parallel.zero to 1, 2 or 3"),
+        ({"zero": 2, "offload": "parameters"}, "needs parallel.zero = 3"),
+    ],
+)
+def test_what_zero_does_not_cut_is_not_offloaded(parallel, message):
+    with pytest.raises(ValueError, match=message):
+        ParallelSettings(**parallel)
+
+
+def test_tiles_that_would_part_ways_are_refused_and_not_advised(bases, recipe):
+    path = str(bases["llama"])
+    settings = recipe(model__path=path, memory__tiled_mlp=True, parallel={"zero": 3, "sequence": 2})
+    with pytest.raises(ConfigError, match=r"tiled_mlp .* set parallel.sequence to 4, parallel.zero to 2"):
+        plan_training(settings, "h100-80gb", devices=4)
+    assert plan_training(settings, "h100-80gb", devices=2).devices == 2
+    cut = recipe(model__path=path, parallel={"zero": 3, "sequence": 2}, memory__gradient_checkpointing=True)
+    sizes = replace(sizes_of(cut, "scorer"), hidden=1024, intermediate=65536, layers=2)
+    small, long = Device(1, None, None), replace(READING, largest=Layout((TreeShape(60_000, (500, 500)),)))
+    found = {
+        devices: [switch.setting for switch in advise(cut, sizes, long, small, devices).switches]
+        for devices in (2, 4)
+    }
+    assert ["memory.tiled_mlp=true" in names for names in found.values()] == [True, False]
+
+
+def test_traffic_in_words(bases, recipe):
+    sizes = sizes_of(recipe(model__path=str(bases["llama"])), "scorer")
+
+    def told(devices, **parallel):
+        grid = Sharding(devices, ParallelSettings(**parallel))
+        return traffic(grid, sizes, trained=2**30, weights=2.0**32, tokens=2.0**24, parts=3, size=2, passes=2)
+
+    assert told(1) == []
+    assert told(4) == ["6.0 GiB of gradients"]  # twice 3/4 of 4 GiB
+    assert told(4, zero=2) == [
+        "9.0 GiB of gradients, with every micro-batch",
+        "3.0 GiB of weights, after the update",
+    ]
+    assert told(4, zero=3)[1] == "18.0 GiB of weights, gathered layer by layer"
+    # Of (96 queries + 32 keys) x 2 x 2 bytes x 3 layers x 2 passes, half stays; of 2^24 tokens a device has half.
+    first, *_ = told(2, sequence=2)
+    size = f"{2 * 2 * 128 * 3 * 2 * 2**24 / 4 / 2**30:,.1f} GiB"
+    assert first == f"{size} of queries, keys, values and outputs, among 2 that share a sequence"
+    assert told(1, zero=2, offload="optimizer") == [
+        "8.0 GiB between device and CPU, which takes the optimizer's step"
+    ]
+
+
+def test_hours_are_shared_out(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), data__per_step=4)
+    one, four = (plan_training(settings, "h100-80gb", devices=devices) for devices in (1, 4))
+    assert four.seconds == pytest.approx(one.seconds / 4)
+    assert (one.traffic, four.as_dict()["devices"]) == ((), 4)
+
+
+def test_advice_for_several_devices_fits(bases, recipe):
+    settings = recipe(model__path=str(bases["llama"]), memory__gradient_checkpointing=True)
+    sizes = replace(sizes_of(settings, "scorer"), hidden=8192, intermediate=32768, layers=40)
+    peaks = [peak_memory(settings, sizes, READING, "cuda", 6).total]
+    small = Device(int(peaks[0] / 3), None, None)
+    found = advise(settings, sizes, READING, small, 6)
+    names = [switch.setting for switch in found.switches]
+    assert names[0] == "parallel.zero=2"
+    assert found.switches[-1].total <= small.memory
+    group = {
+        key.split(".")[1]: value for key, value in (name.split("=") for name in names if "parallel" in name)
+    }
+    changed = recipe(
+        model__path=str(bases["llama"]),
+        memory__gradient_checkpointing=True,
+        model__precision="bfloat16" if "model.precision=bfloat16" in names else "float32",
+        parallel={key: value if key == "offload" else int(value) for key, value in group.items()},
+    )
+    assert peak_memory(changed, sizes, READING, "cuda", 6).total <= small.memory

@@ -1,0 +1,49 @@
+"""What a recipe reads: tokens and rows beside those of the training itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from longrm.data import write
+from longrm.planning.workload import workload_of
+from longrm.runs.progress import no_progress
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+TINY = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 2, "head_dim": 8}
+
+
+@pytest.mark.parametrize("weights", [(0.5, 2.0), (1.0, 1.0)])
+def test_sources_count_as_often_as_they_are_read(tmp_path, weights):
+    files = []
+    for number, (length, weight) in enumerate(zip((400, 64), weights, strict=True)):
+        path = tmp_path / f"{length}.jsonl"
+        write(path, generate(WorldPlan("records", length, seed=number), 8, words_tokenizer()))
+        files.append({"path": str(path), "weight": weight})
+    recipe = OBJECTIVES["bradley_terry"].settings.model_validate(
+        {
+            "model": {"new": TINY},
+            "data": {"sources": files, "per_step": 2, "cache": str(tmp_path / "cache")},
+            "optimizer": {"epochs": 1},
+        }
+    )
+    planned = workload_of(recipe, 4096, no_progress)
+    done = train(recipe, tmp_path / "run")
+    assert planned.steps == done["steps"]
+    assert planned.rows == pytest.approx(8 * sum(weights))
+    read = sum(count * shape.tokens for shape, count in planned.trees.items())
+    assert read == pytest.approx(done["tokens"], rel=0.02)
+
+
+def test_ties_that_the_loss_reads_are_planned(tmp_path):
+    rows = generate(WorldPlan("records", 64), 4, words_tokenizer())
+    path = tmp_path / "tied.jsonl"
+    write(path, [replace(row, ranks=(1, 1)) for row in rows])
+    tree = {
+        "model": {"new": TINY},
+        "data": {"path": str(path), "cache": str(tmp_path / "cache")},
+        "optimizer": {"epochs": 1},
+        "loss": {"ties": True},
+    }
+    assert workload_of(OBJECTIVES["bradley_terry"].settings.model_validate(tree), 4096, no_progress).rows == 4

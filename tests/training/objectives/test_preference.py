@@ -1,0 +1,64 @@
+"""Preference optimization end to end; the losses themselves are tested beside."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longrm.data.joining import Encoded
+from longrm.training.batches import Example
+from longrm.training.objectives.preference import (
+    PreferenceLossSettings,
+    PreferenceObjective,
+    PreferenceSettings,
+)
+from longrm.training.train import train
+
+
+@pytest.mark.parametrize("kind", ["logo", "simpo", "dpo"])
+def test_chosen_responses_come_to_be_preferred(tmp_path, recipe, kind, steps_of):
+    settings = recipe(
+        "preference", loss={"kind": kind}, optimizer={"steps": 40, "learning_rate": 1e-2}, data__per_step=12
+    )
+    summary = train(settings, tmp_path / "run")
+    steps = steps_of(tmp_path / "run")
+    assert summary["accuracy"] > 0.9 > steps[0].accuracy
+    assert steps[-1].loss < 0.8 * steps[0].loss
+    assert summary["data"]["used"] == 12
+
+
+def test_the_number_of_rejected_responses_is_read_and_no_more(tmp_path, recipe, steps_of):
+    train(recipe("preference", optimizer__steps=1, loss={"rejected": 1}), tmp_path / "one")
+    train(recipe("preference", optimizer__steps=1), tmp_path / "all")
+    one, both = (steps_of(tmp_path / name)[0] for name in ("one", "all"))
+    assert one.tokens < both.tokens
+    assert one.loss != both.loss
+
+
+def test_the_best_comes_first_and_worse_ones_keep_their_order():
+    example = Example("e", Encoded([1], [[2], [3], [4], [5], [6]]), (2, 1, 3, 1, 2), "d")
+    for rejected, kept in [(None, [[3], [2], [4], [6]]), (2, [[3], [2], [4]])]:
+        selected = PreferenceObjective(PreferenceLossSettings(rejected=rejected)).select(example)
+        assert list(selected.tokens.responses) == kept
+        assert selected.ranks[0] == 1
+
+
+def test_cutting_a_step_into_parts_changes_nothing_but_rounding(tmp_path, recipe, steps_of):
+    for name, budget in [("whole", 100_000), ("rows", 1)]:
+        train(recipe("preference", memory__tokens_per_forward=budget), tmp_path / name)
+    whole, rows = (load_file(tmp_path / name / "model/model.safetensors") for name in ("whole", "rows"))
+    for name, weight in whole.items():
+        # Adam scales a gradient near zero up to the learning rate (3e-3), and its rounding with it.
+        torch.testing.assert_close(rows[name], weight, rtol=1e-3, atol=2e-4)
+    for one, other in zip(steps_of(tmp_path / "whole"), steps_of(tmp_path / "rows"), strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
+        assert one.grad_norm == pytest.approx(other.grad_norm, rel=1e-3)
+
+
+def test_a_margin_for_dpo_is_refused():
+    with pytest.raises(
+        ValueError,
+        match='loss.gamma is no option of loss.kind = "dpo", which takes beta, nll, label_smoothing',
+    ):
+        PreferenceSettings.model_validate(
+            {"model": {"path": "m"}, "data": {"path": "d"}, "loss": {"kind": "dpo", "gamma": 1.0}}
+        )

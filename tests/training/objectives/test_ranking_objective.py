@@ -1,0 +1,86 @@
+"""How settings and rows reach the losses of scores; the losses themselves are tested apart."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from longrm.data.joining import Encoded
+from longrm.errors import DataError
+from longrm.modeling import heads
+from longrm.modeling.encoding import plant
+from longrm.modeling.shared_prefix import pack
+from longrm.training.batches import Example, MicroBatch
+from longrm.training.losses import ranking_losses
+from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
+
+SCORES = torch.tensor([0.2, -0.4, 1.3, 0.7, 2.0], dtype=torch.float64)
+RANKS = [(2, 1, 2), (1, 2)]
+
+
+@pytest.fixture
+def loss(monkeypatch):
+    """The loss of two comparisons whose scores are known."""
+    monkeypatch.setattr(heads, "scores", lambda model, packed: SCORES)
+
+    def compute(settings: RankingLossSettings, **told) -> float:
+        examples = [example(ranks, **told) for ranks in RANKS]
+        micro = MicroBatch(pack(plant([own.tokens for own in examples])), examples, 1.0)
+        return BradleyTerryObjective(settings).loss(SimpleNamespace(device="cpu"), micro)[0].item()
+
+    return compute
+
+
+def example(ranks, **told) -> Example:
+    return Example("7", Encoded([5, 6], [[7]] * len(ranks)), ranks, "", **told)
+
+
+@pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_inside", "plackett_luce"])
+def test_the_kind_names_the_loss(kind, loss):
+    assert loss(RankingLossSettings(kind=kind)) == getattr(ranking_losses, kind)(SCORES, RANKS)[0].item()
+
+
+@pytest.mark.parametrize("kind", ["bradley_terry", "hardest", "mean_inside"])
+def test_label_smoothing_holds_where_a_row_has_no_probability(kind, loss):
+    def of(sure):
+        return getattr(ranking_losses, kind)(SCORES, RANKS, probabilities=[sure] * 2)[0].item()
+
+    settings = RankingLossSettings(kind=kind, label_smoothing=0.2)
+    assert loss(settings) == of(0.8)
+    assert loss(settings, probability=0.6) == of(0.6)
+    assert len({of(0.8), of(0.6), of(1.0)}) == 3
+
+
+def test_margins_ties_and_centering_are_passed_on(loss):
+    found = loss(RankingLossSettings(ties=True, centering=0.3), margin=0.5)
+    truth = ranking_losses.bradley_terry(SCORES, RANKS, margins=[0.5] * 2, ties=True)[0]
+    assert found == (truth + 0.3 * ranking_losses.centering(SCORES, RANKS)).item()
+
+
+@pytest.mark.parametrize("told", [{"margin": 1.0}, {"probability": 0.9}])
+def test_a_row_that_the_whole_ranking_cannot_read_is_refused_by_name(told):
+    with pytest.raises(DataError, match="'7' has a margin or a probability"):
+        BradleyTerryObjective(RankingLossSettings(kind="plackett_luce")).select(example((1, 2), **told))
+    assert BradleyTerryObjective(RankingLossSettings()).select(example((1, 2), **told)).ranks == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"kind": "hardest", "ties": True}, 'loss.ties is no option of loss.kind = "hardest"'),
+        ({"kind": "plackett_luce", "label_smoothing": 0.1}, "loss.label_smoothing is no option"),
+        ({"kind": "bradley"}, "no such loss; did you mean 'bradley_terry'"),
+        ({"kind": "dpo"}, "no such loss; known: bradley_terry, hardest"),
+    ],
+)
+def test_combinations_without_meaning_are_refused(told, name):
+    with pytest.raises(ValueError, match=name):
+        RankingLossSettings(**told)
+
+
+def test_a_coin_is_known_only_where_equal_scores_cost_log_two():
+    assert BradleyTerryObjective(RankingLossSettings()).chance == pytest.approx(math.log(2.0))
+    for told in ({"kind": "plackett_luce"}, {"centering": 0.1}, {"label_smoothing": 0.1}, {"ties": True}):
+        assert BradleyTerryObjective(RankingLossSettings(**told)).chance is None
+    assert BradleyTerryObjective(RankingLossSettings(), graded=True).chance is None

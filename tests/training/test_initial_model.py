@@ -1,0 +1,179 @@
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from longrm.errors import ConfigError, ModelError
+from longrm.modeling.heads import response_logprobs, scores
+from longrm.modeling.loading import (
+    LanguageModel,
+    Scorer,
+    load_language_model,
+    load_scorer,
+    new_language_model,
+    save,
+)
+from longrm.modeling.shapes import ModelShape, TokenTree
+from longrm.modeling.shared_prefix import pack
+from longrm.training.initial_model import initial_model
+from longrm.training.objectives.bradley_terry import BradleyTerrySettings
+from longrm.training.objectives.sft import SFTSettings
+from longrm.worlds import words_tokenizer
+
+SHAPE = ModelShape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, init_std=0.2)
+ROUNDING = 1e-5
+"""By how much scores may differ where the same weights lie elsewhere in memory: made here, and mapped from a file."""
+PACKED = pack([TokenTree(list(range(5, 42)), [[50, 51, 52], [60, 61]])])
+
+
+def settings(memory: dict | None = None, **model: object) -> SFTSettings:
+    tree = {"model": model, "data": {"path": "rows.jsonl"}, "memory": memory or {}}
+    return SFTSettings.resolve(None, tree)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model in bf16, as most are."""
+    folder = tmp_path_factory.mktemp("base") / "model"
+    language_model = new_language_model(SHAPE, words_tokenizer(), seed=0)
+    language_model.model.bfloat16()
+    save(language_model, folder)
+    return folder
+
+
+def test_a_language_model_starts_a_scorer_with_a_new_head_and_a_writer_as_it_is(base: Path):
+    scorer = initial_model(settings(path=str(base)), "scorer")
+    writer = initial_model(settings(path=str(base)), "language_model")
+    assert isinstance(scorer, Scorer)
+    assert isinstance(writer, LanguageModel)
+    assert scores(scorer.model, PACKED).shape == (2,)
+    truth = load_language_model(base, packed=True, dtype=torch.float32).model
+    assert torch.equal(*(torch.cat(response_logprobs(model, PACKED)) for model in (writer.model, truth)))
+
+
+@pytest.mark.parametrize("kind", ["scorer", "language_model"])
+def test_a_new_model_is_its_seeds(kind: str):
+    new = {"layers": 2, "hidden": 16, "heads": 2, "head_dim": 8, "structured": True, "init_std": 0.1}
+    one, same, other = (
+        initial_model(settings(new=new).model_copy(update={"seed": seed}), kind).model.state_dict()
+        for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_positions_are_stretched_before_training(base: Path, tmp_path: Path):
+    stretched = initial_model(settings(path=str(base), rope_theta=1e6), "scorer")
+    plain = initial_model(settings(path=str(base)), "scorer")
+    found = scores(stretched.model, PACKED)
+    assert (found - scores(plain.model, PACKED)).abs().max() > 100 * ROUNDING
+    save(stretched, tmp_path / "model")
+    loaded = scores(load_scorer(tmp_path / "model").model, PACKED)
+    torch.testing.assert_close(loaded, found, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("model", "trained", "frozen"),
+    [
+        ({}, {torch.float32}, set()),
+        ({"precision": "bfloat16"}, {torch.float32}, set()),
+        ({"lora": {"rank": 2}}, {torch.float32}, {torch.float32}),
+        ({"lora": {"rank": 2}, "precision": "bfloat16"}, {torch.float32}, {torch.bfloat16}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["scorer", "language_model"])
+def test_trained_weights_are_fp32_and_frozen_ones_what_they_are_used_in(
+    kind: str, model: dict, trained: set, frozen: set, base: Path
+):
+    weights = initial_model(settings(path=str(base), **model), kind).model.parameters()
+    dtypes: dict[bool, set] = {True: set(), False: set()}
+    for weight in weights:
+        dtypes[weight.requires_grad].add(weight.dtype)
+    assert (dtypes[True], dtypes[False]) == (trained, frozen)
+
+
+@pytest.mark.parametrize("kind", ["scorer", "language_model"])
+def test_adapters_train_in_bf16_with_checkpointing_and_are_loaded_as_they_were(
+    kind: str, base: Path, tmp_path: Path
+):
+    recipe = settings(
+        {"gradient_checkpointing": True}, path=str(base), lora={"rank": 2}, precision="bfloat16"
+    )
+    trainee = initial_model(recipe, kind)
+    model = trainee.model.train()
+    optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.1)
+    frozen = {name: weight.clone() for name, weight in model.named_parameters() if not weight.requires_grad}
+    for _ in range(2):
+        values = scores(model, PACKED) if kind == "scorer" else torch.cat(response_logprobs(model, PACKED))
+        optimizer.zero_grad()
+        (-values[0]).backward()
+        optimizer.step()
+    assert all(torch.equal(model.get_parameter(name), weight) for name, weight in frozen.items())
+    save(trainee, tmp_path / "adapter")
+    loaded = (
+        load_scorer(tmp_path / "adapter") if kind == "scorer" else load_language_model(tmp_path / "adapter")
+    )
+    stored = {name: weight for name, weight in loaded.model.named_parameters() if name not in frozen}
+    assert all(torch.equal(model.get_parameter(name), weight) for name, weight in stored.items())
+    assert any(name.endswith("lora_B.default.weight") and weight.any() for name, weight in stored.items())
+
+
+def test_training_does_not_go_on_from_an_adapter_but_from_what_it_merges_to(base: Path, tmp_path: Path):
+    save(initial_model(settings(path=str(base), lora={"rank": 2}), "scorer"), tmp_path / "adapter")
+    with pytest.raises(ModelError, match=r"is an adapter: merge it \(longrm merge .*adapter --out DIR\)"):
+        initial_model(settings(path=str(tmp_path / "adapter")), "scorer")
+
+
+def test_a_reward_model_does_not_start_a_writer(base: Path, tmp_path: Path):
+    save(initial_model(settings(path=str(base)), "scorer"), tmp_path / "scorer")
+    with pytest.raises(ModelError, match="scalar head"):
+        initial_model(settings(path=str(tmp_path / "scorer")), "language_model")
+
+
+def test_a_name_no_layer_has_is_refused(base: Path):
+    with pytest.raises(ModelError, match="'query'.*q_proj"):
+        initial_model(settings(path=str(base), lora={"targets": ["query"]}), "scorer")
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ({"new": {}, "lora": {}}, "model.path"),
+        ({"path": "base", "lora": {}, "rope_theta": 1e6}, "rope_parameters"),
+    ],
+)
+def test_what_an_adapter_could_not_carry_is_refused_before_any_work(model: dict, line: str):
+    with pytest.raises(ConfigError, match=line):
+        settings(**model)
+
+
+def test_offload_is_told_to_be_without_effect_on_a_cpu(base: Path, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, logger="longrm"):
+        initial_model(
+            settings({"gradient_checkpointing": True, "activation_offloading": True}, path=str(base)),
+            "scorer",
+        )
+    assert "activation_offloading does nothing here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("model.new.layers", 1_000_000, "model.new.layers"),
+        ("model.new.intermediate", 10**15, "a new model has 2,000,000,000 at most"),
+        ("curriculum.lengths", [10**18], "curriculum.lengths.0"),
+        ("optimizer.steps", 10**12, "optimizer.steps"),
+        ("data.world.tokens_per_step", 10**15, "data.world.tokens_per_step"),
+        ("data.world.simulated_judges", 10**9, "data.world.simulated_judges"),
+    ],
+)
+def test_sizes_beyond_any_machine_are_refused_before_any_work(setting, value, message):
+    given = {
+        "model.new.layers": 1,
+        "data.world.name": "records",
+        "curriculum.lengths": [64],
+        "optimizer.steps": 1,
+    }
+    with pytest.raises(ConfigError, match=message):
+        BradleyTerrySettings.resolve(None, given | {setting: value})

@@ -1,0 +1,221 @@
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import longrm
+from longrm.config import read_toml
+from longrm.data.tokenizing import Tokenizer
+from longrm.modeling.loading import load_language_model, new_language_model, new_scorer, save
+from longrm.modeling.shapes import ModelShape
+from longrm.training.initial_model import initial_model
+from longrm.training.model_card import write_card
+from longrm.training.objectives import OBJECTIVES
+from longrm.worlds import words_tokenizer
+
+SHAPE = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.2)
+SUMMARY = {
+    "steps": 1200,
+    "tokens": 3_400_000,
+    "window": 20,
+    "loss": 0.31,
+    "accuracy": 0.87,
+    "data": {"read": 12, "used": 10, "too_long": 2},
+}
+
+
+def metric(value: float | None, n: int) -> dict[str, Any]:
+    bounds = (None, None) if value is None else (value - 0.1, value + 0.1)
+    return {"value": value, "low": bounds[0], "high": bounds[1], "n": n, "groups": n // 2}
+
+
+EVALUATION = {
+    "bench": "long-rewardbench",
+    "counts": {"comparisons": 30, "outcomes": {"answered": 27, "unparsed": 3, "error": 0}},
+    "metrics": {
+        "overall": {"pair_accuracy": metric(0.7, 30)},
+        "by_length": {
+            length: {"pair_accuracy": metric(value, n)}
+            for length, value, n in [("131072", None, 0), ("4096", 0.8, 20), ("8192", 0.6, 10)]
+        },
+    },
+    "boundary": {"tau": 0.75, "status": "unresolved", "at_least": 4096, "below": None},
+}
+
+
+def recipe(objective: str = "bradley_terry", **changes: Any) -> Any:
+    tree = {"model": {"path": "owner/base"}, "data": {"path": "rows.jsonl"}, **changes}
+    return OBJECTIVES[objective].settings.model_validate(tree)
+
+
+def card(folder: Path, *arguments: Any, **options: Any) -> str:
+    write_card(folder, *arguments, **options)
+    return (folder / "README.md").read_text()
+
+
+def front(text: str) -> dict[str, Any]:
+    opening, matter, _ = text.split("---\n", 2)
+    assert opening == ""
+    return yaml.safe_load(matter)
+
+
+def sections(text: str) -> dict[str, str]:
+    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def code(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.fixture
+def scorer(tmp_path: Path) -> Path:
+    save(new_scorer(SHAPE, words_tokenizer(), seed=0), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_the_front_matter_is_what_the_hub_takes(scorer: Path):
+    assert front(card(scorer, recipe(), SUMMARY)) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-classification",
+        "tags": ["reward-model", "long-context", "longrm"],
+        "base_model": "owner/base",
+        "base_model_relation": "finetune",
+    }
+    (scorer / "adapter_config.json").write_text("{}")
+    adapter = front(card(scorer, recipe("sft", model={"path": "owner/base", "lora": {}}), SUMMARY))
+    assert (adapter["library_name"], adapter["pipeline_tag"]) == ("peft", "text-generation")
+    assert (adapter["base_model_relation"], adapter["tags"][-1]) == ("adapter", "lora")
+    local = front(card(scorer, recipe(model={"path": str(scorer)}), SUMMARY))
+    assert "base_model" not in local  # the Hub knows no folder of ours
+
+
+def test_the_settings_repeat_the_run_and_the_data_is_accounted_for(scorer: Path):
+    mixed = recipe(
+        data={"sources": [{"path": "long.jsonl"}, {"path": "short.jsonl", "weight": 0.3, "name": "short"}]}
+    )
+    text = card(scorer, mixed, SUMMARY)
+    (scorer / "config.toml").write_text(code(text, "toml")[0])
+    assert OBJECTIVES["bradley_terry"].settings.model_validate(read_toml(scorer / "config.toml")) == mixed
+    data = sections(text)["Data"]
+    assert "`long.jsonl`\n" in data
+    assert "`short`, 0.3 passes an epoch" in data
+    assert "| 12 | rows read |" in data
+    assert "| 2 | left out: longer than is read |" in data
+
+
+def test_generated_data_is_named(scorer: Path):
+    generated = recipe(
+        data={"world": {"name": "records"}}, curriculum={"lengths": [64, 4096]}, optimizer={"steps": 3}
+    )
+    assert (
+        "world `records`, contexts of 64, 4,096 tokens" in sections(card(scorer, generated, SUMMARY))["Data"]
+    )
+
+
+def test_figures_of_unrounded_weights_say_so(scorer: Path):
+    half = recipe(model={"path": "x", "precision": "bfloat16"})
+    assert "before the weights were rounded" in card(scorer, half, SUMMARY, evaluation=EVALUATION)
+    assert "weights were rounded" not in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION)
+
+
+def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
+    text = card(scorer, recipe(), SUMMARY, evaluation=EVALUATION, figure=b"\x89PNG")
+    results = sections(text)["Results by length"]
+    rows = [line for line in results.splitlines() if line.startswith("|")][2:]
+    assert rows == [
+        "| 4,096 | 0.800 | 0.700 to 0.900 | 20 | 10 |",
+        "| 8,192 | 0.600 | 0.500 to 0.700 | 10 | 5 |",
+        "| 131,072 | | | 0 | 0 |",
+        "| all | 0.700 | 0.600 to 0.800 | 30 | 15 |",
+    ]
+    assert "at least 0.75 up to 4,096 tokens." in results
+    assert "3 unparsed." in results
+    assert "(results.png)" in results
+    assert (scorer / "results.png").read_bytes() == b"\x89PNG"
+    assert "`long-rewardbench` was not measured" in sections(text)["Limits"]
+
+
+@pytest.mark.parametrize(
+    ("boundary", "said"),
+    [
+        (
+            ("unresolved", 4096, 16384),
+            "at least 0.75 up to 4,096 tokens, and below it from 16,384 tokens on.",
+        ),
+        (
+            ("rising", None, 4096),
+            "accuracy is below 0.75 at 4,096 tokens, and above it at a longer length.",
+        ),
+        (
+            ("not_monotone", 4096, 8192),
+            "at least 0.75 up to 4,096 tokens, below it at 8,192 tokens, and above it at a longer length.",
+        ),
+    ],
+)
+def test_the_boundary_is_told_as_its_status_says(scorer: Path, boundary: Any, said: str):
+    told = dict(zip(("status", "at_least", "below"), boundary, strict=True), tau=0.75)
+    assert said in card(scorer, recipe(), SUMMARY, evaluation=EVALUATION | {"boundary": told})
+
+
+def test_without_an_evaluation_the_card_says_so(scorer: Path):
+    text = card(scorer, recipe(), SUMMARY)
+    assert "not evaluated" in sections(text)["Results by length"]
+    assert "was not measured" in sections(text)["Limits"]
+    assert "up to 131,072 tokens" in sections(text)["Limits"]
+    assert not (scorer / "results.png").exists()
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_the_code_on_the_card_runs_and_agrees_with_itself(
+    template: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    known = words_tokenizer()
+    tokenizer = known if template else Tokenizer.from_backend(known.backend, eos="<end>", pad="<pad>")
+    save(new_scorer(SHAPE, tokenizer, seed=0), tmp_path)
+    ours, theirs = code(sections(card(tmp_path, recipe(), SUMMARY))["How to use it"], "python")
+    monkeypatch.chdir(tmp_path)
+    prompt = re.search(r'"(The long .*?)"', ours)[1]
+    assert f'"{prompt}", "One answer."' in theirs
+    scores = longrm.load(".").score(prompt, ["One answer.", "Another answer."])
+    assert printed(ours) == f"{scores}\n"
+    assert abs(float(printed(theirs)) - scores[0]) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT 0.21
+@pytest.mark.parametrize("objective", ["sft", "bradley_terry"])
+def test_the_code_on_the_card_of_an_adapter_runs(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    save(new_language_model(SHAPE, words_tokenizer(), seed=0), tmp_path / "base")
+    own = recipe(objective, model={"path": str(tmp_path / "base"), "lora": {"rank": 2}})
+    save(
+        initial_model(own, "scorer" if objective == "bradley_terry" else "language_model"), tmp_path / "model"
+    )
+    text = card(tmp_path / "model", own, SUMMARY)
+    monkeypatch.chdir(tmp_path / "model")
+    found: dict[str, Any] = {}
+    exec(code(text, "python")[1], found)
+    assert type(found["model"]).__name__.startswith("PeftModel")
+    assert code(text, "bash") == ["longrm merge . --out merged\n"]
+
+
+def test_a_writer_is_told_how_to_be_served(tmp_path: Path):
+    save(new_language_model(SHAPE, words_tokenizer(), seed=0), tmp_path)
+    text = card(tmp_path, recipe("preference"), SUMMARY)
+    assert "writes judgments" in text
+    assert code(text, "bash")[0].startswith("vllm serve .\n")
+    assert "LOGO" in text
+    assert load_language_model(tmp_path).model.dtype == torch.float32
+
+
+def printed(program: str) -> str:
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        exec(program, {})
+    return stream.getvalue()

@@ -1,0 +1,150 @@
+"""A loss and an objective that a plug-in file adds are known to settings, command line, plan, training and card."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+import longrm.runs
+from longrm.cli.train import command
+from longrm.planning.training_plan import plan_training
+from longrm.training.losses import LOSSES
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
+
+PLUGIN = '''
+from typing import Literal
+
+from longrm.training.losses import LossSpec
+from longrm.training.objectives.spec import ObjectiveSpec
+from longrm.training.training_settings import TrainingSettings
+
+
+def hinge(logprobs, counts, *, beta, reference):
+    """max(0, 1 - beta (h(chosen) - h(rejected))), a mean over comparisons; h is a log-ratio to the reference."""
+    import torch
+
+    ratios = torch.stack([own.sum() for own in logprobs]) - torch.tensor(reference)
+    leads = [own[0] - own[1:].mean() for own in ratios.split(counts)]
+    loss = (1.0 - beta * torch.stack(leads)).clamp(min=0.0).mean()
+    return loss, {"lead": torch.stack(leads).mean().item()}
+
+
+HINGE = LossSpec(
+    objective="preference",
+    function="plugin_of_a_test:hinge",
+    title="Hinge",
+    card_text="one minus the lead of the chosen response",
+    options={"beta": 0.7},
+    needs_reference=True,
+)
+
+
+class EndingsSettings(TrainingSettings):
+    objective: Literal["endings"] = "endings"
+    weight: float = 2.0
+
+
+class EndingsObjective:
+    chance = None
+
+    def __init__(self, settings):
+        self._weight = settings.weight
+
+    def select(self, example):
+        return example
+
+    def weight(self, example):
+        return 1.0
+
+    def loss(self, model, micro):
+        import torch
+
+        last = torch.stack([own[-1] for own in micro.response_logprobs(model)])
+        return -self._weight * last.mean(), {"last": last.mean().item()}
+
+
+ENDINGS = ObjectiveSpec(
+    settings=EndingsSettings,
+    build=lambda settings, counts, reference: EndingsObjective(settings),
+    trains="language_model",
+    reads="demonstration",
+    title="Imitate how completions end.",
+    help="Trains a language model on the last token of every completion.",
+    card_text="imitation of the last token of completions",
+)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    (tmp_path / "plugin_of_a_test.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plugin_of_a_test", raising=False)
+    module = import_module("plugin_of_a_test")
+    monkeypatch.setitem(LOSSES, "hinge", module.HINGE)
+    monkeypatch.setitem(OBJECTIVES, "endings", module.ENDINGS)
+    return module
+
+
+def check_summary(out: Path, objective: str) -> None:
+    summary = json.loads((out / "summary.json").read_text())
+    schema = json.loads((Path(longrm.runs.__file__).parent / "summary.schema.json").read_text())
+    jsonschema.validate(summary, schema)
+    assert (summary["objective"], summary["steps"]) == (objective, 8)
+
+
+def test_a_loss_is_trained_to_the_end_and_shown(tmp_path, plugin, recipe, base, steps_of, monkeypatch):
+    settings = recipe("preference", model={"path": str(base)}, loss={"kind": "hinge"})
+    train(settings, tmp_path / "run")
+    check_summary(tmp_path / "run", "preference")
+    first, *_, last = steps_of(tmp_path / "run")
+    # The model that training starts from is its own reference.
+    assert first.loss == pytest.approx(1.0, abs=1e-4)
+    assert last.losses["lead"] > 0.01
+    card = (tmp_path / "run/model/README.md").read_text()
+    assert "- Objective: preference between judgments" in card
+    assert "- Loss: Hinge, one minus the lead of the chosen response" in card
+    with_reference = plan_training(settings, "cpu").flops.total
+    assert with_reference > plan_training(recipe("preference", model={"path": str(base)}), "cpu").flops.total
+    monkeypatch.setitem(LOSSES, "simpo", plugin.HINGE)
+    simpo = recipe("preference", model={"path": str(base)}, loss={"kind": "simpo"})
+    assert plan_training(simpo, "cpu").flops.total == with_reference
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": {"kind": "hing"}}, "did you mean 'hinge'"),
+        ({"loss": {"kind": "hinge", "gamma": 1.0}}, 'loss.gamma is no option of loss.kind = "hinge", which takes beta'),
+        (
+            {"loss": {"kind": "hinge"}, "data": {"world": {}}, "curriculum": {"lengths": [64]}},
+            "Hinge asks its reference model about every row once, and generated data has no end: take data.path, or "
+            'loss.kind = "logo" or "simpo"',
+        ),
+    ],
+)  # fmt: skip
+def test_settings_know_the_loss(plugin, recipe, changes, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        recipe("preference", **changes)
+
+
+def test_an_objective_is_trained_to_the_end_and_shown(tmp_path, plugin, demonstrations, base):
+    (tmp_path / "endings.toml").write_text(
+        f'objective = "endings"\nmodel.path = "{base}"\ndata = {{path = "{demonstrations}", per_step = 4}}\n'
+        "optimizer.steps = 8\n"
+    )
+    out = tmp_path / "run"
+    shown = CliRunner().invoke(command, ["--help"]).output
+    assert "Imitate how completions end." in shown
+    options = ["endings", "--config", str(tmp_path / "endings.toml"), "--out", str(out)]
+    done = CliRunner().invoke(command, options, catch_exceptions=False)
+    assert done.exit_code == 0
+    check_summary(out, "endings")
+    card = (out / "model/README.md").read_text()
+    assert "- Objective: imitation of the last token of completions\n- Training: 8 steps" in card
+    assert "writes judgments" in card

@@ -1,0 +1,357 @@
+import logging
+from collections import Counter
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers
+
+from longrm.data import read, write
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError, DataError
+from longrm.training.data_settings import TrainingDataSettings
+from longrm.training.sampler import Mixture, SampledSource, spread
+from longrm.training.sources import context_digest, open_source
+from longrm.types import text_of
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "longrm-sample"
+
+lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=60)
+seeds = st.integers(0, 9)
+
+
+def rows_of(epoch, source=0):
+    return [row for own, row in epoch if own == source]
+
+
+def worst(series, stratum):
+    """How far the first t of a series are from their share of a stratum, at most."""
+    share = series.count(stratum) / len(series)
+    taken = accumulate(one == stratum for one in series)
+    return max(abs(count - share * number) for number, count in enumerate(taken, start=1))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_every_stratum_has_its_share_of_every_beginning(sizes):
+    series = spread(sizes)
+    assert [series.count(stratum) for stratum in range(len(sizes))] == sizes
+    assert all(worst(series, stratum) < 1 for stratum in range(len(sizes)))
+
+
+def test_a_series_in_order_of_strata_or_by_chance_is_seen():
+    series = spread([90, 10])
+    assert worst(sorted(series), 1) > 8
+    assert worst([0] * 45 + [1] * 5 + [0] * 45 + [1] * 5, 1) > 4
+
+
+@given(lengths, seeds)
+def test_weight_one_reads_every_row_once_an_epoch(given_lengths, seed):
+    mixture = Mixture([SampledSource(given_lengths)], seed)
+    for number in range(3):
+        assert sorted(rows_of(mixture.epoch(number))) == list(range(len(given_lengths)))
+
+
+@given(lengths, seeds)
+def test_any_window_has_its_share_of_long_rows(given_lengths, seed):
+    epoch = rows_of(Mixture([SampledSource(given_lengths)], seed).epoch(1))
+    buckets = [given_lengths[row].bit_length() for row in epoch]
+    for bucket in set(buckets):
+        share = buckets.count(bucket) / len(buckets)
+        for size in {1, 3, len(buckets) // 2, len(buckets)} - {0}:
+            for start in range(len(buckets) - size + 1):
+                # Less than 1 off at either end of the window.
+                assert abs(buckets[start : start + size].count(bucket) - share * size) < 2
+
+
+@given(st.lists(st.integers(1, 5000), min_size=30, max_size=60), seeds)
+@settings(max_examples=30)
+def test_epochs_and_seeds_differ_and_repeat(given_lengths, seed):
+    one = Mixture([SampledSource([1] * 30 + given_lengths)], seed)
+    assert one.epoch(0) != one.epoch(1)
+    assert one.epoch(0) != Mixture([SampledSource([1] * 30 + given_lengths)], seed + 1).epoch(0)
+    assert one.epoch(1) == Mixture([SampledSource([1] * 30 + given_lengths)], seed).epoch(1)
+
+
+@given(lengths, lengths, st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0]), seeds)
+@settings(max_examples=50)
+def test_weights_are_passes_over_a_source(first, second, weight, seed):
+    mixture = Mixture([SampledSource(first), SampledSource(second, weight)], seed)
+    epochs = [mixture.epoch(number) for number in range(4)]
+    quota = max(1, round(weight * len(second)))
+    assert {len(epoch) for epoch in epochs} == {mixture.rows} == {len(first) + quota}
+    assert all(sorted(rows_of(epoch)) == list(range(len(first))) for epoch in epochs)
+    read_on = [row for epoch in epochs for row in rows_of(epoch, 1)]
+    times = Counter(read_on)
+    assert len(read_on) == 4 * quota
+    assert max(times.values()) - min(times.get(row, 0) for row in range(len(second))) <= 1
+
+
+def test_half_of_a_source_is_followed_by_its_other_half_with_as_many_long_rows():
+    told = [10] * 12 + [3000] * 8
+    mixture = Mixture([SampledSource(told, 0.5)], 0)
+    halves = [rows_of(mixture.epoch(number)) for number in (0, 1)]
+    assert sorted(halves[0] + halves[1]) == list(range(20))
+    assert [sum(told[row] > 10 for row in half) for half in halves] == [4, 4]
+
+
+def test_sources_are_mixed_evenly():
+    epoch = Mixture([SampledSource([100] * 30), SampledSource([100] * 10)], 0).epoch(0)
+    places = [place for place, (source, _) in enumerate(epoch) if source == 1]
+    assert {later - sooner for sooner, later in pairwise(places)} <= {3, 4, 5}
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_data(limit=4096, kind="comparison", seed=0, tokenizer=None, **data):
+        told = TrainingDataSettings.model_validate({"cache": str(tmp_path / "cache"), **data})
+        return open_source(told, tokenizer or words_tokenizer(), seed, kind=kind, limit=limit)
+
+    return open_data
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    write(
+        path,
+        [
+            *generate(WorldPlan("records", 64, seed=3), 5, words_tokenizer()),
+            *generate(WorldPlan("records", 400), 2, words_tokenizer()),
+        ],
+    )
+    return path
+
+
+def test_a_step_is_a_pure_function_of_its_number(pairs, opened):
+    told = {"path": str(pairs), "per_step": 3}
+    one, other = opened(**told), opened(**told)
+    assert one.epoch_steps() == 3
+    forth = [one.batch(step, None) for step in range(6)]
+    back = [other.batch(step, None) for step in reversed(range(6))]
+    assert forth == back[::-1]
+    assert [len(batch) for batch in forth] == [3, 3, 1] * 2
+    ids = [example.id for batch in forth for example in batch]
+    assert sorted(ids[:7]) == sorted(ids[7:]) == sorted(row.comparison.id for row in read(pairs))
+    assert ids[:7] != ids[7:]
+    assert opened(**told, seed=1).batch(0, None) != forth[0]
+
+
+def test_examples_hold_what_the_rows_say(pairs, opened):
+    source, tokenizer = opened(path=str(pairs)), words_tokenizer()
+    for example, row in zip(source.examples(), read(pairs), strict=True):
+        comparison = row.comparison
+        assert (example.id, example.ranks, example.source) == (comparison.id, comparison.ranks, str(pairs))
+        assert example.digest == context_digest(comparison)
+        assert example.tokens.prompt == tokenizer.prompt_ids(comparison.prompt)
+        assert [tokenizer.decode(ids, special=False) for ids in example.tokens.responses] == [
+            response[0]["content"] for response in comparison.responses
+        ]
+    assert source.counts == {
+        "read": 7,
+        "used": 7,
+        "bad": 0,
+        "tied": 0,
+        "too_long": 0,
+        "without_contrast": 0,
+        "margin": 0,
+        "probability": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [({"limit": 200}, "the model reads 200"), ({"max_tokens": 200}, "data.max_tokens is 200")],
+)
+def test_a_row_that_is_too_long_stops_or_is_left_out_and_never_cut(limits, says, pairs, opened, caplog):
+    whole = {example.id: example for example in opened(path=str(pairs)).examples()}
+    long = [identity for identity, example in whole.items() if example.tokens.longest > 200]
+    assert len(long) == 2
+    with pytest.raises(DataError, match=rf"pairs.jsonl: '{long[0]}' has \d+ tokens and {says}; .*skip.* 2$"):
+        opened(path=str(pairs), **limits)
+    with caplog.at_level(logging.INFO, "longrm"):
+        source = opened(path=str(pairs), too_long="skip", **limits)
+    assert f"left out: longer than 200 tokens: 2 rows ({long[0]}, {long[1]})" in caplog.text
+    assert {example.id: example for example in source.examples()} == {
+        identity: example for identity, example in whole.items() if identity not in long
+    }
+    counts = source.counts
+    assert (counts["read"], counts["used"], counts["too_long"]) == (7, 5, 2)
+    with pytest.raises(DataError, match="none of 7 rows is left to train on"):
+        opened(path=str(pairs), too_long="skip", limit=20)
+
+
+def test_a_row_of_just_the_limit_is_read(pairs, opened):
+    longest = max(example.tokens.longest for example in opened(path=str(pairs)).examples())
+    assert opened(path=str(pairs), limit=longest).counts["used"] == 7
+    with pytest.raises(DataError, match=f"the model reads {longest - 1}"):
+        opened(path=str(pairs), limit=longest - 1)
+
+
+def judged(scores):
+    user = "the access code ?"
+    judges = [f"R{number}" for number in range(1, len(scores))]
+    return {
+        "chat_template": [{"role": "user", "content": user}],
+        "chosen": "copper",
+        "rejects": ["violin", "walnut"][: len(judges)],
+        "chosen_model": "R0",
+        "reject_models": judges,
+        "scores": {f"R{number}": score for number, score in enumerate(scores)},
+    }
+
+
+def test_rows_without_contrast_are_counted_said_and_left_out_as_told(put, opened, caplog):
+    path = str(put("rows.jsonl", *map(judged, ([8, 8, 8], [8, 8, 6], [8, -1], [4, 4]))))
+    with caplog.at_level(logging.INFO, "longrm"):
+        kept = opened(path=path)
+    assert (kept.counts["used"], kept.counts["without_contrast"]) == (4, 2)
+    assert (
+        "used all the same: chosen and rejected judgments of one score: 2 rows (row-1, row-4)" in caplog.text
+    )
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "longrm"):
+        left = opened(path=path, without_contrast="skip")
+    assert (left.counts["used"], left.counts["without_contrast"]) == (2, 2)
+    assert "left out: chosen and rejected judgments of one score" in caplog.text
+    assert [example.id for example in left.examples()] == ["row-2", "row-3"]
+    first = next(left.examples())
+    assert [words_tokenizer().decode(ids, special=False) for ids in first.tokens.responses] == [
+        "copper",
+        "walnut",
+        "violin",
+    ]
+
+
+def test_bad_rows_are_counted_and_said_once(put, opened, caplog):
+    good = judged([8, 6])
+    path = str(put("rows.jsonl", good, good | {"chosen": ""}, good | {"rejects": ["copper"]}))
+    with pytest.raises(DataError, match="line 2, field 'chosen': empty"):
+        opened(path=path)
+    for _ in "ab":  # tokenized, and read from the cache
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "longrm"):
+            assert opened(path=path, on_bad_row="skip").counts["bad"] == 2
+        skipped = [message for message in caplog.messages if message.startswith("skipped")]
+        assert [message.split(":")[0] for message in skipped] == [
+            f"skipped {path}, line 2, field 'chosen'",
+            f"skipped {path}, line 3, field 'rejects'",
+        ]
+
+
+def test_margins_and_probabilities_reach_the_examples(put, opened):
+    row = {"prompt": "the access code ?", "chosen": "copper", "rejected": "walnut"}
+    path = put("rows.jsonl", row | {"margin": 1.5}, row | {"probability": 0.9})
+    source = opened(path=str(path))
+    assert [(example.margin, example.probability) for example in source.examples()] == [
+        (1.5, None),
+        (None, 0.9),
+    ]
+    assert (source.counts["margin"], source.counts["probability"]) == (1, 1)
+
+
+def test_several_sources_keep_their_names_apart(put, pairs, opened):
+    row = {"id": "x", "prompt": "the access code ?", "chosen": "copper", "rejected": "walnut"}
+    short = put("short.jsonl", row, row | {"id": "y"})
+    sources = [{"path": str(pairs)}, {"path": str(short), "weight": 2.0, "name": "short"}]
+    source = opened(sources=sources, per_step=4)
+    assert source.epoch_steps() == 3
+    epoch = [example for step in range(3) for example in source.batch(step, None)]
+    assert Counter(example.source for example in epoch) == {str(pairs): 7, "short": 4}
+    assert Counter(example.id for example in epoch if example.source == "short") == {
+        "short/x": 2,
+        "short/y": 2,
+    }
+    assert [example.id for example in source.examples()][-2:] == ["short/x", "short/y"]
+    assert (source.counts["read"], source.counts["used"]) == (9, 9)
+
+
+def test_demonstrations_of_a_file(put, opened):
+    path = str(put("rows.jsonl", {"prompt": "the access code ?", "completion": "copper"}))
+    (example,) = opened(path=path, kind="demonstration").batch(0, None)
+    assert example.ranks == (1,)
+    assert words_tokenizer().decode(example.tokens.responses[0], special=False) == "copper"
+    with pytest.raises(ConfigError, match="'trl' is a format of comparisons"):
+        opened(path=path, format="trl", kind="demonstration")
+
+
+WORLD = {"responses": [2, 4], "tokens_per_step": 512, "responses_per_step": 12}
+
+
+def test_a_world_gives_fresh_contexts_for_every_step(opened):
+    source = opened(world=WORLD)
+    assert source.epoch_steps() is None
+    batches = [source.batch(step, 160) for step in range(2)]
+    assert batches == [opened(world=WORLD).batch(step, 160) for step in range(2)]
+    digests = [{example.digest for example in batch} for batch in batches]
+    assert [len(own) for own in digests] == [3, 3]
+    assert not digests[0] & digests[1]
+    assert {len(example.ranks) for example in batches[0]} == {2, 4}
+    with pytest.raises(ConfigError, match="has no end"):
+        source.examples()
+
+
+def test_the_best_responses_of_a_world_are_its_demonstrations(opened):
+    compared = opened(world=WORLD).batch(0, 160)
+    imitated = opened(world=WORLD, kind="demonstration").batch(0, 160)
+    for comparison, demonstration in zip(compared, imitated, strict=True):
+        assert demonstration.ranks == (1,)
+        best = comparison.tokens.responses[comparison.ranks.index(1)]
+        assert demonstration.tokens.responses == [best]
+
+
+def test_shuffled_labels_keep_the_responses(opened):
+    plain, shuffled = (
+        [example for step in range(4) for example in opened(world={**WORLD, **change}).batch(step, 160)]
+        for change in ({}, {"shuffle_labels": True})
+    )
+    assert [example.tokens for example in plain] == [example.tokens for example in shuffled]
+    assert [sorted(example.ranks) for example in plain] == [sorted(example.ranks) for example in shuffled]
+    assert [example.ranks for example in plain] != [example.ranks for example in shuffled]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "either data.path or data.world"),
+        ({"path": "x", "world": {}}, "either data.path or data.world"),
+        ({"path": "x", "sources": [{"path": "y"}]}, "give one of them"),
+        ({"world": {}, "per_step": 8}, r"data\.per_step is of rows in files"),
+        ({"sources": [{"path": "y"}], "format": "trl"}, "every one of data.sources has its own"),
+        ({"sources": [{"path": "y"}, {"path": "y"}]}, "need different names"),
+        ({"sources": [{"path": "y", "weight": 0.0}]}, "greater than 0"),
+    ],
+)
+def test_settings_that_do_not_fit(data, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingDataSettings.model_validate(data)
+
+
+def by_words(texts) -> Tokenizer:
+    """A token for every word of the texts, between white space."""
+    known = {
+        word: number for number, word in enumerate(sorted({word for text in texts for word in text.split()}))
+    }
+    backend = tokenizers.Tokenizer(models.WordLevel(known))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer.from_backend(backend)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the LongRM sample does not lie beside the checkout")
+def test_rows_of_the_sample_without_contrast_are_counted(opened):
+    """Every judge of 5 of the 16 rows gave the same score, as their column `scores` says."""
+    rows = list(read(SAMPLE / "simpo/train"))
+    texts = [text_of(part) for row in rows for part in (row.comparison.prompt, *row.comparison.responses)]
+    source = opened(
+        path=str(SAMPLE / "simpo/train"),
+        limit=2**30,
+        without_contrast="skip",
+        tokenizer=by_words(texts),
+    )
+    alike = sum(len(set(row.source["scores"].values())) == 1 for row in rows)
+    assert source.counts["without_contrast"] == alike == 5
+    assert source.counts["used"] == 11

@@ -10,7 +10,6 @@ from typing import Any
 
 from longrm import hub
 from longrm.errors import ConfigError, ModelError, first_line
-from longrm.modeling.capabilities import check_config, check_trainable
 from longrm.training.objectives.spec import ModelKind
 from longrm.training.training_settings import NewModelSettings, PlannedModel, TrainingSettings
 from longrm.worlds.words_tokenizer import load_tokenizer
@@ -179,6 +178,8 @@ def _of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
     """Sizes by the names that decoders of transformers share; whether they are all is checked by counting."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    from longrm.modeling.capabilities import check_config, check_trainable
 
     check_config(config, path)
     check_trainable(config, path)

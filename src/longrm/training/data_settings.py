@@ -1,14 +1,26 @@
 """Settings of what training reads: files, generated worlds, and the lengths of their contexts."""
 
+from importlib import import_module
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from longrm.config import OPERATIONAL, Config
-from longrm.worlds.generator import MOST_PER_GROUP, MOST_TOKENS
 
 CompletionForm = Literal["fact", "pairwise", "pointwise"]
 """What a model learns to write of a generated comparison: a fact of its context, or a judgment of its responses."""
+
+
+def _at_most(limit: str) -> AfterValidator:
+    """Refuses more than a limit of `longrm.worlds.generator`, whose tokenizers help texts do without."""
+
+    def check(value: int) -> int:
+        most: int = getattr(import_module("longrm.worlds.generator"), limit)
+        if value > most:
+            raise ValueError(f"{most:,} at most")
+        return value
+
+    return AfterValidator(check)
 
 
 class WorldDataSettings(Config):
@@ -40,8 +52,8 @@ class WorldDataSettings(Config):
     name: str = "records"
     responses: tuple[int, ...] = (2,)
     min_best_of_n_length: int = 160
-    tokens_per_step: int = Field(4096, ge=1, le=MOST_TOKENS)
-    responses_per_step: int = Field(128, ge=2, le=MOST_PER_GROUP)
+    tokens_per_step: Annotated[int, _at_most("MOST_TOKENS")] = Field(4096, ge=1)
+    responses_per_step: Annotated[int, _at_most("MOST_PER_GROUP")] = Field(128, ge=2)
     seed: int = 0
     shuffle_labels: bool = False
     completions: tuple[CompletionForm, ...] = ()
@@ -138,7 +150,7 @@ class CurriculumSettings(Config):
         short_share: Share of the later steps that go back to the first length, so that it is not forgotten.
     """
 
-    lengths: tuple[Annotated[int, Field(ge=1, le=MOST_TOKENS)], ...] = Field((128,), min_length=1)
+    lengths: tuple[Annotated[int, Field(ge=1), _at_most("MOST_TOKENS")], ...] = Field((128,), min_length=1)
     ramp: float = Field(0.5, gt=0.0, le=1.0)
     short_share: float = Field(0.0, ge=0.0, lt=1.0)
 

@@ -24,7 +24,7 @@ from longrm.runs.workers import check_seen, world_size
 from longrm.training.batches import WHOLE, Share
 from longrm.training.training_settings import ParallelSettings
 
-Shared = TypeVar("Shared")
+Exchanged = TypeVar("Exchanged")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class DistributedContext:
         if self.count > 1:
             dist.barrier()
 
-    def broadcast(self, value: Shared) -> Shared:
+    def broadcast(self, value: Exchanged) -> Exchanged:
         """The main process's value, for all: by clocks and by rounding theirs may differ."""
         if self.count == 1:
             return value
@@ -61,7 +61,7 @@ class DistributedContext:
         dist.broadcast_object_list(values, src=0)
         return values[0]
 
-    def gather(self, values: Sequence[Shared]) -> list[Shared]:
+    def gather(self, values: Sequence[Exchanged]) -> list[Exchanged]:
         """The values of all parts of a step, one part after the other, for all processes."""
         if self.count == 1:
             return list(values)

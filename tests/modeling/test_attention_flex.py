@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from longrm.modeling import attention_flex
 from longrm.modeling.attention_flex import block_mask, blocks_of, flex_attention_of, sees_of
 from longrm.modeling.attention_kernels import TRIAL
-from longrm.modeling.shapes import Layout, TreeShape
+from longrm.modeling.shapes import PackedLayout, TreeShape
 
 from .test_attention_kernels import CPU, LAYOUTS, path_a
 
@@ -52,7 +52,7 @@ def test_what_a_token_sees_is_its_prefix_and_its_own_branch_by_counting(layout):
 
 
 def test_a_long_block_mask_takes_no_pairs_of_tokens():
-    layout = Layout((TreeShape(131_072, (500, 500, 500, 500)),))
+    layout = PackedLayout((TreeShape(131_072, (500, 500, 500, 500)),))
     some, every = blocks_of(layout)
     assert some.shape == every.shape == (1040, 1040)
     # Every block of branches sees all of the prefix: 1,024 full blocks, and little of the branches.

@@ -22,7 +22,7 @@ from longrm.modeling.attention_kernels import (
 )
 from longrm.modeling.attention_varlen import TorchKernel, calls_of, varlen_attention
 from longrm.modeling.memory import keep_layer_inputs
-from longrm.modeling.shapes import Layout, TreeShape, choose_path
+from longrm.modeling.shapes import PackedLayout, TreeShape, choose_path
 from longrm.modeling.shared_prefix import pack
 
 from .conftest import CONFIGS, make_pair
@@ -40,12 +40,14 @@ from .test_equality import (
 CPU = torch.device("cpu")
 HEADS = Heads(CPU, torch.float32, 4, 2, 16)
 LAYOUTS = {
-    "one": Layout((TreeShape(501, (61, 37, 90, 5)),)),
+    "one": PackedLayout((TreeShape(501, (61, 37, 90, 5)),)),
     "several": TRIAL,
-    "aligned": Layout((TreeShape(256, (128, 128)), TreeShape(128, (128,)))),
+    "aligned": PackedLayout((TreeShape(256, (128, 128)), TreeShape(128, (128,)))),
     "one token": ONE_TOKEN,
-    "tiny": Layout((TreeShape(1, (1, 1)), TreeShape(2, (1,)))),
-    "blocks between": Layout((TreeShape(700, (300, 400)), TreeShape(10, (3,)), TreeShape(129, (200, 1)))),
+    "tiny": PackedLayout((TreeShape(1, (1, 1)), TreeShape(2, (1,)))),
+    "blocks between": PackedLayout(
+        (TreeShape(700, (300, 400)), TreeShape(10, (3,)), TreeShape(129, (200, 1)))
+    ),
 }
 
 
@@ -202,7 +204,7 @@ def test_keys_of_one_prefix_are_copied_for_no_branch():
 
 
 def test_spans_of_a_packed_tree():
-    calls = calls_of(Layout((TreeShape(5, (2, 3)), TreeShape(4, (1,)))), CPU)
+    calls = calls_of(PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1,)))), CPU)
     assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 7, 10, 14, 15]
     assert calls.before.queries.tolist() == [0, 5, 6]
     assert calls.before.keys.tolist() == [0, 5, 9]

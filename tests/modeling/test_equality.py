@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longrm.modeling import attention, heads
 from longrm.modeling.attention import forced_path
-from longrm.modeling.shapes import Layout, TokenTree, TreeShape
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import Packed, pack
 
 from .conftest import CONFIGS, VOCABULARY, make_pair
@@ -186,4 +186,4 @@ def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
 
 
 def test_layout_is_hashable_and_equal_by_shape():
-    assert hash(Layout(tuple(SHAPES))) == hash(pack(make_trees()).layout)
+    assert hash(PackedLayout(tuple(SHAPES))) == hash(pack(make_trees()).layout)

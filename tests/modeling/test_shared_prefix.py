@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.errors import ModelError
-from longrm.modeling.shapes import JOINT_MASK_LIMIT, Layout, TokenTree, TreeShape, choose_path
+from longrm.modeling.shapes import JOINT_MASK_LIMIT, PackedLayout, TokenTree, TreeShape, choose_path
 from longrm.modeling.shared_prefix import pack
 
 from .conftest import make_pair
@@ -36,7 +36,7 @@ def test_every_branch_can_be_read_back_from_the_layout(given_trees: list[TokenTr
 
 def test_equal_neighbors_make_one_run():
     a, b = TreeShape(4, (2, 1)), TreeShape(4, (1, 2))
-    assert list(Layout((a, a, b, a)).runs()) == [(a, 2), (b, 1), (a, 1)]
+    assert list(PackedLayout((a, a, b, a)).runs()) == [(a, 2), (b, 1), (a, 1)]
 
 
 @pytest.mark.parametrize(

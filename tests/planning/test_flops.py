@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from longrm.modeling import shapes
 from longrm.modeling.attention import forced_path
 from longrm.modeling.heads import response_logprobs
-from longrm.modeling.shapes import Layout, TokenTree, TreeShape
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
 from longrm.planning.flops import attended_pairs, forward_flops, separate_attended_pairs, training_flops
 from longrm.planning.model_sizes import sizes_of, targets_of
@@ -16,7 +16,7 @@ from longrm.planning.workload import Workload
 from longrm.training.initial_model import initial_model
 
 SHAPE = TreeShape(90, (7, 11, 13))
-READING = Workload(1, 1, {SHAPE: 1}, Layout((SHAPE,)), False, "")
+READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 
 
 def trees(separate):

@@ -8,7 +8,7 @@ import torch
 
 from longrm.modeling import attention, shapes
 from longrm.modeling.heads import response_logprobs, scores
-from longrm.modeling.shapes import Layout, TokenTree, TreeShape
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
 from longrm.planning.model_sizes import sizes_of
 from longrm.planning.peak_memory import moments_of, peak_memory
@@ -16,7 +16,7 @@ from longrm.planning.workload import Workload
 from longrm.training.initial_model import initial_model
 
 SHAPE = TreeShape(601, (17, 19, 30))
-READING = Workload(1, 1, {SHAPE: 1}, Layout((SHAPE,)), False, "")
+READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 
 
 def saved_bytes(settings, kind, path):
@@ -111,7 +111,7 @@ def test_the_peak_is_what_torch_allocates(bases, recipe, monkeypatch, precision,
     model = {"path": str(bases["llama"]), "precision": precision} | ({"lora": lora} if lora else {})
     settings = recipe(model=model, memory={"gradient_checkpointing": True, "tiled_mlp": tiled})
     shape = TreeShape(1500, (40, 40))
-    long = Workload(1, 1, {shape: 1}, Layout((shape,)), False, "")
+    long = Workload(1, 1, {shape: 1}, PackedLayout((shape,)), False, "")
     moments = moments_of(settings, sizes_of(settings, "scorer"), long, "cpu")
     predicted = max(moment.total - moment.weights - moment.optimizer for moment in moments)
     assert predicted == pytest.approx(allocated_at_most(settings), rel=0.15)
@@ -141,7 +141,7 @@ def test_weights_gradients_and_moments(bases, recipe):
 
 
 def test_every_switch_takes_less(bases, recipe):
-    long = replace(READING, largest=Layout((TreeShape(40_000, (100, 100)),)))
+    long = replace(READING, largest=PackedLayout((TreeShape(40_000, (100, 100)),)))
     totals = []
     for more in (
         {},

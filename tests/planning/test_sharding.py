@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from longrm.errors import ConfigError
-from longrm.modeling.shapes import Layout, TreeShape
+from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.planning.advice import advise
 from longrm.planning.devices import Device
 from longrm.planning.model_sizes import sizes_of
@@ -16,9 +16,9 @@ from longrm.planning.workload import Workload
 from longrm.training.training_settings import ParallelSettings
 
 SHAPE = TreeShape(600, (20, 20, 20))
-READING = Workload(1, 1, {SHAPE: 1}, Layout((SHAPE,)), False, "")
+READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 HALF = TreeShape(300, (10, 10, 10))
-HALF_READING = Workload(1, 1, {HALF: 1}, Layout((HALF,)), False, "")
+HALF_READING = Workload(1, 1, {HALF: 1}, PackedLayout((HALF,)), False, "")
 T = 10**10  # trained weights, beyond every bucket
 
 
@@ -149,7 +149,10 @@ def test_tiles_that_would_part_ways_are_refused_and_not_advised(bases, recipe):
     assert plan_training(settings, "h100-80gb", devices=2).devices == 2
     cut = recipe(model__path=path, parallel={"zero": 3, "sequence": 2}, memory__gradient_checkpointing=True)
     sizes = replace(sizes_of(cut, "scorer"), hidden=1024, intermediate=65536, layers=2)
-    small, long = Device(1, None, None), replace(READING, largest=Layout((TreeShape(60_000, (500, 500)),)))
+    small, long = (
+        Device(1, None, None),
+        replace(READING, largest=PackedLayout((TreeShape(60_000, (500, 500)),))),
+    )
     found = {
         devices: [switch.setting for switch in advise(cut, sizes, long, small, devices).switches]
         for devices in (2, 4)

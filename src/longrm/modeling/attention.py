@@ -33,7 +33,7 @@ from transformers import AttentionInterface
 from longrm.errors import ModelError
 from longrm.modeling.attention_kernels import kernel_for
 from longrm.modeling.sequence_parallel import Group, over_heads, over_tokens
-from longrm.modeling.shapes import AttentionPath, Layout, TreeShape, choose_path
+from longrm.modeling.shapes import AttentionPath, PackedLayout, TreeShape, choose_path
 
 NAME = "longrm_shared_prefix"
 """The `attn_implementation` under which transformers finds the attention of a shared prefix."""
@@ -72,7 +72,7 @@ def shared_prefix_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    layout: Layout | None = None,
+    layout: PackedLayout | None = None,
     sequence: Group | None = None,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 S H D"], None]:
@@ -103,7 +103,7 @@ def _computed(
     key: Float[Tensor, "1 G S D"],
     value: Float[Tensor, "1 G S D"],
     scaling: float | None,
-    layout: Layout,
+    layout: PackedLayout,
 ) -> Float[Tensor, "1 S H D"]:
     """By a kernel for the whole sequence where there is one, else run by run of equal trees."""
     kernel = None if _forced_path.get() else kernel_for(query, key)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from longrm.modeling.shapes import Layout
+from longrm.modeling.shapes import PackedLayout
 
 BLOCK = 128
 
@@ -31,7 +31,7 @@ def flex_attention_of(
     query: Float[Tensor, "1 H S D"],
     key: Float[Tensor, "1 G S D"],
     value: Float[Tensor, "1 G S D"],
-    layout: Layout,
+    layout: PackedLayout,
     scaling: float | None,
 ) -> Float[Tensor, "1 S H D"]:
     """The attention of a packed sequence by FlexAttention, compiled for any length."""
@@ -57,7 +57,7 @@ def _compiled() -> Any:
 
 
 @lru_cache(maxsize=4)
-def block_mask(layout: Layout, device: torch.device) -> BlockMask:
+def block_mask(layout: PackedLayout, device: torch.device) -> BlockMask:
     """The mask of a layout; made once for all layers."""
     some, every = blocks_of(layout)
     partial = _listed(some & ~every, device)
@@ -68,7 +68,7 @@ def block_mask(layout: Layout, device: torch.device) -> BlockMask:
     )
 
 
-def sees_of(layout: Layout, device: torch.device) -> Sees:
+def sees_of(layout: PackedLayout, device: torch.device) -> Sees:
     """Whether a query sees a key: up to itself, in its own segment or in the prefix of its tree."""
     own, root, fork = (torch.from_numpy(part).to(device) for part in _segments(layout))
 
@@ -79,7 +79,7 @@ def sees_of(layout: Layout, device: torch.device) -> Sees:
     return sees
 
 
-def blocks_of(layout: Layout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray, "B B"]]:
+def blocks_of(layout: PackedLayout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray, "B B"]]:
     """Of every block of queries and every block of keys: whether some pair, and whether every pair sees the other."""
     own, root, fork = _segments(layout)
     size = layout.tokens
@@ -103,7 +103,7 @@ def blocks_of(layout: Layout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray,
 
 
 def _segments(
-    layout: Layout,
+    layout: PackedLayout,
 ) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
     """Of every token: the first of its segment, the first of its tree, and one past its tree's prefix."""
     own, root, fork, lengths = [], [], [], []

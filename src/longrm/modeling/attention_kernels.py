@@ -23,17 +23,17 @@ from torch import Tensor
 from longrm.modeling.attention_flex import flex_attention_of, sees_of
 from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, VarlenKernel, varlen_attention
 from longrm.modeling.memory import is_out_of_memory
-from longrm.modeling.shapes import Layout, TreeShape
+from longrm.modeling.shapes import PackedLayout, TreeShape
 
 _log = logging.getLogger(__name__)
 
-Attend = Callable[[Tensor, Tensor, Tensor, Layout, float | None], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, PackedLayout, float | None], Tensor]
 """Query, key and value of heads first, a layout and the scale to the output of tokens first."""
 
-TRIAL = Layout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShape(41, (130,))))
+TRIAL = PackedLayout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShape(41, (130,))))
 """What a candidate is tried on: twins, no length aligned to a block, segments that cross blocks."""
 
-ONE_TOKEN = Layout((TreeShape(301, (1,)), TreeShape(40, (1,))))
+ONE_TOKEN = PackedLayout((TreeShape(301, (1,)), TreeShape(40, (1,))))
 """What it is tried on besides: flash kernels compute single queries, here all branches, in a way of their own."""
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}
@@ -128,7 +128,7 @@ def _tried(candidate: Candidate, heads: Heads) -> tuple[Attend | None, str]:
     return attend, ""
 
 
-def deviation(attend: Attend, heads: Heads, layout: Layout = TRIAL) -> float:
+def deviation(attend: Attend, heads: Heads, layout: PackedLayout = TRIAL) -> float:
     """How far a kernel's output and gradients are from attention written out in fp32, relative to the largest."""
     generator = torch.Generator().manual_seed(0)
 
@@ -150,7 +150,7 @@ def _largest(values: Sequence[float]) -> float:
 
 
 def _values_and_gradients(
-    attend: Attend, states: Sequence[Tensor], grad: Tensor, layout: Layout
+    attend: Attend, states: Sequence[Tensor], grad: Tensor, layout: PackedLayout
 ) -> list[Tensor]:
     # The first attention may be computed in inference or under autocast: the trial is not. And what it keeps for its
     # way back is no concern of the checkpoint round a layer, whose hooks would compute the layer again to return it.
@@ -163,7 +163,7 @@ def _values_and_gradients(
         return [output.detach(), *torch.autograd.grad(output, leaves, grad.clone())]
 
 
-def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scaling: float | None) -> Tensor:
+def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scaling: float | None) -> Tensor:
     group = q.shape[1] // k.shape[1]
     k, v = (states.repeat_interleave(group, dim=1) for states in (k, v))
     tokens = torch.arange(layout.tokens, device=q.device)

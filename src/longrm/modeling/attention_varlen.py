@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from longrm.modeling.shapes import Layout
+from longrm.modeling.shapes import PackedLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,7 @@ class VarlenKernel(Protocol):
 
 
 @lru_cache(maxsize=4)
-def calls_of(layout: Layout, device: torch.device) -> Calls:
+def calls_of(layout: PackedLayout, device: torch.device) -> Calls:
     """The two calls for a layout; made once for all layers."""
     segments = [length for tree in layout.trees for length in (tree.prefix, *tree.branches)]
     branches = [tree.branch_tokens for tree in layout.trees]
@@ -112,7 +112,7 @@ def varlen_attention(
     query: Float[Tensor, "1 H S D"],
     key: Float[Tensor, "1 G S D"],
     value: Float[Tensor, "1 G S D"],
-    layout: Layout,
+    layout: PackedLayout,
     scaling: float | None,
 ) -> Float[Tensor, "1 S H D"]:
     """The attention of a packed sequence by a kernel for sequences of varying length."""

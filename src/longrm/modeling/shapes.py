@@ -85,7 +85,7 @@ class TreeShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PackedLayout:
     """The shapes of the trees of one packed sequence, in order. Hashable; knows no tensor."""
 
     trees: tuple[TreeShape, ...]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from longrm.modeling.shapes import Layout, TokenTree, TreeShape
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +23,7 @@ class Packed:
 
     input_ids: Int[Tensor, "1 S"]
     position_ids: Int[Tensor, "1 S"]
-    layout: Layout
+    layout: PackedLayout
 
     def to(self, device: torch.device | str) -> "Packed":
         """The same sequence on a device."""
@@ -70,6 +70,6 @@ def pack(trees: Sequence[TokenTree]) -> Packed:
         for index, branch in enumerate(tree.branches):
             if not branch:
                 raise ValueError(f"branch {index} of tree {number} is empty: it needs a token to score")
-    layout = Layout(tuple(TreeShape(len(t.prefix), tuple(len(b) for b in t.branches)) for t in trees))
+    layout = PackedLayout(tuple(TreeShape(len(t.prefix), tuple(len(b) for b in t.branches)) for t in trees))
     ids = [token for tree in trees for part in (tree.prefix, *tree.branches) for token in part]
     return Packed(torch.tensor([ids]), torch.tensor([layout.position_ids()]), layout)

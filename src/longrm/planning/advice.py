@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longrm.modeling.shapes import Layout, TreeShape
+from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.planning.devices import Device
 from longrm.planning.model_sizes import ModelSizes
 from longrm.planning.peak_memory import peak_memory
@@ -78,7 +78,7 @@ def longest_prompt(
     branches = max(workload.largest.trees, key=lambda shape: shape.tokens).branches
 
     def fits(prompt: int) -> bool:
-        alone = replace(workload, largest=Layout((TreeShape(prompt, branches),)))
+        alone = replace(workload, largest=PackedLayout((TreeShape(prompt, branches),)))
         return peak_memory(settings, sizes, alone, device.type, devices).total <= device.memory
 
     low, high = 0, _LONGEST
@@ -94,7 +94,7 @@ def _reread(settings: TrainingSettings, workload: Workload) -> Workload:
     if workload.largest.tokens <= budget or len(workload.largest.trees) == 1:
         return workload
     longest = max(workload.largest.trees, key=lambda shape: shape.tokens)
-    return replace(workload, largest=Layout((longest,)), several=True)
+    return replace(workload, largest=PackedLayout((longest,)), several=True)
 
 
 def _fewer_tokens(settings: TrainingSettings, workload: Workload) -> TrainingSettings:

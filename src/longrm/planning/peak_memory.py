@@ -10,7 +10,7 @@ V vocabulary, b bytes of an element of a matrix product, r rank of the adapters.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from longrm.modeling.shapes import LOGITS_AT_ONCE, Layout, choose_path, tile_length
+from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, choose_path, tile_length
 from longrm.planning.model_sizes import ModelSizes, targets_of
 from longrm.planning.sharding import HeldBytes, Sharding, sharding_of
 from longrm.planning.workload import Workload
@@ -230,7 +230,7 @@ class _Layer:
         self,
         settings: TrainingSettings,
         sizes: ModelSizes,
-        layout: Layout,
+        layout: PackedLayout,
         targets: Collection[str],
         device: str,
         grid: Sharding,
@@ -307,7 +307,7 @@ class _Layer:
         normed = (_FP32 + self._b * full) * (sizes.queries + sizes.keys)
         return rows + normed + _FP32 * (sizes.heads + sizes.kv_heads)
 
-    def _attention(self, layout: Layout, device: str, sequence: int) -> tuple[float, float]:
+    def _attention(self, layout: PackedLayout, device: str, sequence: int) -> tuple[float, float]:
         """What the paths of the shared prefix keep beside: copies of keys and values, and masks.
 
         The kernels of a GPU copy nothing and need no mask. Devices that share a sequence have a share of the heads.

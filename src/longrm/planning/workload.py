@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError
-from longrm.modeling.shapes import Layout, TreeShape
+from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Batches
 from longrm.training.objectives import OBJECTIVES
@@ -38,7 +38,7 @@ class Workload:
     steps: int
     rows: float
     trees: Mapping[TreeShape, float]
-    largest: Layout
+    largest: PackedLayout
     several: bool
     origin: str
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ def _of_rows(
 
 def _fullest(
     longest: Iterable[TreeShape], trees: Mapping[TreeShape, int], per_step: int, budget: int
-) -> Layout:
+) -> PackedLayout:
     """The most that a step can put into one micro-batch: the longest row, and what still fits beside it."""
     taken: list[TreeShape] = []
     room = budget
@@ -173,7 +173,7 @@ def _fullest(
         more = min(trees[shape], per_step - len(taken), fitting)
         taken += [shape] * more
         room -= more * shape.tokens
-    return Layout(tuple(taken))
+    return PackedLayout(tuple(taken))
 
 
 def _several(
@@ -207,7 +207,7 @@ def _generated(settings: TrainingSettings, limit: int) -> Workload:
     lengths = [curriculum.length(step) for step in range(steps)]
     trees: Counter[TreeShape] = Counter()
     rows, several = 0, False
-    layouts: list[Layout] = []
+    layouts: list[PackedLayout] = []
     for length, count in Counter(lengths).items():
         micro_batches = batches.layouts(lengths.index(length))
         several |= len(micro_batches) > 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
 from longrm.modeling.encoding import plant
-from longrm.modeling.shapes import Layout, TokenTree, TreeShape
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.training.objectives.spec import Objective
 from longrm.training.sampler import Curriculum
 
@@ -167,7 +167,7 @@ class Batches:
         tokens = sum(tree.shape.tokens for tree in trees)
         return Step(self._micro_batches(trees), tokens, longest, digests)
 
-    def layouts(self, step: int) -> list[tuple[Layout, int]]:
+    def layouts(self, step: int) -> list[tuple[PackedLayout, int]]:
         """The layout of every micro-batch of a step, and how many examples it holds; nothing is packed.
 
         Raises:
@@ -175,7 +175,7 @@ class Batches:
         """
         filled = _fill(self._trees(self._examples(step)), self._budget)
         return [
-            (Layout(tuple(tree.shape for tree in trees)), sum(len(tree.examples) for tree in trees))
+            (PackedLayout(tuple(tree.shape for tree in trees)), sum(len(tree.examples) for tree in trees))
             for trees in filled
         ]
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from longrm.modeling import attention
 from longrm.modeling.sequence_parallel import share_sequences
-from longrm.modeling.shapes import Layout
+from longrm.modeling.shapes import PackedLayout
 from longrm.training.batches import Batches, Share
 from longrm.training.distributed import join_processes
 from longrm.training.training_settings import ParallelSettings
@@ -78,7 +78,7 @@ def broken(fault: str) -> None:
     if fault == "no exchange":
         attention.over_heads = no_exchange
     if fault == "positions":
-        Layout.position_ids = lambda self: list(range(self.tokens))
+        PackedLayout.position_ids = lambda self: list(range(self.tokens))
 
 
 def own_mean(parts: list[Any], place: Any) -> list[Any]:

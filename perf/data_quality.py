@@ -28,10 +28,11 @@ from longrm.clients import Completion
 from longrm.data import write
 from longrm.data.chunking import size_of
 from longrm.data.native import from_row
+from longrm.demo.trainings import FOLDER
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation as evaluate
-from longrm.demo.trainings import FOLDER
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.rng import Draws
 from longrm.runs.judgments import read_judgments
 from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput

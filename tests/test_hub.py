@@ -17,7 +17,8 @@ from longrm.benchmarks import load as load_bench
 from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
-from longrm.evaluation.evaluation_run import Evaluation, run_evaluation as evaluate
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.modeling.loading import (
     load_language_model,
     load_scorer,

@@ -15,7 +15,7 @@ from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import METRICS
 from longrm.evaluation.summary_schema import read_summary, summary_schema
 from longrm.report import build
-from longrm.training.settings import EvaluationSettings
+from longrm.training.training_settings import EvaluationSettings
 
 FILE = '''
 from longrm.evaluation.metrics.metric import EvaluationMetric

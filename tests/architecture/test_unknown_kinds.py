@@ -2,23 +2,21 @@
 
 import asyncio
 from importlib import import_module
-from importlib.resources import files
 from types import SimpleNamespace
-from typing import get_args
 
 import numpy as np
 import pytest
 
 from longrm.cli.summary_text import FAILURES
+from longrm.errors import ConfigError
 from longrm.evaluation.calibration_error import calibration
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.metrics import METRICS, metric_of
-from longrm.errors import ConfigError
 from longrm.evaluation.rules.rewardbench import rewardbench
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.table import ScoreTable
-from longrm.report import load as report_load
 from longrm.planning.training_plan import plan_training
+from longrm.report import load as report_load
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
 from longrm.synthesis.labels.labeling import Labeling

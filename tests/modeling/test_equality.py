@@ -144,7 +144,7 @@ def test_scoring_without_gradients_does_not_spoil_training_with_them():
 
 
 @pytest.mark.parametrize("path", ["per_branch", "joint"])
-def test_activation_checkpointing_changes_nothing(path: attention.Path):
+def test_activation_checkpointing_changes_nothing(path: attention.AttentionPath):
     _, ours = make_pair("llama", "scores")
     ours.train()
     packed = pack(make_trees(SHAPES[1:4]))

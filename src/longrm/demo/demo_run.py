@@ -32,10 +32,10 @@ from longrm.demo.trainings import (
     train_stage,
     trainings_of,
 )
+from longrm.demo.worker_pool import DemoTask, WorkerPool
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.summary_schema import read_summary
-from longrm.runs.folder import RunFolder, SCHEMA_VERSION, read_json, write_json
-from longrm.demo.worker_pool import DemoTask, WorkerPool
+from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, write_json
 from longrm.runs.judgments import read_judgments
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import JudgmentRecord

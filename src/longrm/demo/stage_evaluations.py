@@ -16,9 +16,9 @@ from longrm.demo.trainings import (
     is_generative,
     model_of,
 )
-from longrm.evaluation.asking import Judging
-from longrm.evaluation.run import Evaluation
-from longrm.evaluation.run import run as evaluate
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.reward_models import JudgeSettings
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
@@ -119,7 +119,7 @@ def _settings(stage: str, evaluation: str, probe: Probe, out: Path, baselines: t
         bench="probe",
         probe=probe,
         judge=judge if is_generative(stage) else JudgeSettings(),
-        judging=Judging(baselines=baselines),
+        judging=JudgingSettings(baselines=baselines),
     )
 
 

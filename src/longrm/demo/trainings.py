@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from longrm.config import Config, read_toml
 from longrm.modeling.loading import load_language_model, load_scorer, rescale_rope, save
-from longrm.report.material import STAGES
+from longrm.report.load import STAGES
 from longrm.runs.progress import Progress
 from longrm.training.initial_model import initial_model
 from longrm.training.objectives import OBJECTIVES

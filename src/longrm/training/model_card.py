@@ -13,6 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from longrm import hub
 from longrm.config import to_toml
 from longrm.data.tokenizing import Tokenizer
+from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.modeling.folders import ADAPTER
 from longrm.modeling.loading import scored_at
 from longrm.runs.folder import write_file
@@ -144,7 +145,7 @@ def _evaluated(evaluation: Mapping[str, Any] | None) -> dict[str, Any]:
         if name != "answered" and count
     ]
     return {
-        "accuracies": [(name, row["pair_accuracy"]) for name, row in [*rows, ("all", metrics["overall"])]],
+        "accuracies": [(name, row[PAIR_ACCURACY.name]) for name, row in [*rows, ("all", metrics["overall"])]],
         "boundary": _boundary(evaluation.get("boundary")),
         "unanswered": ", ".join(unanswered),
     }

@@ -187,8 +187,8 @@ def test_the_report_shows_generative_stages_apart(small_demo, tmp_path):
     for said in (
         "positional extrapolation",
         "heads that look back",
-        "The road that scores",
-        "The road that writes",
+        "Discriminative reward models",
+        "Generative reward models",
         "simulated judges",
         "judge: base",
         "--generative --controls",

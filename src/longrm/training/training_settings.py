@@ -6,7 +6,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError
-from longrm.evaluation.metrics import PAIR_ACCURACY, known_metric
 from longrm.modeling.shapes import ModelShape
 from longrm.training.data_settings import CurriculumSettings, TrainingDataSettings
 from longrm.training.losses import LOSSES, LossSpec
@@ -240,6 +239,14 @@ class CheckpointSettings(Config):
     keep: int = Field(1, ge=1)
 
 
+def _known_metric(name: str) -> str:
+    from longrm.evaluation.metrics import (
+        known_metric,  # late: help and recipes without evaluations need no numpy
+    )
+
+    return known_metric(name)
+
+
 class EvaluationSettings(Config):
     """Evaluation while training goes on, and after the last step.
 
@@ -251,7 +258,7 @@ class EvaluationSettings(Config):
     """
 
     every: int = Field(100, ge=1)
-    metric: Annotated[str, AfterValidator(known_metric)] = PAIR_ACCURACY.name
+    metric: Annotated[str, AfterValidator(_known_metric)] = "pair_accuracy"
     keep_best: bool = False
     settings: dict[str, Any]
 

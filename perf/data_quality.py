@@ -26,8 +26,8 @@ from scipy import stats
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.clients import Completion
 from longrm.data import write
-from longrm.data.chunking import size_of
-from longrm.data.native import from_row
+from longrm.data.chunking import approximate_tokens
+from longrm.data.native import from_native_row
 from longrm.demo.trainings import FOLDER
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference
@@ -138,7 +138,7 @@ class PairJudge:
     def _score(self, request: TaskRequest) -> Completion:
         task = request.task
         assert isinstance(task, JudgeResponse), "nothing else is asked"
-        self.read.append(size_of(text_of(request.messages)))
+        self.read.append(approximate_tokens(text_of(request.messages)))
         (source,) = [
             source
             for source in self._by_subject[_subject(task.question)]
@@ -217,7 +217,7 @@ async def _all_rows(labeling: Labeling, sources: Sequence[SynthesisInput]) -> li
 def _row(source: SynthesisInput, made: Sequence[Any]) -> Comparison:
     """A pair in the words that the `words` tokenizer knows, its responses in the document's order, without a margin."""
     (row,) = made
-    pair = from_row(row, 0)
+    pair = from_native_row(row, 0)
     (context,) = pair.context
     content = message_text(pair.prompt[context.message])[context.start : context.end]
     better = text_of(pair.responses[pair.best_first()[0]])

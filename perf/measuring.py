@@ -22,7 +22,7 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
-from longrm.modeling.attention import NAME
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.shapes import TokenTree
 
 PAD, END = 0, 1
@@ -77,7 +77,7 @@ def make_workload(
     stock = kind(copy.deepcopy(config))
     stock.set_attn_implementation("sdpa")
     ours = kind(copy.deepcopy(config))
-    ours.set_attn_implementation(NAME)
+    ours.set_attn_implementation(SHARED_PREFIX)
     ours.load_state_dict(stock.state_dict())
     draw = random.Random(0)
     words = lambda n: [draw.randrange(END + 1, options.vocabulary) for _ in range(n)]  # noqa: E731 (a line's worth)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from longrm.modeling.attention import NAME
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.heads import scores
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import Packed, pack
@@ -55,7 +55,7 @@ class Arm:
     """
 
     parts: Sequence[Packed]
-    attention: str = NAME
+    attention: str = SHARED_PREFIX
 
 
 def arms_of(work: Work, vocabulary: int, device: str) -> dict[str, Arm]:

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
-from longrm.modeling.attention_varlen import Spans, TorchKernel, calls_of, varlen_attention
+from longrm.modeling.attention_varlen import SequenceBounds, TorchKernel, calls_of, varlen_attention
 from longrm.planning.peak_memory import PeakMemory
 from longrm.planning.training_plan import plan_training
 from longrm.training.objectives.bradley_terry import BradleyTerrySettings
@@ -113,7 +113,7 @@ class Kernel(TorchKernel):
         self._calls = calls
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, spans: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
         _demand([query, key, value], spans)
@@ -131,7 +131,7 @@ class Kernel(TorchKernel):
         value: Tensor,
         output: Tensor,
         lse: Tensor,
-        spans: Spans,
+        spans: SequenceBounds,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
@@ -145,7 +145,7 @@ class Kernel(TorchKernel):
         return found
 
 
-def _demand(states: Sequence[Tensor], spans: Spans) -> None:
+def _demand(states: Sequence[Tensor], spans: SequenceBounds) -> None:
     assert {part.dtype for part in states} <= {torch.bfloat16, torch.float16}, "half precision, all alike"
     assert len({part.dtype for part in states}) == 1
     assert all(part.stride(-1) == 1 for part in states), "the elements of a head lie side by side"

@@ -11,8 +11,8 @@ from arms import Work
 from transformers import AutoModelForSequenceClassification, LlamaConfig, Qwen3Config
 
 from longrm.modeling.adapters import adapt
-from longrm.modeling.attention import NAME
-from longrm.modeling.memory import keep_layer_inputs, set_precision
+from longrm.modeling.attention import SHARED_PREFIX
+from longrm.modeling.device_memory import checkpoint_activations, set_precision
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.shared_prefix import Packed
 from longrm.modeling.tiled_mlp import tile_feed_forward
@@ -50,7 +50,7 @@ def build(
     dtype = torch.float32 if mode == "full" else torch.bfloat16
     with torch.device(device):
         model = AutoModelForSequenceClassification.from_config(
-            copy.deepcopy(config), attn_implementation=NAME, dtype=dtype
+            copy.deepcopy(config), attn_implementation=SHARED_PREFIX, dtype=dtype
         )
     if mode == "lora":
         adapt(model, base="random", rank=RANK, alpha=2 * RANK, targets=None, seed=0)
@@ -60,7 +60,7 @@ def build(
     set_precision(model, "bfloat16")
     if mode == "scoring":
         return model.eval()
-    keep_layer_inputs(model, offload=offload)
+    checkpoint_activations(model, offload=offload)
     if tiled:
         tile_feed_forward(model, tile_length(config.hidden_size))
     return model.train()

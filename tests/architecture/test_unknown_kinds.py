@@ -87,7 +87,7 @@ def test_kinds_of_models(tmp_path, monkeypatch):
     with UNKNOWN:
         _new(new, OTHER, 0)
     parts = SimpleNamespace(adapter=None, base=tmp_path)
-    monkeypatch.setattr("longrm.training.initial_model.locate_parts", lambda path: parts)
+    monkeypatch.setattr("longrm.training.initial_model.find_model_folders", lambda path: parts)
     monkeypatch.setattr(
         "longrm.training.initial_model.read_config", lambda *args, **kwargs: SimpleNamespace()
     )

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from longrm.auditing.shingles import every, shingles
-from longrm.data.chunking import words
+from longrm.data.chunking import words_of
 
 
 def runs(text, size):
-    held = words(text)
+    held = words_of(text)
     size = min(size, len(held))
     return {tuple(held[start : start + size]) for start in range(len(held) - size + 1)} if held else set()
 

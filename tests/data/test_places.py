@@ -3,7 +3,7 @@ import math
 import pytest
 
 from longrm.data.fields import FieldError
-from longrm.data.places import Place, place_in, place_of
+from longrm.data.places import LengthAndDepth, length_and_depth_in, length_and_depth_of
 from longrm.errors import DataError
 from longrm.types import Comparison
 
@@ -11,15 +11,15 @@ from longrm.types import Comparison
 @pytest.mark.parametrize(
     ("metadata", "place"),
     [
-        ({}, Place(None, None)),
-        ({"length": None, "depth": None}, Place(None, None)),
-        ({"length": 4096, "depth": 0.5}, Place(4096, 0.5)),
-        ({"length": 4096.0, "depth": 0}, Place(4096, 0.0)),
-        ({"length": 1, "depth": 1}, Place(1, 1.0)),
+        ({}, LengthAndDepth(None, None)),
+        ({"length": None, "depth": None}, LengthAndDepth(None, None)),
+        ({"length": 4096, "depth": 0.5}, LengthAndDepth(4096, 0.5)),
+        ({"length": 4096.0, "depth": 0}, LengthAndDepth(4096, 0.0)),
+        ({"length": 1, "depth": 1}, LengthAndDepth(1, 1.0)),
     ],
 )
 def test_whole_lengths_and_fractions_of_depth_are_places(metadata, place):
-    found = place_of(metadata)
+    found = length_and_depth_of(metadata)
     assert found == place
     assert type(found.length) in (int, type(None))
     assert type(found.depth) in (float, type(None))
@@ -30,18 +30,18 @@ def test_whole_lengths_and_fractions_of_depth_are_places(metadata, place):
 )
 def test_any_other_length_is_refused(length):
     with pytest.raises(FieldError, match="field 'length': needs a whole number of tokens from 1 to"):
-        place_of({"length": length})
+        length_and_depth_of({"length": length})
 
 
 @pytest.mark.parametrize("depth", [True, 50, -0.1, 1.0001, 10**400, math.nan, math.inf, "0.5", [0.5]])
 def test_any_other_depth_is_refused(depth):
     with pytest.raises(FieldError, match=r"field 'depth': needs a number from 0 \(start\) to 1 \(end\)"):
-        place_of({"depth": depth})
+        length_and_depth_of({"depth": depth})
 
 
 def test_a_value_that_is_refused_is_told_on_one_short_line():
     with pytest.raises(FieldError) as error:
-        place_of({"length": "4k\n" * 10_000})
+        length_and_depth_of({"length": "4k\n" * 10_000})
     assert len(str(error.value).splitlines()) == 1
     assert len(str(error.value)) < 250
 
@@ -49,4 +49,4 @@ def test_a_value_that_is_refused_is_told_on_one_short_line():
 def test_a_comparison_without_a_file_is_named_itself():
     row = Comparison("c1", "g", ({"role": "user", "content": "?"},), ((), ()), metadata={"depth": 50})
     with pytest.raises(DataError, match=r"comparison 'c1', field 'depth': .* got 50"):
-        place_in(row)
+        length_and_depth_in(row)

@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers
 
 from longrm.data import read, token_cache, write
 from longrm.data.joining import encode
-from longrm.data.token_cache import cache_folder, tokenized
+from longrm.data.token_cache import cache_folder, open_tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import context_digest
 from longrm.errors import DataError
@@ -67,7 +67,7 @@ def pairs(tmp_path):
 def opened(tmp_path):
     def open_rows(path, tokenizer=None, **told):
         told = {"kind": "comparison", "cache": tmp_path / "cache", **told}
-        return tokenized(path, tokenizer or words_tokenizer(), **told)
+        return open_tokenized(path, tokenizer or words_tokenizer(), **told)
 
     return open_rows
 
@@ -185,10 +185,11 @@ def test_what_a_killed_process_began_goes_and_what_a_living_one_makes_stays(pair
 def test_two_processes_at_once_make_one_entry_without_torch(pairs, opened, tmp_path):
     program = (
         "import sys\n"
-        "from longrm.data.token_cache import tokenized\n"
+        "from longrm.data.token_cache import open_tokenized\n"
         "from longrm.worlds import words_tokenizer\n"
         "told = []\n"
-        f"rows = tokenized({str(pairs)!r}, words_tokenizer(), kind='comparison', cache={str(tmp_path / 'cache')!r},\n"
+        f"rows = open_tokenized({str(pairs)!r}, words_tokenizer(), kind='comparison',\n"
+        f"    cache={str(tmp_path / 'cache')!r},\n"
         "    progress=lambda *one: told.append(one))\n"
         "print(len(told), sum(map(len, (row.tokens.prompt for row in rows))), 'torch' in sys.modules)\n"
     )

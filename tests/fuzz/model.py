@@ -11,7 +11,7 @@ from typing import Any
 
 from . import folders, hostile, seeds
 
-PRELOAD = ("longrm.cli.merge", "longrm.modeling.merging", "longrm.modeling.generation", "longrm.modeling.adapters",
+PRELOAD = ("longrm.cli.merge", "longrm.modeling.merging", "longrm.modeling.local_writer", "longrm.modeling.adapters",
            "longrm.reward_models.discriminative", "longrm.reward_models.generative",
            "transformers.models.llama.modeling_llama")  # fmt: skip
 

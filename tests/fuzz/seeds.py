@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from longrm.data.native import to_row
+from longrm.data.native import to_native_row
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -61,7 +61,7 @@ CANDIDATE = {"document": "1", "model": "one", "text": "Ann does", "perturbation"
 def native() -> list[dict[str, Any]]:
     """Rows of a generated world, as `longrm world` writes them."""
     plan = WorldPlan(world="records", length=64, per_group=2, responses=3)
-    return [to_row(comparison) for comparison in generate(plan, 4, load_tokenizer("words"))]
+    return [to_native_row(comparison) for comparison in generate(plan, 4, load_tokenizer("words"))]
 
 
 def rows() -> list[list[dict[str, Any]]]:

@@ -188,7 +188,7 @@ def test_a_signal_ends_all_processes_and_one_says_so(tmp_path, given, number, wh
 ANEW = """
 import os, signal, sys
 from pathlib import Path
-from longrm.modeling.processes import join
+from longrm.modeling.process_group import join
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 with join() as place:
     mine = [piece for piece in range(6) if place.takes(piece)]

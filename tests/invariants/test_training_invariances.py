@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
 from longrm.data.joining import Encoded
-from longrm.modeling.attention import NAME
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.rng import Draws
 from longrm.training.batches import Batches, Example, MicroBatch
 from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
@@ -105,7 +105,9 @@ def models_of(kv_heads: int) -> dict[bool, Any]:
     )
     torch.manual_seed(0)
     autos: dict[bool, Any] = {False: AutoModelForCausalLM, True: AutoModelForSequenceClassification}
-    return {scores: auto.from_config(config, attn_implementation=NAME) for scores, auto in autos.items()}
+    return {
+        scores: auto.from_config(config, attn_implementation=SHARED_PREFIX) for scores, auto in autos.items()
+    }
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.attention import NAME
+from longrm.modeling.attention import SHARED_PREFIX
 
 VOCABULARY = 97
 SIZES = {
@@ -58,7 +58,7 @@ def make_pair(family: str, kind: str) -> tuple[Any, Any]:
     auto: Any = {"scores": AutoModelForSequenceClassification, "logprobs": AutoModelForCausalLM}[kind]
     torch.manual_seed(0)
     stock = auto.from_config(copy.deepcopy(config), attn_implementation="sdpa")
-    ours = auto.from_config(copy.deepcopy(config), attn_implementation=NAME)
+    ours = auto.from_config(copy.deepcopy(config), attn_implementation=SHARED_PREFIX)
     ours.load_state_dict(stock.state_dict())
     return stock, ours
 

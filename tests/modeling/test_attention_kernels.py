@@ -15,13 +15,13 @@ from longrm.modeling.attention_kernels import (
     CANDIDATES,
     ONE_TOKEN,
     TRIAL,
-    Candidate,
-    Heads,
-    choose,
+    AttentionHeads,
+    KernelCandidate,
+    choose_kernel,
     deviation,
 )
 from longrm.modeling.attention_varlen import TorchKernel, calls_of, varlen_attention
-from longrm.modeling.memory import keep_layer_inputs
+from longrm.modeling.device_memory import checkpoint_activations
 from longrm.modeling.shapes import PackedLayout, TreeShape, choose_path
 from longrm.modeling.shared_prefix import pack
 
@@ -38,7 +38,7 @@ from .test_equality import (
 )
 
 CPU = torch.device("cpu")
-HEADS = Heads(CPU, torch.float32, 4, 2, 16)
+HEADS = AttentionHeads(CPU, torch.float32, 4, 2, 16)
 LAYOUTS = {
     "one": PackedLayout((TreeShape(501, (61, 37, 90, 5)),)),
     "several": TRIAL,
@@ -170,7 +170,7 @@ def test_a_wrong_kernel_is_a_hundred_times_off(wrong):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("layout", [TRIAL, ONE_TOKEN], ids=["several", "one token"])
 def test_half_precision_is_told_from_a_wrong_mask(dtype, layout):
-    heads = Heads(CPU, dtype, 4, 2, 64)
+    heads = AttentionHeads(CPU, dtype, 4, 2, 64)
     tolerance = attention_kernels.TOLERANCE[dtype]
     assert deviation(masked(lambda own, root, fork, query, key, right: right), heads, layout) < tolerance / 2
     for fault in FAULTS[layout]:
@@ -216,7 +216,7 @@ def test_spans_of_a_packed_tree():
 
 
 def there(name, attend, missing=None):
-    return Candidate(name, lambda heads: missing, lambda: attend)
+    return KernelCandidate(name, lambda heads: missing, lambda: attend)
 
 
 def fails(*_):
@@ -233,7 +233,7 @@ def test_the_first_kernel_that_computes_what_it_should_is_chosen(caplog):
         there("five", right),
     ]
     with caplog.at_level(logging.INFO), torch.inference_mode():  # as where the first thing done is scoring
-        assert choose(HEADS, candidates) is right
+        assert choose_kernel(HEADS, candidates) is right
     (line,) = caplog.messages
     assert line.startswith(
         "attention over a shared prefix: four (not one: not installed; not two: it failed on a small tree (no kernel "
@@ -248,10 +248,12 @@ def tried_late(monkeypatch):
 
     @lru_cache
     def chosen(heads):
-        return choose(heads, [there("right", right)])
+        return choose_kernel(heads, [there("right", right)])
 
     monkeypatch.setattr(
-        attention, "kernel_for", lambda q, k: chosen(Heads(CPU, q.dtype, q.shape[1], k.shape[1], q.shape[3]))
+        attention,
+        "kernel_for",
+        lambda q, k: chosen(AttentionHeads(CPU, q.dtype, q.shape[1], k.shape[1], q.shape[3])),
     )
 
 
@@ -261,7 +263,7 @@ def test_a_kernel_may_be_tried_within_a_checkpointed_layer(family, caplog):
     stock, ours = make_pair(family, "scores")
     trees = make_trees()
     truth = values_and_gradients(stock, separate(stock, "scores", trees))
-    keep_layer_inputs(ours.train(), offload=False)
+    checkpoint_activations(ours.train(), offload=False)
     with caplog.at_level(logging.INFO, "longrm"):  # the first that is computed is training
         found = values_and_gradients(ours, shared(ours, "scores", pack(trees)))
     assert caplog.messages == ["attention over a shared prefix: right"]
@@ -273,7 +275,7 @@ def test_a_trial_whose_tensors_checkpointing_takes_fails(monkeypatch, caplog):
     """The control of the test above."""
     monkeypatch.setattr(torch.autograd.graph, "saved_tensors_hooks", lambda *_: nullcontext())
     _, ours = make_pair("llama", "scores")
-    keep_layer_inputs(ours.train(), offload=False)
+    checkpoint_activations(ours.train(), offload=False)
     with pytest.raises(CheckpointError):
         values_and_gradients(ours, shared(ours, "scores", pack(make_trees())))
     assert "it failed on a small tree" in caplog.text
@@ -287,7 +289,7 @@ def test_a_full_device_is_no_fault_of_a_kernel(error):
         raise error
 
     with pytest.raises(type(error), match="out of memory"):
-        choose(HEADS, [there("one", full), there("two", partial(varlen_attention, WrittenOut()))])
+        choose_kernel(HEADS, [there("one", full), there("two", partial(varlen_attention, WrittenOut()))])
 
 
 @pytest.fixture
@@ -300,9 +302,9 @@ def tf32():
 def test_the_rounding_of_tf32_is_no_fault_of_a_kernel(tf32):
     right = partial(varlen_attention, WrittenOut())
     rounded = there("rounded", lambda *args: 1.002 * right(*args))
-    assert choose(HEADS, [rounded]) is None
+    assert choose_kernel(HEADS, [rounded]) is None
     tf32()
-    assert choose(HEADS, [rounded]) is not None
+    assert choose_kernel(HEADS, [rounded]) is not None
 
 
 class GradientsOfNothing(WrittenOut):
@@ -314,7 +316,7 @@ class GradientsOfNothing(WrittenOut):
 
 def test_without_any_kernel_there_is_one_warning(caplog):
     nothing = partial(varlen_attention, GradientsOfNothing())
-    assert choose(HEADS, [there("one", fails), there("two", nothing)]) is None
+    assert choose_kernel(HEADS, [there("one", fails), there("two", nothing)]) is None
     assert "two: it was off by nan" in caplog.text
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "scaled_dot_product_attention" in caplog.text
@@ -326,7 +328,7 @@ def test_what_a_kernel_lacks_is_told(monkeypatch):
     assert flash_attn.missing(HEADS) == "not installed"
     assert torch_s.missing(HEADS) == "it computes in half precision, and this is float32"
     assert flex.missing(HEADS) == "triton is not installed"
-    half = Heads(CPU, torch.bfloat16, 4, 2, 16)
+    half = AttentionHeads(CPU, torch.bfloat16, 4, 2, 16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert torch_s.missing(half) == "it needs a GPU of compute capability 8.0 or later"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -355,7 +357,7 @@ def test_torch_s_kernel_takes_what_it_is_handed():
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("size", [64, 128])
 def test_every_kernel_of_a_gpu_is_path_a(candidate, layout, size):
-    heads = Heads(torch.device("cuda", 0), torch.bfloat16, 8, 2, size)
+    heads = AttentionHeads(torch.device("cuda", 0), torch.bfloat16, 8, 2, size)
     if reason := candidate.missing(heads):
         pytest.skip(f"{candidate.name}: {reason}")
     tolerance = attention_kernels.TOLERANCE[torch.bfloat16]
@@ -371,8 +373,8 @@ def test_every_kernel_of_a_gpu_is_path_a(candidate, layout, size):
     ids=str,
 )
 def test_heads_of_every_kind_have_a_kernel_of_a_gpu(dtype, queries, keys, size):
-    heads = Heads(torch.device("cuda", 0), dtype, queries, keys, size)
-    attend = choose(heads, CANDIDATES)
+    heads = AttentionHeads(torch.device("cuda", 0), dtype, queries, keys, size)
+    attend = choose_kernel(heads, CANDIDATES)
     if attend is None and (dtype == torch.float32 or size % 8):
         pytest.skip("no flash kernel takes these heads, and FlexAttention does not have to")
     assert attend is not None

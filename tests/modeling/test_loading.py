@@ -31,7 +31,7 @@ from transformers import (
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
 from longrm.modeling import heads
-from longrm.modeling.attention import NAME
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.loading import Scorer, load_language_model, load_scorer, new_scorer, rescale_rope, save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack
@@ -74,7 +74,7 @@ def test_saved_folder_gives_the_same_scores_here_and_in_a_batched_plain_forward(
     with torch.no_grad():
         logits = plain(input_ids=batch, attention_mask=(batch != pad).long()).logits
     torch.testing.assert_close(logits[:, 0], truth, rtol=1e-5, atol=1e-5)
-    assert plain.config._attn_implementation != NAME
+    assert plain.config._attn_implementation != SHARED_PREFIX
 
 
 def test_where_the_weights_lie_in_memory_changes_scores_by_rounding_alone(scorer: Scorer):

@@ -19,18 +19,18 @@ from transformers import (
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.modeling.attention import CONTINUATION, NAME
+from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
+from longrm.modeling.device_memory import set_precision
 from longrm.modeling.heads import response_logprobs, scores, token_logprobs
 from longrm.modeling.loading import (
     LanguageModel,
+    generation_mode,
     load_language_model,
     load_scorer,
     new_language_model,
     new_scorer,
     save,
-    writing,
 )
-from longrm.modeling.memory import set_precision
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack
 from longrm.training.checkpoints import write_weights
@@ -69,7 +69,7 @@ def test_a_saved_language_model_is_loaded_by_transformers_with_plain_attention(
 ):
     truth = logprobs(new_language_model(SHAPE, tokenizer, seed=1))
     plain = AutoModelForCausalLM.from_pretrained(folder)
-    assert plain.config._attn_implementation != NAME
+    assert plain.config._attn_implementation != SHARED_PREFIX
     torch.testing.assert_close(plain_logprobs(plain), truth, rtol=1e-5, atol=1e-5)
     assert distance(logprobs(new_language_model(SHAPE, tokenizer, seed=2)), truth) > 100 * ROUNDING
     assert distance(logprobs(load_language_model(folder, packed=True)), truth) < ROUNDING
@@ -190,7 +190,7 @@ def test_a_model_in_training_writes_within_a_block(folder: Path):
     trainee = load_language_model(folder, packed=True)
     before = logprobs(trainee)
     trainee.model.train()
-    with writing(trainee) as writer:
+    with generation_mode(trainee) as writer:
         assert writer.model.config._attn_implementation == CONTINUATION
         assert not writer.model.training
         torch.testing.assert_close(plain_logprobs(writer.model), before, rtol=1e-5, atol=1e-5)

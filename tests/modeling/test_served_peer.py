@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from longrm.clients import Completion, Request
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.generation import LocalWriter
+from longrm.modeling.local_writer import LocalWriter
 from longrm.types import Outcome
 
 from .conftest import SIZES

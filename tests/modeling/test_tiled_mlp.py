@@ -10,8 +10,8 @@ from torch import nn
 from longrm.errors import ModelError
 from longrm.modeling import tiled_mlp
 from longrm.modeling.adapters import adapt
+from longrm.modeling.device_memory import checkpoint_activations, set_precision
 from longrm.modeling.heads import response_logprobs, scores
-from longrm.modeling.memory import keep_layer_inputs, set_precision
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.shared_prefix import pack
 from longrm.modeling.tiled_mlp import tile_feed_forward
@@ -45,7 +45,7 @@ def test_tiles_change_no_gradient(family: str, kind: str, checkpointing: bool):
     model = make_pair(family, kind)[1].train()
     twin = tiled(model)
     if checkpointing:
-        keep_layer_inputs(twin, offload=False)
+        checkpoint_activations(twin, offload=False)
     assert far(after_a_step(model, kind), after_a_step(twin, kind)) < TOLERANCE
 
 
@@ -67,7 +67,7 @@ def test_adapters_in_bf16_have_the_same_gradients_as_far_as_bf16_tells():
     exact = after_a_step(copy.deepcopy(model))
     set_precision(model, "bfloat16")
     twin = tiled(model)
-    keep_layer_inputs(twin, offload=False)
+    checkpoint_activations(twin, offload=False)
     rounded, found = after_a_step(model), after_a_step(twin)
     assert {weight.dtype for weight in found.values()} == {torch.float32}
     # Sums over tokens are rounded tile by tile: apart by less than bf16 is from fp32.
@@ -77,7 +77,7 @@ def test_adapters_in_bf16_have_the_same_gradients_as_far_as_bf16_tells():
 def test_only_a_tile_is_wide_at_any_time_and_scores_stay_as_they_are():
     model = make_pair("llama", "scores")[1]
     twin = tiled(model).train()
-    keep_layer_inputs(twin, offload=False)
+    checkpoint_activations(twin, offload=False)
     seen = []
     for layer in twin.base_model.layers:
         layer.mlp.down_proj.register_forward_pre_hook(lambda _, states: seen.append(states[0].shape[1]))

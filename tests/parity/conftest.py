@@ -20,8 +20,8 @@ from transformers import (
 
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.attention import NAME
-from longrm.modeling.encoding import plant
+from longrm.modeling.attention import SHARED_PREFIX
+from longrm.modeling.encoding import build_trees
 from longrm.modeling.shared_prefix import pack
 from longrm.rng import Draws
 from longrm.training.batches import Example, MicroBatch
@@ -112,7 +112,7 @@ def twins(kind: str, *, kv_heads: int = 4, seed: int = 0) -> tuple[Any, Any]:
     auto: Any = {"scores": AutoModelForSequenceClassification, "logprobs": AutoModelForCausalLM}[kind]
     torch.manual_seed(seed)
     stock = auto.from_config(copy.deepcopy(config), attn_implementation="sdpa")
-    ours = auto.from_config(copy.deepcopy(config), attn_implementation=NAME)
+    ours = auto.from_config(copy.deepcopy(config), attn_implementation=SHARED_PREFIX)
     ours.load_state_dict(stock.state_dict())
     return stock, ours
 
@@ -132,7 +132,7 @@ def engine(
     change: Callable[[MicroBatch], MicroBatch] = lambda micro: micro,
 ) -> dict[str, Tensor]:
     """Loss and gradients of the examples in one packed sequence, over shared prefixes."""
-    micro = MicroBatch(pack(plant([example.tokens for example in examples])), examples, 1.0)
+    micro = MicroBatch(pack(build_trees([example.tokens for example in examples])), examples, 1.0)
     return gradients(model, objective.loss(model, change(micro))[0])
 
 

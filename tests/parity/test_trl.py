@@ -15,7 +15,7 @@ import trl
 from torch import Tensor
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
-from longrm.modeling.encoding import plant
+from longrm.modeling.encoding import build_trees
 from longrm.modeling.heads import response_logprobs
 from longrm.modeling.shared_prefix import Packed, pack
 from longrm.training.batches import Example, MicroBatch
@@ -182,7 +182,9 @@ def test_dpo_equals_the_dpo_trainer(case, table, examples, stock_tokenizer, tmp_
     truth = computed(trainer, stock, collated(trainer, apart=True))
     with torch.no_grad():
         reference = {
-            own.id: [one.sum().item() for one in response_logprobs(our_reference, pack(plant([own.tokens])))]
+            own.id: [
+                one.sum().item() for one in response_logprobs(our_reference, pack(build_trees([own.tokens])))
+            ]
             for own in examples
         }
     told = PreferenceLossSettings(kind="dpo", beta=0.3, **ours_told)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from longrm.data.chunking import chunks, size_of
+from longrm.data.chunking import approximate_tokens, chunk_spans
 from longrm.reward_models.baselines import Baseline
 from longrm.reward_models.compress import LEFT_OUT, CompressRewardModel
 from longrm.reward_models.compress import compress as compress_and_tell
@@ -123,7 +123,7 @@ def test_a_question_within_the_context_stays_whole():
     assert short.prompt[1]["content"] == before + "Which one is thing7?" + after
     assert SENTENCES[3] in before
     assert SENTENCES[15] in after
-    assert size_of(short.prompt[1]["content"].replace("[...]", "")) <= 24 + 6
+    assert approximate_tokens(short.prompt[1]["content"].replace("[...]", "")) <= 24 + 6
 
 
 def test_what_is_short_unknown_or_no_plain_text_stays_as_it_is():
@@ -137,7 +137,7 @@ def test_what_is_short_unknown_or_no_plain_text_stays_as_it_is():
 
 def test_a_chunk_is_never_longer_than_the_whole_room():
     short = compress(query(), Compress(tokens=5, chunk=128))
-    assert 0 < size_of(text_at(short, short.context[0]).replace("[...]", "")) <= 5
+    assert 0 < approximate_tokens(text_at(short, short.context[0]).replace("[...]", "")) <= 5
 
 
 def test_the_inner_model_is_asked_once_about_the_short_queries_and_its_judgments_pass():
@@ -163,8 +163,8 @@ def test_what_is_left_out_is_reported_and_adds_to_what_the_model_cuts():
         def judge(self, queries):
             return [replace(judgment, cut=Cut("middle", 5)) for judgment in super().judge(queries)]
 
-    kept = len((3, 7, 15)) * size_of(SENTENCES[0])
-    left_out = Cut("compress", size_of(CONTEXT) - kept)
+    kept = len((3, 7, 15)) * approximate_tokens(SENTENCES[0])
+    left_out = Cut("compress", approximate_tokens(CONTEXT) - kept)
     short = query("Sentence 1. Which one is thing7?", context=((0, 11),))
     for inner, cuts in [
         (Listener(), [left_out, None]),
@@ -211,13 +211,13 @@ def test_evidence_in_long_contexts_is_kept_and_random_chunks_lose_it(world, resp
     def compressed(asked):
         short = compress(asked, settings)
         kept = text_at(short, short.context[0])
-        assert size_of(kept.replace("[...]", "")) <= settings.tokens
+        assert approximate_tokens(kept.replace("[...]", "")) <= settings.tokens
         assert text_at(short, short.question) == text_at(asked, asked.question)
         return kept
 
     def random_chunks(asked):
         context = text_at(asked, asked.context[0])
-        drawn = random.Random(asked.id).sample(chunks(context, settings.chunk), 8)
+        drawn = random.Random(asked.id).sample(chunk_spans(context, settings.chunk), 8)
         return " ".join(context[start:end] for start, end in drawn)
 
     assert recall(rows, compressed) >= least

@@ -14,14 +14,14 @@ from longrm import reward_models
 from longrm.benchmarks import LoadedBenchmark
 from longrm.cli.evaluate import command as evaluate_command
 from longrm.cli.score import command
-from longrm.data import Row, write
+from longrm.data import ComparisonRow, write
 from longrm.errors import DataError, ModelError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.runner import evaluate
 from longrm.modeling import loading
 from longrm.modeling.attention import forced_path
-from longrm.modeling.encoding import plant
+from longrm.modeling.encoding import build_trees
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import Compress, JudgeSettings
@@ -92,7 +92,7 @@ def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, resp
     poisoned = poison(scorer, rows, 4, response)
     asked = queries(poisoned)
     with forced_path("joint"):
-        together = model._forward(plant([model._encode(query) for query in asked]))
+        together = model._forward(build_trees([model._encode(query) for query in asked]))
     assert sum(not math.isfinite(value) for value in together) > 1, (
         "the control: a mask does not keep it away"
     )
@@ -294,7 +294,10 @@ def test_a_worker_of_ray_hands_on_what_failed_as_records(scorer, model, limited,
     limited(300)
     starts = SimpleNamespace(add=SimpleNamespace(remote=lambda first: 1))
     block = {
-        "batch": [pickle.dumps(one) for one in batches([Row(n, "", {}, row) for n, row in enumerate(rows)])]
+        "batch": [
+            pickle.dumps(one)
+            for one in batches([ComparisonRow(n, "", {}, row) for n, row in enumerate(rows)])
+        ]
     }
     (packed,) = _Worker("x", JudgeSettings(), ".", starts)(block)["records"]
     outcomes = [record.outcome for record in pickle.loads(packed)]

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from longrm.data.chunking import words
+from longrm.data.chunking import words_of
 from longrm.reward_models import load
 from longrm.reward_models.lexical import LexicalIndex, index
 from longrm.types import Query, Span
@@ -59,16 +59,16 @@ def bm25(texts, sought, k1=1.5, b=0.75):
 def test_scores_follow_the_formula():
     found = LexicalIndex((STORY * 2, FILLER), 12)
     passages = (STORY * 2, FILLER)
-    texts = [words(passages[chunk.passage][chunk.start : chunk.end]) for chunk in found.chunks]
+    texts = [words_of(passages[chunk.passage][chunk.start : chunk.end]) for chunk in found.chunks]
     sought = "The OLD captain, the captain: anchor, zebra and Bekin!"
     assert len(texts) > 6
-    np.testing.assert_allclose(found.scores(sought), bm25(texts, words(sought)), rtol=1e-5)
-    assert not np.allclose(found.scores(sought), bm25(texts, words(sought), k1=1.2), rtol=1e-3)
+    np.testing.assert_allclose(found.scores(sought), bm25(texts, words_of(sought)), rtol=1e-5)
+    assert not np.allclose(found.scores(sought), bm25(texts, words_of(sought), k1=1.2), rtol=1e-3)
 
 
 def test_the_order_and_the_number_of_words_do_not_change_a_bit_of_the_scores():
     found = LexicalIndex((STORY,), 12)
-    sought = words(STORY)
+    sought = words_of(STORY)
     turned = random.Random(0).sample(sought, len(sought))
     assert found.scores(" ".join(sought)).tobytes() == found.scores(" ".join(turned * 2)).tobytes()
 
@@ -97,7 +97,7 @@ def test_length_alone_wins_nothing(seed):
     sentences = prose(600, seed)
     context, draw = "".join(sentences), random.Random(seed)
     short = draw.choice(sentences)
-    babble = " ".join(draw.choices(words(context), k=400))
+    babble = " ".join(draw.choices(words_of(context), k=400))
     padded = short + "It should be noted that further considerations apply elsewhere. " * 5
     once, five_times, drawn, longer = overlap([short, short * 5, babble, padded], context=context)
     assert once == pytest.approx(five_times, rel=1e-6)

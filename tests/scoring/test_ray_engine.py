@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from longrm.data import Row, write
+from longrm.data import ComparisonRow, write
 from longrm.errors import ConfigError, RunError
 from longrm.modeling.loading import new_scorer, save
 from longrm.modeling.shapes import ModelShape
@@ -217,7 +217,7 @@ def test_rows_that_kill_their_workers_are_named_in_the_end(monkeypatch):
             self.add = SimpleNamespace(remote=starts.add)
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
-    row = Row(7, "", {}, next(iter(generate(WorldPlan("records", 64), 1, words_tokenizer()))))
+    row = ComparisonRow(7, "", {}, next(iter(generate(WorldPlan("records", 64), 1, words_tokenizer()))))
     block = {"batch": [pickle.dumps(batch) for batch in batches([row])]}
     worker = _Worker("baseline:longest", JudgeSettings(), str(Path.cwd()), Actor())
     for _ in range(4):

@@ -6,7 +6,7 @@ import pytest
 
 from longrm import benchmarks
 from longrm.benchmarks import Leval, Probe
-from longrm.data.chunking import size_of
+from longrm.data.chunking import approximate_tokens
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.benchmark_rows import chosen_comparisons, write_benchmark
 from longrm.synthesis.data_card import BestResponseBias, data_card
@@ -68,7 +68,7 @@ def loaded(folder):
 
 def test_the_loader_reads_back_what_was_built(tmp_path):
     source = made()
-    chosen, counts = select_comparisons(source, BenchmarkSettings(), UNCHECKED, size_of)
+    chosen, counts = select_comparisons(source, BenchmarkSettings(), UNCHECKED, approximate_tokens)
     assert write_benchmark(tmp_path, source, chosen, unwatched) == {
         "LongQA": len(chosen) // 2,
         "Summ": len(chosen) // 2,
@@ -99,7 +99,7 @@ def test_the_loader_reads_back_what_was_built(tmp_path):
 
 def test_every_gold_order_is_the_one_the_scores_were_planted_in(tmp_path):
     source = made()
-    chosen, _ = select_comparisons(source, BenchmarkSettings(), UNCHECKED, size_of)
+    chosen, _ = select_comparisons(source, BenchmarkSettings(), UNCHECKED, approximate_tokens)
     write_benchmark(tmp_path, source, chosen, unwatched)
     for row in loaded(tmp_path)[0]:
         planted = [sum(word in WORDS for word in text_of(response).split()) for response in row.responses]
@@ -112,7 +112,7 @@ def test_every_gold_order_is_the_one_the_scores_were_planted_in(tmp_path):
 
 def test_the_choice_is_even_over_tasks_and_lengths():
     settings = BenchmarkSettings(pairs=42, rankings=10)
-    chosen, counts = select_comparisons(made(texts=12), settings, UNCHECKED, size_of)
+    chosen, counts = select_comparisons(made(texts=12), settings, UNCHECKED, approximate_tokens)
     by_kind = Counter(one.ranked.kind for one in chosen)
     assert by_kind == {"cross": 21, "same": 21, "best-of-2": 10, "best-of-3": 10, "best-of-4": 10}
     for kind in by_kind:
@@ -124,7 +124,7 @@ def test_the_choice_is_even_over_tasks_and_lengths():
 
 
 def test_so_many_items_of_a_text_and_no_more():
-    chosen, _ = select_comparisons(made(), BenchmarkSettings(per_document=2), UNCHECKED, size_of)
+    chosen, _ = select_comparisons(made(), BenchmarkSettings(per_document=2), UNCHECKED, approximate_tokens)
     assert {*Counter((one.ranked.kind, one.group) for one in chosen).values()} == {2}
 
 
@@ -132,9 +132,9 @@ def test_the_same_seed_chooses_the_same_and_another_does_not():
     def ids(seed):
         return [
             one.ranked.id
-            for one in select_comparisons(made(), BenchmarkSettings(pairs=30), UNCHECKED, size_of, seed=seed)[
-                0
-            ]
+            for one in select_comparisons(
+                made(), BenchmarkSettings(pairs=30), UNCHECKED, approximate_tokens, seed=seed
+            )[0]
         ]
 
     assert ids(1) == ids(1)
@@ -148,19 +148,24 @@ async def planted_errors(document, texts):
 
 
 def test_disagreements_are_kept_out_or_marked_and_counted():
-    dropped, counts = select_comparisons(made(), BenchmarkSettings(), by_scores(planted_errors), size_of)
+    dropped, counts = select_comparisons(
+        made(), BenchmarkSettings(), by_scores(planted_errors), approximate_tokens
+    )
     assert counts.share("disagrees") == counts.share("disagrees", "token_f1") == 0.25
     assert not [one for one in dropped if one.ranked.document.endswith("-3")]
     marked, _ = select_comparisons(
-        made(), BenchmarkSettings(on_disagreement="mark"), by_scores(planted_errors), size_of
+        made(), BenchmarkSettings(on_disagreement="mark"), by_scores(planted_errors), approximate_tokens
     )
     wrong = {one.ranked.document for one in marked if one.opinion == "disagrees"}
     assert wrong == {f"{number}-3" for number in range(6)}
     assert {one.opinion for one in dropped} == {"agrees"}
-    nothing = select_comparisons(made(), BenchmarkSettings(), UNCHECKED, size_of)[1]
+    nothing = select_comparisons(made(), BenchmarkSettings(), UNCHECKED, approximate_tokens)[1]
     assert nothing.share("disagrees") is None
     # The words themselves agree with what was made of them.
-    assert select_comparisons(made(), BenchmarkSettings(), by_metric(), size_of)[1].share("agrees") == 1
+    assert (
+        select_comparisons(made(), BenchmarkSettings(), by_metric(), approximate_tokens)[1].share("agrees")
+        == 1
+    )
 
 
 def test_what_cannot_be_scored_is_counted():
@@ -170,13 +175,15 @@ def test_what_cannot_be_scored_is_counted():
             Document("y", "t", "q", "g", "LongQA", "token_f1"), (CandidateAnswer("y", "m", "y"),)
         )
 
-    chosen, counts = select_comparisons(read, BenchmarkSettings(), UNCHECKED, size_of)
+    chosen, counts = select_comparisons(read, BenchmarkSettings(), UNCHECKED, approximate_tokens)
     assert chosen == []
     assert counts.steps.steps["documents"] == {
         "no gold answer that a metric can rate by": 1,
         "fewer than two candidates": 1,
     }
-    named = select_comparisons(read, BenchmarkSettings(metric="exact_match"), UNCHECKED, size_of)[1]
+    named = select_comparisons(read, BenchmarkSettings(metric="exact_match"), UNCHECKED, approximate_tokens)[
+        1
+    ]
     assert named.steps.steps["documents"] == {"fewer than two candidates": 2}
     with pytest.raises(ConfigError, match="did you mean 'chrf'"):
         BenchmarkSettings.resolve(None, {"metric": "chrff"})
@@ -184,19 +191,21 @@ def test_what_cannot_be_scored_is_counted():
 
 def test_a_task_must_be_one_of_the_benchmark_s():
     with pytest.raises(ConfigError, match="of the task 'quiz'; map it in `benchmark.tasks` to one of Cite"):
-        select_comparisons(made(tasks=("quiz",)), BenchmarkSettings(), UNCHECKED, size_of)
+        select_comparisons(made(tasks=("quiz",)), BenchmarkSettings(), UNCHECKED, approximate_tokens)
     chosen, _ = select_comparisons(
-        made(tasks=("quiz",)), BenchmarkSettings(tasks={"quiz": "ICL"}), UNCHECKED, size_of
+        made(tasks=("quiz",)), BenchmarkSettings(tasks={"quiz": "ICL"}), UNCHECKED, approximate_tokens
     )
     assert {one.task for one in chosen} == {"ICL"}
     with pytest.raises(ConfigError, match="names no task; say in `benchmark.task`"):
-        select_comparisons(made(tasks=("",)), BenchmarkSettings(), UNCHECKED, size_of)
-    chosen, _ = select_comparisons(made(tasks=("",)), BenchmarkSettings(task="Code"), UNCHECKED, size_of)
+        select_comparisons(made(tasks=("",)), BenchmarkSettings(), UNCHECKED, approximate_tokens)
+    chosen, _ = select_comparisons(
+        made(tasks=("",)), BenchmarkSettings(task="Code"), UNCHECKED, approximate_tokens
+    )
     assert {one.task for one in chosen} == {"Code"}
 
 
 def test_a_document_that_is_gone_is_noticed(tmp_path):
-    chosen, _ = select_comparisons(made(), BenchmarkSettings(), UNCHECKED, size_of)
+    chosen, _ = select_comparisons(made(), BenchmarkSettings(), UNCHECKED, approximate_tokens)
     with pytest.raises(DataError, match="was there at first and is gone"):
         write_benchmark(tmp_path, made(texts=5), chosen, unwatched)
 
@@ -204,7 +213,7 @@ def test_a_document_that_is_gone_is_noticed(tmp_path):
 def test_the_card_tells_what_was_counted(tmp_path):
     source = made()
     settings = BenchmarkSettings(gap=ScoreGap(least=0.5, most=3.0))
-    chosen, counts = select_comparisons(source, settings, by_scores(planted_errors), size_of)
+    chosen, counts = select_comparisons(source, settings, by_scores(planted_errors), approximate_tokens)
     bias = BestResponseBias()
     for task in ("LongQA", "Summ"):
         for comparison in chosen_comparisons(source, chosen, task):
@@ -236,7 +245,7 @@ def test_real_documents_become_a_benchmark(tmp_path):
         {"documents.path": str(place), "candidates.recorded": True, "candidates.synthetic": True},
     )
     settings = BenchmarkSettings(pairs=60, rankings=20, tasks=LEVAL_TASKS)
-    chosen, counts = select_comparisons(inputs.read, settings, by_metric(), size_of)
+    chosen, counts = select_comparisons(inputs.read, settings, by_metric(), approximate_tokens)
     assert counts.available["best-of-4"] > 0
     assert 0 < counts.share("disagrees") < 0.2
     write_benchmark(tmp_path / "out", inputs.read, chosen, unwatched)

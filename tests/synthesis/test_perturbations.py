@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longrm.data.chunking import size_of
+from longrm.data.chunking import approximate_tokens
 from longrm.errors import ConfigError
 from longrm.rng import Draws
 from longrm.synthesis.inputs.documents import Document
@@ -81,7 +81,7 @@ def test_the_source_is_cut_at_its_end(share, left):
 def test_what_is_kept_fits_and_the_next_passage_would_not(seed, low, more):
     cut = perturb(SHOWN, context_of(seed), "truncate", low=low, high=low + more)
     ((_, done),) = cut.done
-    kept = sum(map(size_of, texts(cut)))
+    kept = sum(map(approximate_tokens, texts(cut)))
     assert low <= done["room_tokens"] <= low + more
     assert kept <= done["room_tokens"]
     assert len(cut.passages) == len(TEXTS) or kept + 6 > done["room_tokens"]
@@ -103,7 +103,7 @@ def test_distractors_stand_between_and_nothing_is_lost(seed):
     added = [text for text in texts(shown) if text not in TEXTS]
     assert len({*added}) == len(added)
     assert {*added} <= {*FOREIGN}
-    assert sum(map(size_of, added)) == done["injected_tokens"] <= done["aim_tokens"] <= 80
+    assert sum(map(approximate_tokens, added)) == done["injected_tokens"] <= done["aim_tokens"] <= 80
     assert done["injected_tokens"] > done["aim_tokens"] - 8
     assert len({part.label for part in shown.passages}) == len(shown.passages)
 

@@ -10,7 +10,7 @@ from longrm.cli.training_evaluator import evaluator_of
 from longrm.errors import ConfigError, DataError, TrainingError
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
-from longrm.modeling.attention import NAME
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.loading import LanguageModel
 from longrm.reward_models import discriminative
 from longrm.runs.progress import no_progress
@@ -240,7 +240,7 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
 
     judged = recipe(objective, evaluation=evaluation)
     train(judged, tmp_path / "run", evaluator=evaluator)
-    assert seen == [(objective == "preference", NAME)] * 2
+    assert seen == [(objective == "preference", SHARED_PREFIX)] * 2
     in_memory = json.loads((tmp_path / "run/evaluations/8/summary.json").read_text())
     assert in_memory["model"] == "run at step 8"
     saved = evaluate(

@@ -1,14 +1,14 @@
 from functools import cache, lru_cache
 from typing import Any
 
-from longrm.data.chunking import unspaced, words
+from longrm.data.chunking import unspaced, words_of
 
 
 def rouge_l(answer: str, gold: str) -> float:
     """F1 of the longest common subsequence of words (Lin 2004), the paper's metric for summaries (section 2).
 
     The reference is Google's `rouge_score` with stemming. That knows Latin letters and digits only: where either
-    text holds characters that are written without spaces, its words come from `longrm.data.chunking.words`.
+    text holds characters that are written without spaces, its words come from `longrm.data.chunking.words_of`.
     """
     if unspaced(answer) or unspaced(gold):
         return float(_scorer(latin=False).score(gold, answer)["rougeL"].fmeasure)
@@ -26,7 +26,7 @@ def latin_rouge_l(answer: str, gold: str) -> float:
 
 class _Words:
     def tokenize(self, text: str) -> list[str]:
-        return words(text)
+        return words_of(text)
 
 
 @cache

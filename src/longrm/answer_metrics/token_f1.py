@@ -3,7 +3,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
-from longrm.data.chunking import unspaced, words
+from longrm.data.chunking import unspaced, words_of
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -26,7 +26,7 @@ def squad_f1(answer: str, gold: str) -> float:
 
 def word_overlap(one: str, other: str) -> float:
     """F1 of the words of `longrm.data.chunking` that two texts share: articles count, Chinese by character."""
-    return _f1(words(one), words(other))
+    return _f1(words_of(one), words_of(other))
 
 
 def _squad_words(text: str) -> list[str]:

@@ -18,10 +18,10 @@ from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import FieldError, group_of, is_number
-from longrm.data.files import Raw, find_files, raw_rows
+from longrm.data.files import RawRow, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.places import whole_length
-from longrm.data.reading import Skipped
+from longrm.data.readers import Skipped
 from longrm.errors import DataError, RunError
 from longrm.reading import cut, located, reading, shown, typed
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
@@ -324,7 +324,7 @@ def _is_long_rewardbench(folder: Path) -> bool:
     return all(file.name.split(".")[0] in TASKS for file in files)
 
 
-def _document_row(raw: Raw) -> tuple[AuditedRow | None, str]:
+def _document_row(raw: RawRow) -> tuple[AuditedRow | None, str]:
     if raw.value is None:
         return None, raw.message
     try:

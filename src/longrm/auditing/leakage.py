@@ -9,7 +9,7 @@ import numpy.typing as npt
 from longrm.auditing.audited_rows import AuditedRow, benchmark, of_comparison
 from longrm.auditing.result import AuditSettings
 from longrm.auditing.shingles import Numbers, every, shingles
-from longrm.data.chunking import words
+from longrm.data.chunking import words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Leakage:
 
     def _long_enough(self, text: str) -> bool:
         """Whether a text has an n-gram at all: shorter ones are shared by chance."""
-        return len(words(text)) >= self._settings.ngram
+        return len(words_of(text)) >= self._settings.ngram
 
 
 def _benchmarks(names: Sequence[str]) -> Iterator[tuple[str, AuditedRow]]:
@@ -144,4 +144,4 @@ def _benchmarks(names: Sequence[str]) -> Iterator[tuple[str, AuditedRow]]:
 
 def _plain(text: str) -> str:
     """A question as its words alone."""
-    return " ".join(words(text))
+    return " ".join(words_of(text))

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from longrm.data.chunking import words
+from longrm.data.chunking import words_of
 
 Numbers = npt.NDArray[np.uint64]
 
@@ -18,7 +18,7 @@ def shingles(text: str, size: int) -> Numbers:
 
     Case and punctuation do not count. A text with fewer words has one run: all of them.
     """
-    held = words(text)
+    held = words_of(text)
     if not held:
         return np.empty(0, np.uint64)
     numbers = np.array([_number(word) for word in held], np.uint64)

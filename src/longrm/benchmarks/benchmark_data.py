@@ -11,8 +11,8 @@ from pydantic import Field
 from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
-from longrm.data import Reading
-from longrm.data.places import place_of
+from longrm.data import ComparisonReader
+from longrm.data.places import length_and_depth_of
 from longrm.types import Comparison, text_of
 
 if TYPE_CHECKING:  # their files make what is defined here
@@ -66,7 +66,7 @@ class LoadedBenchmark:
     name: str
     comparisons: Iterable[Comparison]
     total: int | None = None
-    reading: Reading | None = None
+    reading: ComparisonReader | None = None
     rule: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -85,5 +85,7 @@ def read_through(rows: Iterable[Comparison], source: BenchmarkSource, *, refuses
 def with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> Iterator[Comparison]:
     """Gives comparisons that name no length the bucket of their prompt, whatever a model makes of it."""
     for comparison in rows:
-        length = place_of(comparison.metadata).length or bucket(measure(text_of(comparison.prompt)))
+        length = length_and_depth_of(comparison.metadata).length or bucket(
+            measure(text_of(comparison.prompt))
+        )
         yield replace(comparison, metadata={**comparison.metadata, "length": length})

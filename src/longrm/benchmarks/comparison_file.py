@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from longrm.benchmarks.auditor import AuditedComparisons
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
 from longrm.benchmarks.lengths import measure_with
-from longrm.data import Reading, read
+from longrm.data import ComparisonReader, read
 from longrm.data.fields import FieldError
-from longrm.data.places import place_of
+from longrm.data.places import length_and_depth_of
 from longrm.errors import DataError
 from longrm.types import Comparison
 
@@ -26,11 +26,11 @@ def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
     return LoadedBenchmark(request.name, rows, reading=reading)
 
 
-def _comparisons(reading: Reading) -> Iterator[Comparison]:
+def _comparisons(reading: ComparisonReader) -> Iterator[Comparison]:
     """The comparisons of a file; a row that names no place that can be is one that cannot be read."""
     for row in reading:
         try:
-            place_of(row.comparison.metadata)
+            length_and_depth_of(row.comparison.metadata)
         except FieldError as fault:
             message = f"{row.place}, {fault}"
             if reading.on_bad_row == "stop":

@@ -3,7 +3,7 @@
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.published_rows import Converter, Unrateable, load_rows, rateable_responses
-from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
+from longrm.data.fields import FieldError, FileRow, group_of, messages_of, name_of, required, to_json_types
 from longrm.reading import short
 from longrm.types import Comparison
 
@@ -38,7 +38,7 @@ def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
 def _converter() -> Converter:
     seen: set[str] = set()
 
-    def convert(row: Source, number: int) -> Comparison:
+    def convert(row: FileRow, number: int) -> Comparison:
         identity = name_of(row, "pair_id")
         if identity in seen:
             raise Unrateable("repeated_pairs")
@@ -48,7 +48,7 @@ def _converter() -> Converter:
     return convert
 
 
-def _comparison(identity: str, row: Source) -> Comparison:
+def _comparison(identity: str, row: FileRow) -> Comparison:
     source = name_of(row, "source")
     category = next((name for start, name in CATEGORIES.items() if source.startswith(start)), None)
     if category is None:
@@ -71,6 +71,6 @@ def _comparison(identity: str, row: Source) -> Comparison:
             "task": category,
             "subtype": source,
             "source": source,
-            "response_model": plain(row.get("response_model")),
+            "response_model": to_json_types(row.get("response_model")),
         },
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from longrm.data.chunking import size_of
+from longrm.data.chunking import approximate_tokens
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 
@@ -16,7 +16,7 @@ def measure_with(tokenizer: str | None) -> Callable[[str], int]:
     Raises:
         ModelError: There is no such tokenizer.
     """
-    return size_of if tokenizer is None else load_tokenizer(tokenizer).count
+    return approximate_tokens if tokenizer is None else load_tokenizer(tokenizer).count
 
 
 def bucket(tokens: int) -> int:

@@ -17,7 +17,7 @@ from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.lengths import bucket, measure_with
 from longrm.config import Config
 from longrm.data.fields import FieldError, group_of
-from longrm.data.files import Raw, raw_rows
+from longrm.data.files import RawRow, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import check_file, located, reading
 from longrm.types import Comparison, Span
@@ -205,7 +205,7 @@ def questions_of(task: str, file: Path, auditor: Auditor) -> Iterator[Question]:
 
 
 def texts_of(
-    name: str, question: Question, predictions: Mapping[str, Sequence[Raw]], auditor: Auditor
+    name: str, question: Question, predictions: Mapping[str, Sequence[RawRow]], auditor: Auditor
 ) -> dict[str, str]:
     """What each model answered, where it answered this question, and something of its own."""
     texts: dict[str, str] = {}
@@ -283,7 +283,7 @@ def _comparison(
     )
 
 
-def rows_of(file: Path) -> list[Raw]:
+def rows_of(file: Path) -> list[RawRow]:
     """All rows of a file of documents or predictions.
 
     Raises:

@@ -14,17 +14,17 @@ from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, 
 from longrm.benchmarks.lengths import measure_with
 from longrm.benchmarks.published_rows import listed, rateable_responses, read_rows
 from longrm.data import write_rows
-from longrm.data.chunking import size_of
+from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import (
     FieldError,
-    Source,
+    FileRow,
     find_question,
     group_of,
     is_number,
     messages_of,
     name_of,
-    plain,
     required,
+    to_json_types,
 )
 from longrm.data.places import whole_length
 from longrm.errors import DataError
@@ -173,7 +173,7 @@ def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
         "chosen": responses[0] if paired else None,
         "rejected": responses[1] if paired else None,
         "ctx_length_for_length": label,
-        "length": size_of(whole),
+        "length": approximate_tokens(whole),
         "words_count": len(whole.split()),
         "tasktype": "PairWise" if paired else "BestOfN",
         "candidates": None if paired else responses,
@@ -182,7 +182,7 @@ def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
 
 
 def _comparison(
-    name: str, measure: Callable[[str], int], auditor: Auditor, strict: bool, row: Source, number: int
+    name: str, measure: Callable[[str], int], auditor: Auditor, strict: bool, row: FileRow, number: int
 ) -> Comparison:
     task = name if name in TASKS else name_of(row, "task")
     identity = f"{task}/{number}"
@@ -200,7 +200,7 @@ def _comparison(
     if question is None:
         auditor.note("question_not_found", identity)
     context = _context(prompt, question)
-    rest = {_RENAMED.get(key, key): plain(value) for key, value in row.items() if key not in _USED}
+    rest = {_RENAMED.get(key, key): to_json_types(value) for key, value in row.items() if key not in _USED}
     return Comparison(
         id=identity,
         group=group_of(row, prompt, context, question),
@@ -218,7 +218,7 @@ def _comparison(
     )
 
 
-def _is_pair(row: Source) -> bool:
+def _is_pair(row: FileRow) -> bool:
     match row.get("tasktype"):
         case "PairWise":
             return True
@@ -230,7 +230,7 @@ def _is_pair(row: Source) -> bool:
             raise FieldError("tasktype", f"needs 'PairWise' or 'BestOfN', got {short(other)}")
 
 
-def _ranks(row: Source, count: int, identity: str, auditor: Auditor, strict: bool) -> tuple[int, ...]:
+def _ranks(row: FileRow, count: int, identity: str, auditor: Auditor, strict: bool) -> tuple[int, ...]:
     """The order of the file, in which equal scores tie; as the release reads it, rising scores do not change it."""
     field = "candidates_score"
     scores = row.get(field)
@@ -255,7 +255,7 @@ def _ranks(row: Source, count: int, identity: str, auditor: Auditor, strict: boo
     return tuple(ranks)
 
 
-def _subtype(row: Source, count: int) -> str:
+def _subtype(row: FileRow, count: int) -> str:
     """For pairs "same" or another word, for rankings how many candidates; some files hold it as a number."""
     value = row.get("subtype")
     if value is None:
@@ -263,7 +263,7 @@ def _subtype(row: Source, count: int) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _length(row: Source) -> int | None:
+def _length(row: FileRow) -> int | None:
     """The length bucket in tokens: "4k" is 4096."""
     field = "ctx_length_for_length"
     label = row.get(field)
@@ -276,7 +276,7 @@ def _length(row: Source) -> int | None:
 
 
 def _check_lengths(
-    row: Source,
+    row: FileRow,
     length: int | None,
     text: str,
     measure: Callable[[str], int],
@@ -287,7 +287,7 @@ def _check_lengths(
     checks = {
         "length_labels_off": (length, (tokens,)),
         "stated_lengths_off": (row.get("length"), (tokens, words, len(text))),
-        "word_counts_off": (row.get("words_count"), (words, size_of(text))),
+        "word_counts_off": (row.get("words_count"), (words, approximate_tokens(text))),
     }
     for kind, (stated, measured) in checks.items():
         if is_number(stated) and not any(n / 2 <= stated <= n * 2 for n in measured):

@@ -8,14 +8,14 @@ from typing import Any, Literal
 from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
 from longrm.benchmarks.lengths import measure_with
-from longrm.data.fields import FieldError, Source, messages_of
+from longrm.data.fields import FieldError, FileRow, messages_of
 from longrm.data.files import find_files, raw_rows
-from longrm.data.places import place_of
+from longrm.data.places import length_and_depth_of
 from longrm.errors import DataError
 from longrm.reading import located, short
 from longrm.types import Comparison, Response
 
-Converter = Callable[[Source, int], Comparison]
+Converter = Callable[[FileRow, int], Comparison]
 """Makes a row and its number, from 1 over all files, a comparison; raises `FieldError` or `Unrateable`."""
 
 
@@ -76,7 +76,7 @@ def read_rows(
                 raise _RowError(raw.message)
             try:
                 comparison = convert(raw.value, raw.number)
-                place_of(comparison.metadata)
+                length_and_depth_of(comparison.metadata)
             except FieldError as fault:
                 raise _RowError(located(raw.place, fault)) from fault
             if comparison.id in seen:
@@ -109,7 +109,7 @@ def rateable_responses(given: Mapping[str, Any], ranks: Sequence[int]) -> tuple[
     return responses
 
 
-def listed(row: Source, field: str, least: int = 1) -> dict[str, Any]:
+def listed(row: FileRow, field: str, least: int = 1) -> dict[str, Any]:
     """The items of a list column under names that say where they stand.
 
     Raises:

@@ -5,7 +5,7 @@ from collections import Counter
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.published_rows import Converter, load_rows, rateable_responses
-from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
+from longrm.data.fields import FieldError, FileRow, group_of, messages_of, name_of, required, to_json_types
 from longrm.reading import short
 from longrm.types import Comparison
 
@@ -49,7 +49,7 @@ def load_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
 def _converter() -> Converter:
     named: Counter[str] = Counter()
 
-    def convert(row: Source, number: int) -> Comparison:
+    def convert(row: FileRow, number: int) -> Comparison:
         name = f"{name_of(row, 'subset')}/{name_of(row, 'id')}"
         named[name] += 1
         return _comparison(name if named[name] == 1 else f"{name}#{named[name]}", row)
@@ -57,7 +57,7 @@ def _converter() -> Converter:
     return convert
 
 
-def _comparison(identity: str, row: Source) -> Comparison:
+def _comparison(identity: str, row: FileRow) -> Comparison:
     subset = str(row["subset"])
     if subset not in _SECTION_OF:
         raise FieldError("subset", f"RewardBench has no {short(subset)}; known: {', '.join(_SECTION_OF)}")
@@ -69,7 +69,7 @@ def _comparison(identity: str, row: Source) -> Comparison:
         responses=rateable_responses({field: row.get(field) for field in ("chosen", "rejected")}, (1, 2)),
         ranks=(1, 2),
         metadata={
-            **{key: plain(value) for key, value in row.items() if key not in _USED},
+            **{key: to_json_types(value) for key, value in row.items() if key not in _USED},
             "task": _SECTION_OF[subset],
             "subtype": subset,
         },

@@ -3,7 +3,7 @@
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.published_rows import listed, load_rows, rateable_responses
-from longrm.data.fields import FieldError, Source, group_of, messages_of, name_of, plain, required
+from longrm.data.fields import FieldError, FileRow, group_of, messages_of, name_of, required, to_json_types
 from longrm.reading import short
 from longrm.types import Comparison
 
@@ -24,7 +24,7 @@ def load_rewardbench_2(request: BenchmarkRequest) -> LoadedBenchmark:
     return load_rows(request, lambda: _comparison, UNREADABLE)
 
 
-def _comparison(row: Source, number: int) -> Comparison:
+def _comparison(row: FileRow, number: int) -> Comparison:
     subset = name_of(row, "subset")
     if subset not in SUBSETS:
         raise FieldError("subset", f"RewardBench 2 has no {short(subset)}; known: {', '.join(SUBSETS)}")
@@ -42,7 +42,7 @@ def _comparison(row: Source, number: int) -> Comparison:
         responses=rateable_responses(chosen | rejected, ranks),
         ranks=ranks,
         metadata={
-            **{key: plain(value) for key, value in row.items() if key not in _USED},
+            **{key: to_json_types(value) for key, value in row.items() if key not in _USED},
             "task": subset,
             "subtype": kind if subset == TIES else "",
         },

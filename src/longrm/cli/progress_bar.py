@@ -69,7 +69,9 @@ def shared_work() -> Iterator[tuple[WorkerGroup, Progress]]:
     if world_size() == 1:
         workers: AbstractContextManager[WorkerGroup] = nullcontext(WorkerGroup())
     else:
-        from longrm.modeling.processes import join  # torch is loaded only where there are several processes
+        from longrm.modeling.process_group import (
+            join,  # torch is loaded only where there are several processes
+        )
 
         workers = join()
     with workers as group, progress() as report:

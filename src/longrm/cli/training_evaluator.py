@@ -87,14 +87,14 @@ def _evaluate(
 @contextmanager
 def _judge(trainee: "Scorer | LanguageModel", name: str, settings: JudgeSettings) -> Iterator[RewardModel]:
     """The reward model that shares its weights with the model in training, which is left as it was."""
-    from longrm.modeling.generation import LocalWriter
-    from longrm.modeling.loading import Scorer, writing
+    from longrm.modeling.loading import Scorer, generation_mode
+    from longrm.modeling.local_writer import LocalWriter
     from longrm.reward_models.discriminative import DiscriminativeRewardModel
     from longrm.reward_models.generative import GenerativeRewardModel
 
     if isinstance(trainee, Scorer):
         yield DiscriminativeRewardModel(trainee, name, settings)
         return
-    with writing(trainee) as language_model:
+    with generation_mode(trainee) as language_model:
         writer = LocalWriter(language_model, name)
         yield GenerativeRewardModel(writer, settings, tokenizer=trainee.tokenizer)

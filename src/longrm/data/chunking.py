@@ -13,7 +13,7 @@ _WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[^\w\s]")
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？][”’」』）]*\s*|\n\s*")
 
 
-def words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
     """The words of a text, lowercased and in one Unicode form (NFKC); punctuation is left out."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
 
@@ -23,7 +23,7 @@ def unspaced(text: str) -> bool:
     return _UNSPACED.search(text) is not None
 
 
-def size_of(text: str) -> int:
+def approximate_tokens(text: str) -> int:
     """How many words and punctuation marks a text has, which stand for tokens where no tokenizer is given.
 
     On long English rows, with and without markup, this is 0.87 to 1.06 of what a large model's tokenizer counts;
@@ -32,7 +32,7 @@ def size_of(text: str) -> int:
     return sum(1 for _ in _WORD_OR_MARK.finditer(text))
 
 
-def chunks(text: str, size: int) -> list[tuple[int, int]]:
+def chunk_spans(text: str, size: int) -> list[tuple[int, int]]:
     """Cuts a text into chunks of at most `size` words and punctuation marks.
 
     A chunk takes as many whole sentences or lines as fit, and ends early with a paragraph that ends in its

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeGuard
 from longrm.reading import shown
 from longrm.types import Comparison, Message, Response, Span, message_text
 
-Source = Mapping[str, Any]
+FileRow = Mapping[str, Any]
 """A row as its file holds it."""
 
 _IDS = ("id", "uuid")
@@ -24,7 +24,7 @@ class FieldError(Exception):
         super().__init__(f"field '{shown(field)}': {problem}")
 
 
-def required(row: Source, *names: str) -> tuple[str, Any]:
+def required(row: FileRow, *names: str) -> tuple[str, Any]:
     """The first of these columns that the row fills, with its name."""
     for name in names:
         if row.get(name) is not None:
@@ -44,7 +44,7 @@ def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
     elif isinstance(value, list | tuple) and value:
         for index, message in enumerate(value):
             _check_message(message, f"{field}[{index}]")
-        messages = tuple(plain(message) for message in value)
+        messages = tuple(to_json_types(message) for message in value)
     else:
         raise FieldError(field, f"needs a text or a list of messages, got {_kind(value)}")
     texts = "".join(message_text(message) for message in messages)
@@ -81,8 +81,8 @@ def ranks_of(value: Any, count: int, field: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def comparison_of(
-    row: Source,
+def assemble_comparison(
+    row: FileRow,
     number: int,
     *,
     used: Iterable[str],
@@ -107,7 +107,7 @@ def comparison_of(
     check_distinct(responses, ranks, field)
     context, question = find_context(row, prompt), find_question(row, prompt)
     identity = {*_IDS, *_GROUPS, "metadata"}
-    extra = {key: plain(value) for key, value in row.items() if key not in {*used, *identity}}
+    extra = {key: to_json_types(value) for key, value in row.items() if key not in {*used, *identity}}
     metadata = row.get("metadata")
     return Comparison(
         id=identity_of(row, number),
@@ -115,7 +115,7 @@ def comparison_of(
         prompt=prompt,
         responses=tuple(responses),
         ranks=ranks,
-        metadata=extra | (plain(metadata) if isinstance(metadata, Mapping) else {}),
+        metadata=extra | (to_json_types(metadata) if isinstance(metadata, Mapping) else {}),
         context=context,
         question=question,
         role=role,
@@ -134,12 +134,12 @@ def check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None,
                 )
 
 
-def identity_of(row: Source, number: int) -> str:
+def identity_of(row: FileRow, number: int) -> str:
     """The row's own id, else one made from its number."""
     return next((name_of(row, field) for field in _IDS if row.get(field) is not None), f"row-{number}")
 
 
-def name_of(row: Source, field: str) -> str:
+def name_of(row: FileRow, field: str) -> str:
     """A field that names something: a text, or a number as a table with gaps may hold it.
 
     Raises:
@@ -153,7 +153,7 @@ def name_of(row: Source, field: str) -> str:
     return str(value)
 
 
-def group_of(row: Source, prompt: Sequence[Message], context: Sequence[Span], question: Span | None) -> str:
+def group_of(row: FileRow, prompt: Sequence[Message], context: Sequence[Span], question: Span | None) -> str:
     """The row's own group, else a hash of what it may share with others.
 
     That is the context where it is known, else the prompt up to the question, else the whole prompt.
@@ -169,7 +169,7 @@ def group_of(row: Source, prompt: Sequence[Message], context: Sequence[Span], qu
     return hashlib.sha256("\x00".join(texts).encode()).hexdigest()[:16]
 
 
-def find_context(row: Source, prompt: Sequence[Message]) -> tuple[Span, ...]:
+def find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
     """Where the text of a `context` column stands in the prompt; empty where there is no such column.
 
     Raises:
@@ -189,18 +189,18 @@ def find_context(row: Source, prompt: Sequence[Message]) -> tuple[Span, ...]:
     return (found,)
 
 
-def find_question(row: Source, prompt: Sequence[Message]) -> Span | None:
+def find_question(row: FileRow, prompt: Sequence[Message]) -> Span | None:
     """Where the text of a `question` or `query` column stands in the prompt, at its last occurrence."""
     text = next((row[name] for name in _QUESTIONS if isinstance(row.get(name), str)), "")
     return _find(text.strip(), prompt) if text.strip() else None
 
 
-def plain(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
     """A value of JSON types: what has none becomes its text, a number that is none becomes null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_types(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json_types(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int | bool) else str(value)

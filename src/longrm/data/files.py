@@ -36,7 +36,7 @@ _TOO_LONG = f"longer than {MAX_ROW_BYTES:,} bytes, which is the most that is rea
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawRow:
     """One row as its container holds it.
 
     Attributes:
@@ -84,7 +84,7 @@ def find_files(path: Path) -> list[Path]:
     return files
 
 
-def raw_rows(files: Sequence[Path], *, repair: bool = False) -> Iterator[Raw]:
+def raw_rows(files: Sequence[Path], *, repair: bool = False) -> Iterator[RawRow]:
     """Reads the rows of all files, a few at a time.
 
     Args:
@@ -100,7 +100,7 @@ def raw_rows(files: Sequence[Path], *, repair: bool = False) -> Iterator[Raw]:
         kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
         for last, value, fault in _numbered(file, repair):
             if value is not None or fault:
-                yield Raw(before + last, f"{shown(file)}, {kind} {last}", value, fault)
+                yield RawRow(before + last, f"{shown(file)}, {kind} {last}", value, fault)
         before += last
 
 

@@ -9,15 +9,15 @@ from typing import Any
 from longrm.data import native
 from longrm.data.fields import (
     FieldError,
-    Source,
-    comparison_of,
+    FileRow,
+    assemble_comparison,
     is_number,
     messages_of,
     name_of,
-    plain,
     ranks_of,
     required,
     responses_of,
+    to_json_types,
 )
 from longrm.types import Comparison, Demonstration, Message, Response, message_text
 
@@ -27,7 +27,7 @@ _TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class RowFormat:
     """One format.
 
     Attributes:
@@ -38,10 +38,10 @@ class Format:
 
     columns: str
     recognizes: Callable[[Set[str]], bool]
-    convert: Callable[[Source, int], Comparison]
+    convert: Callable[[FileRow, int], Comparison]
 
 
-def from_trl(row: Source, number: int) -> Comparison:
+def from_trl(row: FileRow, number: int) -> Comparison:
     """TRL's preference rows: messages or plain text, the prompt explicit or what all responses begin with.
 
     One or many rejected responses; all of them share rank 2.
@@ -56,7 +56,7 @@ def from_trl(row: Source, number: int) -> Comparison:
         prompt, answers = _split_texts(list(given.values()))
     if all(_begins_with(answer, prompt) for answer in answers):
         prompt, answers = _split_conversations(answers)
-    return comparison_of(
+    return assemble_comparison(
         row,
         number,
         used={"chosen", field, explicit or "prompt"},
@@ -69,7 +69,7 @@ def from_trl(row: Source, number: int) -> Comparison:
     )
 
 
-def from_chat_template(row: Source, number: int) -> Comparison:
+def from_chat_template(row: FileRow, number: int) -> Comparison:
     """LongRM's released rows: a judging prompt under `chat_template`, and judgments chosen or rejected.
 
     Their column `context` is the critical chunk, which stands between distractors: evidence, in our words.
@@ -80,7 +80,7 @@ def from_chat_template(row: Source, number: int) -> Comparison:
             "golden", "a demonstration (stage 1), which ranks nothing; read it with read_demonstrations"
         )
     field, given = _chosen_and_rejected(row)
-    comparison = comparison_of(
+    comparison = assemble_comparison(
         row,
         number,
         used={"chat_template", "chosen", field},
@@ -93,7 +93,7 @@ def from_chat_template(row: Source, number: int) -> Comparison:
     return replace(comparison, context=(), evidence=comparison.context)
 
 
-def from_candidates(row: Source, number: int) -> Comparison:
+def from_candidates(row: FileRow, number: int) -> Comparison:
     """Candidates ranked best first; equal `candidates_score` tie; explicit `ranks` come before both.
 
     A column `scores` is not looked at: scoring a file writes a model's scores there.
@@ -107,7 +107,7 @@ def from_candidates(row: Source, number: int) -> Comparison:
         ranks = _ranks_of_scores(row["candidates_score"], len(candidates))
     else:
         ranks = tuple(range(1, len(candidates) + 1))
-    return comparison_of(
+    return assemble_comparison(
         row,
         number,
         used={name, "candidates", "ranks"},
@@ -118,7 +118,7 @@ def from_candidates(row: Source, number: int) -> Comparison:
     )
 
 
-def demonstration_from(row: Source, number: int) -> Demonstration:
+def demonstration_from(row: FileRow, number: int) -> Demonstration:
     """A prompt and its `golden` (or `completion`): stage-1 rows."""
     name, given = required(row, "chat_template", "prompt")
     field, completion = required(row, "golden", "completion")
@@ -126,26 +126,26 @@ def demonstration_from(row: Source, number: int) -> Demonstration:
         id=name_of(row, "id") if row.get("id") is not None else f"row-{number}",
         prompt=messages_of(given, name, "user"),
         completion=messages_of(completion, field, "assistant"),
-        metadata={key: plain(value) for key, value in row.items() if key not in {"id", name, field}},
+        metadata={key: to_json_types(value) for key, value in row.items() if key not in {"id", name, field}},
     )
 
 
-FORMATS: dict[str, Format] = {
-    "chat_template": Format(
+FORMATS: dict[str, RowFormat] = {
+    "chat_template": RowFormat(
         "chat_template, chosen, rejects",
         lambda columns: "chat_template" in columns and bool(columns & {"chosen", "golden"}),
         from_chat_template,
     ),
-    "candidates": Format("prompt, candidates", lambda columns: "candidates" in columns, from_candidates),
-    "trl": Format(
+    "candidates": RowFormat("prompt, candidates", lambda columns: "candidates" in columns, from_candidates),
+    "trl": RowFormat(
         "prompt, chosen, rejected",
         lambda columns: "chosen" in columns and "responses" not in columns,
         from_trl,
     ),
-    "longrm": Format(
+    "longrm": RowFormat(
         "prompt, responses, ranks",
         lambda columns: "prompt" in columns and bool(columns & {"responses", "ranks", "group"}),
-        native.from_row,
+        native.from_native_row,
     ),
 }
 """The formats by name, in the order in which they are tried."""
@@ -161,7 +161,7 @@ def describe_formats() -> str:
     return "; ".join(f"{name} ({known.columns})" for name, known in FORMATS.items())
 
 
-def _chosen_and_rejected(row: Source) -> tuple[str, dict[str, Any]]:
+def _chosen_and_rejected(row: FileRow) -> tuple[str, dict[str, Any]]:
     """The column of the rejected responses, and all responses under their names, the chosen one first."""
     chosen = required(row, "chosen")[1]
     field, rejected = required(row, *_REJECTED)

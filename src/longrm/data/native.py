@@ -5,17 +5,17 @@ from typing import Any, Literal
 
 from longrm.data.fields import (
     FieldError,
-    Source,
+    FileRow,
     check_distinct,
     find_context,
     find_question,
     group_of,
     identity_of,
     messages_of,
-    plain,
     ranks_of,
     required,
     responses_of,
+    to_json_types,
 )
 from longrm.types import Comparison, Message, Span, message_text
 
@@ -24,7 +24,7 @@ _KEYS = frozenset(
 )
 
 
-def to_row(comparison: Comparison) -> dict[str, Any]:
+def to_native_row(comparison: Comparison) -> dict[str, Any]:
     """A comparison as a plain dict; what holds its default is left out."""
     optional = {
         "ranks": None if comparison.ranks is None else list(comparison.ranks),
@@ -43,8 +43,8 @@ def to_row(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def from_row(row: Source, number: int) -> Comparison:
-    """The inverse of `to_row`; columns that are not ours become metadata.
+def from_native_row(row: FileRow, number: int) -> Comparison:
+    """The inverse of `to_native_row`; columns that are not ours become metadata.
 
     Raises:
         FieldError: A field does not fit.
@@ -60,14 +60,14 @@ def from_row(row: Source, number: int) -> Comparison:
     metadata = row.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise FieldError("metadata", "needs an object")
-    extra = {key: plain(value) for key, value in row.items() if key not in _KEYS}
+    extra = {key: to_json_types(value) for key, value in row.items() if key not in _KEYS}
     return Comparison(
         id=identity_of(row, number),
         group=group_of(row, prompt, context, question),
         prompt=prompt,
         responses=tuple(responses),
         ranks=ranks,
-        metadata=extra | plain(metadata),
+        metadata=extra | to_json_types(metadata),
         context=context,
         question=question,
         evidence=_spans(row, "evidence", prompt),
@@ -75,7 +75,7 @@ def from_row(row: Source, number: int) -> Comparison:
     )
 
 
-def _role(row: Source) -> Literal["response", "judgment"]:
+def _role(row: FileRow) -> Literal["response", "judgment"]:
     match row.get("role"):
         case None | "response":
             return "response"
@@ -89,7 +89,7 @@ def _from_span(span: Span) -> dict[str, int]:
     return {"message": span.message, "start": span.start, "end": span.end}
 
 
-def _spans(row: Source, field: str, prompt: Sequence[Message]) -> tuple[Span, ...]:
+def _spans(row: FileRow, field: str, prompt: Sequence[Message]) -> tuple[Span, ...]:
     value = row.get(field)
     if value is None or isinstance(value, str):
         return ()

@@ -11,33 +11,33 @@ from longrm.types import MAX_LENGTH, Comparison
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LengthAndDepth:
     """The length bucket in tokens, and the depth of the evidence from 0 (start) to 1 (end); None where not told."""
 
     length: int | None
     depth: float | None
 
 
-def place_of(metadata: Mapping[str, Any]) -> Place:
+def length_and_depth_of(metadata: Mapping[str, Any]) -> LengthAndDepth:
     """What `length` and `depth` of a comparison's metadata say.
 
     Raises:
         FieldError: One is filled with something else.
     """
     length, depth = metadata.get("length"), metadata.get("depth")
-    return Place(
+    return LengthAndDepth(
         None if length is None else whole_length(length, "length"), None if depth is None else _depth(depth)
     )
 
 
-def place_in(comparison: Comparison) -> Place:
+def length_and_depth_in(comparison: Comparison) -> LengthAndDepth:
     """The place of a comparison of which no file and row are known.
 
     Raises:
         DataError: Its metadata name none that can be.
     """
     try:
-        return place_of(comparison.metadata)
+        return length_and_depth_of(comparison.metadata)
     except FieldError as fault:
         raise DataError(f"comparison '{comparison.id}', {fault}") from fault
 

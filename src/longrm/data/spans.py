@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from longrm.types import Comparison, Message, Query, Span
 
-Asked = TypeVar("Asked", Query, Comparison)
+WithContext = TypeVar("WithContext", Query, Comparison)
 
 
-def apart(context: Sequence[Span], question: Span | None) -> list[Span]:
+def disjoint_spans(context: Sequence[Span], question: Span | None) -> list[Span]:
     """A context's spans in reading order, each character once, and none of the question."""
     found: list[Span] = []
     for span in sorted(context, key=lambda span: (span.message, span.start)):
@@ -23,7 +23,7 @@ def apart(context: Sequence[Span], question: Span | None) -> list[Span]:
     return found
 
 
-def edited(asked: Asked, edits: Sequence[tuple[Span, str]]) -> Asked:
+def edit_context(asked: WithContext, edits: Sequence[tuple[Span, str]]) -> WithContext:
     """The same with parts of its context rewritten; context and question are followed.
 
     Raises:

@@ -28,9 +28,16 @@ from pydantic import TypeAdapter
 
 from longrm.data.files import find_files
 from longrm.data.joining import Encoded
-from longrm.data.reading import DemonstrationReading, OnBadRow, Reading, Skipped, read, read_demonstrations
+from longrm.data.readers import (
+    ComparisonReader,
+    DemonstrationReader,
+    OnBadRow,
+    Skipped,
+    read,
+    read_demonstrations,
+)
 from longrm.data.tokenizing import Tokenizer
-from longrm.data.training_rows import Kind, Tokenized, TrainingRow, tokenize
+from longrm.data.training_rows import RowKind, TokenizedRow, TrainingRow, tokenize
 from longrm.errors import DataError
 from longrm.reading import read_object, typed
 from longrm.runs.progress import Progress, no_progress
@@ -39,7 +46,7 @@ LAYOUT = 4
 """Counted up when an entry would be read, or a row understood, in another way than before."""
 
 TOKENS, LENGTHS, ROWS, ENTRY = "tokens.bin", "lengths.npy", "rows.jsonl", "entry.json"
-AnyReading = Reading | DemonstrationReading
+AnyReading = ComparisonReader | DemonstrationReader
 _IDS = np.dtype("<u4")
 _SEAMS = "seams"
 _logger = logging.getLogger(__name__)
@@ -74,21 +81,21 @@ class TokenizedRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Tokenized]:
+    def __iter__(self) -> Iterator[TokenizedRow]:
         return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, index: int) -> Tokenized:
+    def __getitem__(self, index: int) -> TokenizedRow:
         first, last = self._firsts[index : index + 2]
         bounds = self._starts[first : last + 1]
         prompt, *responses = (self._tokens[start:end].tolist() for start, end in pairwise(bounds))
-        return Tokenized(self.rows[index], Encoded(prompt, responses, self._seams[index]))
+        return TokenizedRow(self.rows[index], Encoded(prompt, responses, self._seams[index]))
 
 
-def tokenized(
+def open_tokenized(
     path: str | Path,
     tokenizer: Tokenizer,
     *,
-    kind: Kind,
+    kind: RowKind,
     format: str | None = None,
     on_bad_row: OnBadRow = "stop",
     cache: str | Path | None = None,
@@ -253,13 +260,13 @@ def _write(folder: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Pr
     return skipped
 
 
-def _in_parallel(reading: AnyReading, tokenizer: Tokenizer) -> Iterator[Future[Tokenized]]:
+def _in_parallel(reading: AnyReading, tokenizer: Tokenizer) -> Iterator[Future[TokenizedRow]]:
     """Tokenizes rows on all processors, in order; two rows a processor are held at once.
 
     Threads will do: `tokenizers` works outside Python's lock.
     """
     workers = os.cpu_count() or 1
-    waiting: deque[Future[Tokenized]] = deque()
+    waiting: deque[Future[TokenizedRow]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for row in reading:
             waiting.append(pool.submit(tokenize, row, tokenizer))

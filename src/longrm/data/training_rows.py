@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from longrm.data.fields import FieldError, is_number
 from longrm.data.joining import Encoded, encode
-from longrm.data.reading import DemonstrationRow, Row
+from longrm.data.readers import ComparisonRow, DemonstrationRow
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.reading import located
 from longrm.types import Comparison, Demonstration, Response, message_text, text_of
 
-Kind = Literal["comparison", "demonstration"]
+RowKind = Literal["comparison", "demonstration"]
 
 _UNPARSED = -1  # what a judgment's score is in LongRM's released rows where none could be read from it
 
@@ -51,14 +51,14 @@ class TrainingRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenized:
+class TokenizedRow:
     """A row with its token ids."""
 
     row: TrainingRow
     tokens: Encoded
 
 
-def tokenize(row: Row | DemonstrationRow, tokenizer: Tokenizer) -> Tokenized:
+def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> TokenizedRow:
     """Tokenizes a row.
 
     Rejected judgments that give another score than the chosen one, or none that could be read, come before those
@@ -98,7 +98,7 @@ def _check_own(demonstration: Demonstration) -> None:
             )
 
 
-def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> Tokenized:
+def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> TokenizedRow:
     ranks = comparison.ranks
     if ranks is None:
         raise DataError(f"'{comparison.id}' has no gold order to train on: its ranks are unknown")
@@ -119,7 +119,7 @@ def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> Token
 
 def _with_tokens(
     known: TrainingRow, prompt: Sequence[Any], responses: Sequence[Response], tokenizer: Tokenizer
-) -> Tokenized:
+) -> TokenizedRow:
     tokens = encode(tokenizer, prompt, responses)
     answers = [ids[len(ids) - own :] for ids, own in zip(tokens.responses, tokens.written, strict=True)]
     unknown = tokenizer.unk_id
@@ -140,7 +140,7 @@ def _with_tokens(
             raise DataError(
                 f"two responses of '{known.id}' have the same tokens but different ranks; remove it"
             )
-    return Tokenized(known, tokens)
+    return TokenizedRow(known, tokens)
 
 
 def _contrasts(comparison: Comparison) -> list[bool] | None:

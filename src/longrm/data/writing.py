@@ -10,7 +10,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longrm.data.native import to_row
+from longrm.data.native import to_native_row
 from longrm.errors import DataError
 from longrm.jsonl import json_line, json_text
 from longrm.runs.scratch import replacing
@@ -41,7 +41,7 @@ def write(path: str | Path, comparisons: Iterable[Comparison]) -> int:
     Raises:
         DataError: The file cannot be written, or has another suffix.
     """
-    return write_rows(path, map(to_row, comparisons))
+    return write_rows(path, map(to_native_row, comparisons))
 
 
 def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal, assert_never
 from pydantic import Field
 
 from longrm.config import Config
-from longrm.data.places import place_in
-from longrm.data.spans import apart, edited
+from longrm.data.places import length_and_depth_in
+from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import ConfigError
 from longrm.reward_models import Baseline, RewardModel
 from longrm.reward_models.trials import best, latin_square, together, trial_of
@@ -156,10 +156,10 @@ class TrialJudge:
                 return None
             case unknown:
                 assert_never(unknown)
-        spans = apart(comparison.context, comparison.question)
+        spans = disjoint_spans(comparison.context, comparison.question)
         edits = [(span, text if index == 0 else "") for index, span in enumerate(spans)]
         try:
-            return replace(edited(comparison, edits), evidence=())
+            return replace(edit_context(comparison, edits), evidence=())
         except ValueError:  # a list of content parts, which is kept as it is
             return None
 
@@ -179,7 +179,7 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
     checked = () if plan.checked is None else (trial_of(judgments[-1], plan.orders[0]),)
     failed = [trial for trial in checked if trial.outcome is Outcome.ERROR]
     whole = together(trials if not failed else (*trials, *failed))
-    place = place_in(comparison)
+    place = length_and_depth_in(comparison)
     cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
     return JudgmentRecord(
         id=comparison.id,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from longrm.data.spans import apart, edited
+from longrm.data.spans import disjoint_spans, edit_context
 from longrm.data.tokenizing import Tokenizer
 from longrm.types import Cut, Query, Span, message_text
 
@@ -85,7 +85,7 @@ def _pieces(query: Query, tokenizer: Tokenizer) -> list[_Piece]:
     if not all(isinstance(query.prompt[span.message].get("content"), str) for span in query.context):
         return []
     pieces = []
-    for span in apart(query.context, query.question):
+    for span in disjoint_spans(query.context, query.question):
         text = message_text(query.prompt[span.message])[span.start : span.end]
         offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
         pieces.append(_Piece(span, tuple(span.start + start for start, _ in offsets)))
@@ -98,7 +98,7 @@ def _without(query: Query, pieces: Sequence[_Piece], count: int, policy: Policy)
     first = {"left": 0, "middle": (kept + 1) // 2, "right": kept}[policy]
     first_hole, *others = _holes(pieces, first, first + count)
     edits = [(first_hole, MARK), *((hole, "") for hole in others)]
-    return edited(query, edits)
+    return edit_context(query, edits)
 
 
 def _holes(pieces: Sequence[_Piece], first: int, end: int) -> list[Span]:

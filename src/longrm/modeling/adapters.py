@@ -19,14 +19,14 @@ from torch import nn
 
 from longrm.errors import ModelError, first_line
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS
-from longrm.modeling.heads import Model
+from longrm.modeling.heads import TransformersModel
 
 _PREFIX = "base_model.model."
 _NAME = "default"  # PEFT's own name for the one adapter of a model
 
 
 def adapt(
-    model: Model,
+    model: TransformersModel,
     *,
     base: str,
     rank: int,
@@ -67,7 +67,7 @@ def adapt(
         head.requires_grad_(True)
 
 
-def write_adapter(model: Model, folder: Path) -> None:
+def write_adapter(model: TransformersModel, folder: Path) -> None:
     """Writes the adapter of a model, and its scalar head if it has one, as PEFT does."""
     head = getattr(model, "score", None)
     saved = None if head is None else ["score"]
@@ -80,7 +80,7 @@ def write_adapter(model: Model, folder: Path) -> None:
     save_file(stored, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
-def read_adapter(model: Model, folder: Path, where: str) -> None:
+def read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
     """Gives a model the adapter of a folder, in place and frozen; the scalar head is left to the caller.
 
     Raises:
@@ -105,7 +105,7 @@ def read_adapter(model: Model, folder: Path, where: str) -> None:
     model.requires_grad_(False)
 
 
-def merge_adapter(model: Model) -> None:
+def merge_adapter(model: TransformersModel) -> None:
     """Adds the adapter of a model to its weights, in place, in fp32; weights keep their dtype.
 
     Raises:
@@ -126,7 +126,7 @@ def merge_adapter(model: Model) -> None:
     del model.peft_config
 
 
-def _weights(model: Model) -> dict[str, torch.Tensor]:
+def _weights(model: TransformersModel) -> dict[str, torch.Tensor]:
     """The adapter's. Embeddings are never among them: PEFT would ask the Hub whether their size has changed."""
     found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
     return found
@@ -139,7 +139,7 @@ def _sort_targets(file: Path) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _targets(model: Model, wanted: Sequence[str] | None) -> list[str]:
+def _targets(model: TransformersModel, wanted: Sequence[str] | None) -> list[str]:
     body = model.base_model.named_modules()
     linear = [name for name, module in body if isinstance(module, nn.Linear)]
     known = sorted({name.rpartition(".")[2] for name in linear})

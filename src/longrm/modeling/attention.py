@@ -32,10 +32,10 @@ from transformers import AttentionInterface
 
 from longrm.errors import ModelError
 from longrm.modeling.attention_kernels import kernel_for
-from longrm.modeling.sequence_parallel import Group, over_heads, over_tokens
+from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens
 from longrm.modeling.shapes import AttentionPath, PackedLayout, TreeShape, choose_path
 
-NAME = "longrm_shared_prefix"
+SHARED_PREFIX = "longrm_shared_prefix"
 """The `attn_implementation` under which transformers finds the attention of a shared prefix."""
 
 CONTINUATION = "longrm_continuation"
@@ -73,10 +73,10 @@ def shared_prefix_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     layout: PackedLayout | None = None,
-    sequence: Group | None = None,
+    sequence: SequenceGroup | None = None,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 S H D"], None]:
-    """The attention of a packed sequence; registered with transformers under `NAME`.
+    """The attention of a packed sequence; registered with transformers under `SHARED_PREFIX`.
 
     With `sequence`, the processes that share it, every tensor holds the tokens of a process's own share.
 
@@ -86,7 +86,7 @@ def shared_prefix_attention(
     """
     if layout is None:
         raise ModelError(
-            f"{NAME} attention computes packed sequences only: call longrm.modeling.heads, "
+            f"{SHARED_PREFIX} attention computes packed sequences only: call longrm.modeling.heads, "
             "or model.set_attn_implementation('sdpa') for a plain forward"
         )
     _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
@@ -143,7 +143,7 @@ def continuation_attention(
     if extra.get("layout") is not None:
         raise ModelError(
             f"{CONTINUATION} attention reads one sequence, and this call packs several over shared prefixes: load the "
-            f"model with packed=True, or call model.set_attn_implementation('{NAME}')"
+            f"model with packed=True, or call model.set_attn_implementation('{SHARED_PREFIX}')"
         )
     _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
     assert len(query) == 1, "padding would be ignored: one sequence at a time"
@@ -272,5 +272,5 @@ _PATHS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, TreeShape, float |
     "joint": _joint,
 }
 
-AttentionInterface.register(NAME, shared_prefix_attention)
+AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)
 AttentionInterface.register(CONTINUATION, continuation_attention)

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from longrm.modeling.attention_flex import flex_attention_of, sees_of
 from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, VarlenKernel, varlen_attention
-from longrm.modeling.memory import is_out_of_memory
+from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import PackedLayout, TreeShape
 
 _log = logging.getLogger(__name__)
 
-Attend = Callable[[Tensor, Tensor, Tensor, PackedLayout, float | None], Tensor]
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, PackedLayout, float | None], Tensor]
 """Query, key and value of heads first, a layout and the scale to the output of tokens first."""
 
 TRIAL = PackedLayout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShape(41, (130,))))
@@ -42,7 +42,7 @@ In bf16 rounding makes up to 8e-3, and one key too many or too few for every que
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class AttentionHeads:
     """What attention is computed of: one choice holds for all layers of a model.
 
     Attributes:
@@ -61,7 +61,7 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class KernelCandidate:
     """A kernel that may be there.
 
     Attributes:
@@ -71,24 +71,24 @@ class Candidate:
     """
 
     name: str
-    missing: Callable[[Heads], str | None]
-    make: Callable[[], Attend]
+    missing: Callable[[AttentionHeads], str | None]
+    make: Callable[[], AttentionFunction]
 
 
-def kernel_for(query: Float[Tensor, "1 H S D"], key: Float[Tensor, "1 G S D"]) -> Attend | None:
+def kernel_for(query: Float[Tensor, "1 H S D"], key: Float[Tensor, "1 G S D"]) -> AttentionFunction | None:
     """The kernel for a model's heads; None where scaled_dot_product_attention it must be, as on a CPU."""
     if query.device.type != "cuda":
         return None
     _, queries, _, size = query.shape
-    return _chosen(Heads(query.device, query.dtype, queries, key.shape[1], size))
+    return _chosen(AttentionHeads(query.device, query.dtype, queries, key.shape[1], size))
 
 
 @lru_cache(maxsize=8)
-def _chosen(heads: Heads) -> Attend | None:
-    return choose(heads, CANDIDATES)
+def _chosen(heads: AttentionHeads) -> AttentionFunction | None:
+    return choose_kernel(heads, CANDIDATES)
 
 
-def choose(heads: Heads, candidates: Sequence[Candidate]) -> Attend | None:
+def choose_kernel(heads: AttentionHeads, candidates: Sequence[KernelCandidate]) -> AttentionFunction | None:
     """The first candidate that is there and computes what it should; tells in the log which and why."""
     against: list[str] = []
     for candidate in candidates:
@@ -111,7 +111,7 @@ def _because(against: Sequence[str]) -> str:
     return f" (not {'; not '.join(against)})" if against else ""
 
 
-def _tried(candidate: Candidate, heads: Heads) -> tuple[Attend | None, str]:
+def _tried(candidate: KernelCandidate, heads: AttentionHeads) -> tuple[AttentionFunction | None, str]:
     try:
         attend = candidate.make()
         off = _largest([deviation(attend, heads, layout) for layout in (TRIAL, ONE_TOKEN)])
@@ -128,7 +128,7 @@ def _tried(candidate: Candidate, heads: Heads) -> tuple[Attend | None, str]:
     return attend, ""
 
 
-def deviation(attend: Attend, heads: Heads, layout: PackedLayout = TRIAL) -> float:
+def deviation(attend: AttentionFunction, heads: AttentionHeads, layout: PackedLayout = TRIAL) -> float:
     """How far a kernel's output and gradients are from attention written out in fp32, relative to the largest."""
     generator = torch.Generator().manual_seed(0)
 
@@ -150,7 +150,7 @@ def _largest(values: Sequence[float]) -> float:
 
 
 def _values_and_gradients(
-    attend: Attend, states: Sequence[Tensor], grad: Tensor, layout: PackedLayout
+    attend: AttentionFunction, states: Sequence[Tensor], grad: Tensor, layout: PackedLayout
 ) -> list[Tensor]:
     # The first attention may be computed in inference or under autocast: the trial is not. And what it keeps for its
     # way back is no concern of the checkpoint round a layer, whose hooks would compute the layer again to return it.
@@ -172,7 +172,7 @@ def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scaling:
     return (logits.masked_fill(~sees, -torch.inf).softmax(dim=-1) @ v).transpose(1, 2)
 
 
-def _no_flash(heads: Heads) -> str | None:
+def _no_flash(heads: AttentionHeads) -> str | None:
     """What every flash kernel asks for."""
     if heads.dtype not in (torch.float16, torch.bfloat16):
         return f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
@@ -181,21 +181,21 @@ def _no_flash(heads: Heads) -> str | None:
     return None
 
 
-def _no_flash_attn(heads: Heads) -> str | None:
+def _no_flash_attn(heads: AttentionHeads) -> str | None:
     return "not installed" if importlib.util.find_spec("flash_attn") is None else _no_flash(heads)
 
 
-def _no_flex(heads: Heads) -> str | None:
+def _no_flex(heads: AttentionHeads) -> str | None:
     return "triton is not installed" if importlib.util.find_spec("triton") is None else None
 
 
-def _varlen(kernel: type[VarlenKernel]) -> Attend:
+def _varlen(kernel: type[VarlenKernel]) -> AttentionFunction:
     return partial(varlen_attention, kernel())
 
 
 CANDIDATES = (
-    Candidate("the varlen kernel of flash-attn", _no_flash_attn, partial(_varlen, FlashAttnKernel)),
-    Candidate("the varlen kernel of torch", _no_flash, partial(_varlen, TorchKernel)),
-    Candidate("FlexAttention", _no_flex, lambda: flex_attention_of),
+    KernelCandidate("the varlen kernel of flash-attn", _no_flash_attn, partial(_varlen, FlashAttnKernel)),
+    KernelCandidate("the varlen kernel of torch", _no_flash, partial(_varlen, TorchKernel)),
+    KernelCandidate("FlexAttention", _no_flex, lambda: flex_attention_of),
 )
 """In the order in which they are tried."""

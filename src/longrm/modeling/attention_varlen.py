@@ -25,7 +25,7 @@ from longrm.modeling.shapes import PackedLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spans:
+class SequenceBounds:
     """Where the sequences of one call of a kernel begin and end.
 
     Attributes:
@@ -54,8 +54,8 @@ class Calls:
         prefixes: Which tokens its keys are.
     """
 
-    own: Spans
-    before: Spans
+    own: SequenceBounds
+    before: SequenceBounds
     branches: Int[Tensor, " N"] | slice
     prefixes: Int[Tensor, " P"] | slice
 
@@ -68,7 +68,7 @@ class VarlenKernel(Protocol):
         query: Float[Tensor, "T H D"],
         key: Float[Tensor, "U G D"],
         value: Float[Tensor, "U G D"],
-        spans: Spans,
+        spans: SequenceBounds,
         scale: float,
     ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]:
         """The output and the log-sum-exp of every query's scores."""
@@ -81,7 +81,7 @@ class VarlenKernel(Protocol):
         value: Float[Tensor, "U G D"],
         output: Float[Tensor, "T H D"],
         lse: Float[Tensor, "H T"],
-        spans: Spans,
+        spans: SequenceBounds,
         scale: float,
     ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "U G D"], Float[Tensor, "U G D"]]:
         """The gradients of queries, keys and values, from the output and log-sum-exps that it is given."""
@@ -97,8 +97,8 @@ def calls_of(layout: PackedLayout, device: torch.device) -> Calls:
     def ends(lengths: list[int]) -> Tensor:
         return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
-    own = Spans(ends(segments), ends(segments), max(segments), max(segments), causal=True)
-    before = Spans(ends(branches), ends(prefixes), max(branches), max(prefixes), causal=False)
+    own = SequenceBounds(ends(segments), ends(segments), max(segments), max(segments), causal=True)
+    before = SequenceBounds(ends(branches), ends(prefixes), max(branches), max(prefixes), causal=False)
     if len(layout.trees) == 1:
         return Calls(own, before, slice(prefixes[0], None), slice(prefixes[0]))
     rows = torch.tensor(layout.branch_tokens(), device=device)
@@ -174,7 +174,7 @@ class TorchKernel:
     """The kernel behind `torch.nn.attention.varlen`, which itself hands over no backward for a part of a softmax."""
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, spans: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
         output, lse, *_ = torch.ops.aten._flash_attention_forward(
@@ -190,7 +190,7 @@ class TorchKernel:
         value: Tensor,
         output: Tensor,
         lse: Tensor,
-        spans: Spans,
+        spans: SequenceBounds,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
@@ -212,7 +212,7 @@ class FlashAttnKernel:
         self._interface: Any = flash_attn_interface
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, spans: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
         output, lse, *_ = self._interface._flash_attn_varlen_forward(
@@ -228,7 +228,7 @@ class FlashAttnKernel:
         value: Tensor,
         output: Tensor,
         lse: Tensor,
-        spans: Spans,
+        spans: SequenceBounds,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
@@ -256,5 +256,5 @@ class FlashAttnKernel:
         return of_query, of_key, of_value
 
 
-def _ends(spans: Spans) -> tuple[Tensor, Tensor, int, int]:
+def _ends(spans: SequenceBounds) -> tuple[Tensor, Tensor, int, int]:
     return spans.queries, spans.keys, spans.longest_queries, spans.longest_keys

@@ -9,10 +9,10 @@ from longrm.errors import DataError
 from longrm.modeling.shapes import TokenTree
 
 if TYPE_CHECKING:  # trees are planned without torch
-    from longrm.modeling.heads import Model
+    from longrm.modeling.heads import TransformersModel
 
 
-def check_embedded(ids: Iterable[int], model: "Model") -> None:
+def check_embedded(ids: Iterable[int], model: "TransformersModel") -> None:
     """Refuses tokens that a tokenizer was given behind those that the model has embeddings for.
 
     Raises:
@@ -24,7 +24,7 @@ def check_embedded(ids: Iterable[int], model: "Model") -> None:
         raise DataError(f"the token {highest:,} has no place in the model's {rows:,} embeddings: resize them")
 
 
-def plant(items: Sequence[Encoded], budget: float = math.inf) -> list[TokenTree]:
+def build_trees(items: Sequence[Encoded], budget: float = math.inf) -> list[TokenTree]:
     """Makes token trees whose branches are all responses of all items, in order.
 
     Neighbors whose prompts begin alike for at least half of their length become one tree, where that saves
@@ -55,12 +55,12 @@ class _Sized(Protocol):
     def size(self) -> int: ...
 
 
-Item = TypeVar("Item", bound=_Sized)
+SizedItem = TypeVar("SizedItem", bound=_Sized)
 
 
-def within_budget(items: Iterable[Item], budget: int) -> Iterator[list[Item]]:
+def within_budget(items: Iterable[SizedItem], budget: int) -> Iterator[list[SizedItem]]:
     """Cuts a series into runs of at most `budget` tokens, as its items tell their sizes; a larger one stands alone."""
-    run: list[Item] = []
+    run: list[SizedItem] = []
     tokens = 0
     for item in items:
         if run and tokens + item.size > budget:

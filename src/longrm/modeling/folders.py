@@ -83,7 +83,7 @@ _HEADER = TypeAdapter(dict[str, _Tensor])
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ModelFolders:
     """Where the parts of a model lie.
 
     Attributes:
@@ -105,15 +105,15 @@ class Parts:
         return {name: commit for name, commit in found.items() if commit is not None}
 
 
-def locate_parts(source: str | Path) -> Parts:
+def find_model_folders(source: str | Path) -> ModelFolders:
     """Finds the parts of a model; an adapter names its base, and its own tokenizer comes before the base's.
 
     Raises:
         ModelError: There is no such model, its files cannot be read, or an adapter's base is not found.
     """
-    folder = locate(source)
+    folder = find_model_folder(source)
     if not (folder / ADAPTER).is_file():
-        return Parts(folder, folder)
+        return ModelFolders(folder, folder)
     if not os.path.lexists(folder / ADAPTER_WEIGHTS):
         raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
     reading.check_file(folder / ADAPTER_WEIGHTS, ModelError)
@@ -122,17 +122,19 @@ def locate_parts(source: str | Path) -> Parts:
     if named is None:
         raise ModelError(f"{source}: its {ADAPTER} names no base model (base_model_name_or_path)")
     try:
-        base = locate(f"{named}@{revision}" if revision and not Path(named).expanduser().is_dir() else named)
+        base = find_model_folder(
+            f"{named}@{revision}" if revision and not Path(named).expanduser().is_dir() else named
+        )
     except ModelError as error:
         raise ModelError(f"{source} is an adapter, and its base cannot be found: {error}") from None
     if (base / ADAPTER).is_file():
         raise ModelError(
             f"{source} is an adapter of an adapter, {named}: merge that one first (longrm merge)"
         )
-    return Parts(base, folder if (folder / "tokenizer.json").is_file() else base, folder)
+    return ModelFolders(base, folder if (folder / "tokenizer.json").is_file() else base, folder)
 
 
-def locate(source: str | Path) -> Path:
+def find_model_folder(source: str | Path) -> Path:
     """The folder of a model; one of the Hub is downloaded.
 
     Raises:
@@ -181,14 +183,14 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     Raises:
         ModelError: It can do neither, or its files cannot be read.
     """
-    parts = locate_parts(source)
+    parts = find_model_folders(source)
     shards = weight_files(parts.base)
     if parts.adapter:
         task = _read_adapter(parts.adapter).task_type
         # A head that was trained and lost is no reason to take a reward model for one that writes.
-        if task == "SEQ_CLS" or ADAPTER_HEAD in header(parts.adapter / ADAPTER_WEIGHTS):
+        if task == "SEQ_CLS" or ADAPTER_HEAD in tensor_headers(parts.adapter / ADAPTER_WEIGHTS):
             return "discriminative"
-    if any(HEAD in header(shard) for shard in shards):
+    if any(HEAD in tensor_headers(shard) for shard in shards):
         return "discriminative"
     architectures = _read_config(parts.base).architectures or []
     if any(name.endswith("ForCausalLM") for name in architectures):
@@ -219,7 +221,7 @@ def _read_adapter(folder: Path) -> _Adapter:
     return reading.typed(_ADAPTER, reading.read_object(file, ModelError), file, ModelError)
 
 
-def header(shard: Path) -> dict[str, Any]:
+def tensor_headers(shard: Path) -> dict[str, Any]:
     """The names of the tensors in a safetensors file, with their types and shapes.
 
     Raises:

@@ -13,41 +13,43 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from longrm.modeling.memory import computing
-from longrm.modeling.sequence_parallel import divided, own_share, rows_of, sequence_group, united
+from longrm.modeling.device_memory import autocast_body
+from longrm.modeling.sequence_parallel import gather_rows, join_parts, own_part, own_share, sequence_group
 from longrm.modeling.shapes import LOGITS_AT_ONCE
 from longrm.modeling.shared_prefix import Packed
 
-Model = Any
+TransformersModel = Any
 """A transformers model whose attention is `longrm_shared_prefix`; its heads have no static type there."""
 
 
-def hidden_states(model: Model, packed: Packed) -> Float[Tensor, "S C"]:
+def hidden_states(model: TransformersModel, packed: Packed) -> Float[Tensor, "S C"]:
     """The base model's last hidden states, one forward for all trees; those of a process's own share, if it has one."""
     group = sequence_group(model)
     inputs: dict[str, Any] = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}
     if group is not None:
         inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
-    with computing(model):
+    with autocast_body(model):
         output = model.base_model(**inputs, use_cache=False, layout=packed.layout)
     states: Tensor = output.last_hidden_state[0]
     return states
 
 
-def branch_scores(model: Model, hidden: Float[Tensor, "S C"], packed: Packed) -> Float[Tensor, " branches"]:
+def branch_scores(
+    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed
+) -> Float[Tensor, " branches"]:
     """One fp32 score a branch, read by the scalar head where transformers reads it; see `Packed.scored_tokens`."""
     return _linear(
         _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id)), model.score
     ).squeeze(-1)
 
 
-def scores(model: Model, packed: Packed) -> Float[Tensor, " branches"]:
+def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
     """One fp32 score a branch, in the order in which the branches were packed."""
     return branch_scores(model, hidden_states(model, packed), packed)
 
 
 def token_logprobs(
-    model: Model, hidden: Float[Tensor, "S C"], packed: Packed, targets: Sequence[int]
+    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed, targets: Sequence[int]
 ) -> Float[Tensor, " N"]:
     """The fp32 log-probability of each target token, given all that it sees.
 
@@ -68,15 +70,15 @@ def token_logprobs(
     group = sequence_group(model)
     if group is None:
         return _in_parts(states, head, tokens)
-    own = _in_parts(divided(states, group), head, divided(tokens, group))
-    return united(own, len(tokens), group)
+    own = _in_parts(own_part(states, group), head, own_part(tokens, group))
+    return join_parts(own, len(tokens), group)
 
 
 def _rows(
-    model: Model, hidden: Float[Tensor, "S C"], indices: Sequence[int] | Int[Tensor, " N"]
+    model: TransformersModel, hidden: Float[Tensor, "S C"], indices: Sequence[int] | Int[Tensor, " N"]
 ) -> Float[Tensor, "N C"]:
     group = sequence_group(model)
-    return hidden[indices] if group is None else rows_of(hidden, indices, group)
+    return hidden[indices] if group is None else gather_rows(hidden, indices, group)
 
 
 def _in_parts(
@@ -91,7 +93,7 @@ def _in_parts(
     return torch.cat([again(part, head, own) for part, own in parts])
 
 
-def response_logprobs(model: Model, packed: Packed) -> list[Float[Tensor, " R"]]:
+def response_logprobs(model: TransformersModel, packed: Packed) -> list[Float[Tensor, " R"]]:
     """The fp32 log-probabilities of every branch's tokens, branch by branch."""
     targets = packed.layout.branch_tokens()
     flat = token_logprobs(model, hidden_states(model, packed), packed, targets)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
-from longrm.modeling.attention import CONTINUATION, NAME
+from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
 from longrm.modeling.capabilities import (
     check_config,
     check_decoder,
@@ -24,10 +24,17 @@ from longrm.modeling.capabilities import (
     check_writer,
     reads_in_blocks,
 )
-from longrm.modeling.checkpoints import read_config, read_head, read_metadata, read_model
-from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS, HEAD, locate_parts, weight_files
-from longrm.modeling.heads import Model
-from longrm.modeling.memory import is_out_of_memory, precision_of
+from longrm.modeling.device_memory import is_out_of_memory, precision_of
+from longrm.modeling.folders import (
+    ADAPTER,
+    ADAPTER_HEAD,
+    ADAPTER_WEIGHTS,
+    HEAD,
+    find_model_folders,
+    weight_files,
+)
+from longrm.modeling.heads import TransformersModel
+from longrm.modeling.model_files import read_config, read_head, read_metadata, read_model
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.folder import keep_umask
 
@@ -42,7 +49,7 @@ class Scorer:
         commits: Of what comes from the Hub; see `Parts.commits`.
     """
 
-    model: Model
+    model: TransformersModel
     tokenizer: Tokenizer
     commits: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,7 +69,7 @@ class LanguageModel:
         commits: Of what comes from the Hub; see `Parts.commits`.
     """
 
-    model: Model
+    model: TransformersModel
     tokenizer: Tokenizer
     commits: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,7 +107,7 @@ def load_scorer(
         ModelError: nothing is there, a file is missing, weights are pickled, the head is not scalar, or the
             architecture needs what a shared prefix does not compute.
     """
-    parts = locate_parts(source)
+    parts = find_model_folders(source)
     shards = weight_files(parts.base)
     where = str(source)
     config = read_config(parts.base, where, trust_remote_code)
@@ -122,7 +129,7 @@ def load_scorer(
     auto = AutoModelForSequenceClassification
     model = read_model(auto, check_scorer, parts.base, config, dtype, trust_remote_code, where)
     _check_vocabulary(model, tokenizer, where)
-    model.set_attn_implementation(NAME)
+    model.set_attn_implementation(SHARED_PREFIX)
     if parts.adapter:
         _read_adapter(model, parts.adapter, where)
     _set_head(model, head, head_seed)
@@ -152,7 +159,7 @@ def load_language_model(
         ModelError: nothing is there, a file is missing, weights are pickled, it is no decoder that writes text token
             by token, or, where `packed`, it needs what a shared prefix does not compute.
     """
-    parts = locate_parts(source)
+    parts = find_model_folders(source)
     weight_files(parts.base)
     where = str(source)
     config = read_config(parts.base, where, trust_remote_code)
@@ -167,7 +174,7 @@ def load_language_model(
         _read_adapter(model, parts.adapter, where)
     if packed:
         _check_savable(model, where)
-        model.set_attn_implementation(NAME)
+        model.set_attn_implementation(SHARED_PREFIX)
     elif reads_in_blocks(model):
         model.set_attn_implementation(CONTINUATION)
     return LanguageModel(_placed(model, device, where).eval(), tokenizer, parts.commits)
@@ -183,7 +190,7 @@ def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
 
 
 @contextmanager
-def writing(language_model: LanguageModel) -> Iterator[LanguageModel]:
+def generation_mode(language_model: LanguageModel) -> Iterator[LanguageModel]:
     """A language model that reads packed sequences, as one that writes; within a `with` block."""
     model = language_model.model
     training = model.training
@@ -192,7 +199,7 @@ def writing(language_model: LanguageModel) -> Iterator[LanguageModel]:
     try:
         yield language_model
     finally:
-        model.set_attn_implementation(NAME)
+        model.set_attn_implementation(SHARED_PREFIX)
         model.train(training)
 
 
@@ -206,7 +213,7 @@ def new_language_model(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) ->
     return LanguageModel(_new_llama(AutoModelForCausalLM, shape, tokenizer, seed), tokenizer)
 
 
-def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) -> Model:
+def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) -> TransformersModel:
     config = LlamaConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=shape.hidden,
@@ -228,10 +235,10 @@ def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) ->
     _settle_padding(config, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return auto.from_config(config, attn_implementation=NAME).eval()
+        return auto.from_config(config, attn_implementation=SHARED_PREFIX).eval()
 
 
-def rescale_rope(model: Model, theta: float) -> None:
+def rescale_rope(model: TransformersModel, theta: float) -> None:
     """Sets the base of the rotary frequencies, in config and model: a larger one stretches positions.
 
     Raises:
@@ -292,7 +299,7 @@ def _write(trainee: Scorer | LanguageModel, folder: Path) -> None:
     (folder / "config.json").write_text(text, encoding="utf-8")
 
 
-def _halved(model: Model) -> dict[str, torch.Tensor]:
+def _halved(model: TransformersModel) -> dict[str, torch.Tensor]:
     """The weights on the CPU, in bf16 but for the scalar head; what is one tensor in the model stays one."""
     once: dict[int, torch.Tensor] = {}
     weights = {}
@@ -317,32 +324,32 @@ def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def settle_device(device: torch.device | str) -> torch.device | str:
+def resolve_device(device: torch.device | str) -> torch.device | str:
     """The device that "auto" stands for: a GPU if torch sees one, else the CPU."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
 
 
-def _placed(model: Model, device: torch.device | str, where: str) -> Model:
+def _placed(model: TransformersModel, device: torch.device | str, where: str) -> TransformersModel:
     try:
-        return model.to(settle_device(device))
+        return model.to(resolve_device(device))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         raise ModelError(
-            f"{where}: its weights do not fit into the memory of {settle_device(device)}"
+            f"{where}: its weights do not fit into the memory of {resolve_device(device)}"
         ) from None
 
 
-def _read_adapter(model: Model, folder: Path, where: str) -> None:
+def _read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
     # PEFT takes two seconds to import, and most models have no adapter.
     from longrm.modeling.adapters import read_adapter
 
     read_adapter(model, folder, where)
 
 
-def _set_head(model: Model, stored: torch.Tensor | None, seed: int | None) -> None:
+def _set_head(model: TransformersModel, stored: torch.Tensor | None, seed: int | None) -> None:
     model.score.float()
     weight = model.score.weight
     with torch.no_grad():
@@ -368,7 +375,7 @@ def _settle_padding(config: Any, tokenizer: Tokenizer) -> None:
     config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
 
 
-def _check_vocabulary(model: Model, tokenizer: Tokenizer, where: str) -> None:
+def _check_vocabulary(model: TransformersModel, tokenizer: Tokenizer, where: str) -> None:
     """Refuses a tokenizer that writes what the model cannot read.
 
     Tokens that were added behind the vocabulary, such as one for padding, may well be there and never be used.
@@ -387,7 +394,7 @@ def _check_vocabulary(model: Model, tokenizer: Tokenizer, where: str) -> None:
         )
 
 
-def _check_savable(model: Model, where: str) -> None:
+def _check_savable(model: TransformersModel, where: str) -> None:
     """Refuses before training what transformers refuses to write after it."""
     try:
         model.generation_config.validate(strict=True)
@@ -396,7 +403,7 @@ def _check_savable(model: Model, where: str) -> None:
         raise ModelError(f"{where}: its generation_config.json contradicts itself: {reason}") from None
 
 
-def _settle_endings(model: Model, tokenizer: Tokenizer) -> None:
+def _settle_endings(model: TransformersModel, tokenizer: Tokenizer) -> None:
     """Has whoever serves a model stop writing at the tokenizer's end of a message too, and pad with no end."""
     config = model.generation_config
     declared = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]

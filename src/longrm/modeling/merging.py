@@ -6,9 +6,9 @@ from typing import assert_never
 from longrm.errors import ModelError, RunError
 from longrm.modeling.adapters import merge_adapter
 from longrm.modeling.capabilities import check_trainable
-from longrm.modeling.checkpoints import read_config
-from longrm.modeling.folders import kind_of, locate_parts
+from longrm.modeling.folders import find_model_folders, kind_of
 from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer, save
+from longrm.modeling.model_files import read_config
 
 
 def merge(source: str | Path, out: str | Path, *, trust_remote_code: bool = False) -> None:
@@ -23,7 +23,7 @@ def merge(source: str | Path, out: str | Path, *, trust_remote_code: bool = Fals
         ModelError: There is no adapter, its base cannot be loaded, or the sum of both is not finite.
         RunError: The folder is not empty, or cannot be written.
     """
-    parts = locate_parts(source)
+    parts = find_model_folders(source)
     if parts.adapter is None:
         raise ModelError(f"{source} is a full model: there is no adapter to merge")
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from longrm.errors import ConfigError
 
-Group = dist.ProcessGroup
+SequenceGroup = dist.ProcessGroup
 
 _GROUP = "longrm_sequence"
 """The attribute of a model that says which processes share its sequences."""
 
 
-def share_sequences(model: Any, group: Group) -> None:
+def share_sequences(model: Any, group: SequenceGroup) -> None:
     """Has a model read sequences of which every process of a group holds a share.
 
     Raises:
@@ -46,13 +46,13 @@ def share_sequences(model: Any, group: Group) -> None:
     setattr(model, _GROUP, group)
 
 
-def sequence_group(model: Any) -> Group | None:
+def sequence_group(model: Any) -> SequenceGroup | None:
     """The processes that share the sequences of a model; None where it reads them alone."""
-    group: Group | None = getattr(model, _GROUP, None)
+    group: SequenceGroup | None = getattr(model, _GROUP, None)
     return group
 
 
-def own_share(sequence: Tensor, group: Group) -> Tensor:
+def own_share(sequence: Tensor, group: SequenceGroup) -> Tensor:
     """The tokens `[1, Q]` of `[1, S]` that this process holds; zeros fill the last shares up."""
     size = -(-sequence.shape[1] // group.size())
     filled = F.pad(sequence, (0, size * group.size() - sequence.shape[1]))
@@ -64,7 +64,7 @@ def over_heads(
     key: Float[Tensor, "1 G Q D"],
     value: Float[Tensor, "1 G Q D"],
     tokens: int,
-    group: Group,
+    group: SequenceGroup,
 ) -> tuple[Float[Tensor, "1 H/M S D"], Float[Tensor, "1 G/M S D"], Float[Tensor, "1 G/M S D"]]:
     """From all heads of a share of the tokens to a share of the heads of all tokens."""
     heads, members = key.shape[1], group.size()
@@ -75,7 +75,7 @@ def over_heads(
     return query, key, value
 
 
-def over_tokens(output: Float[Tensor, "1 S H/M D"], group: Group) -> Float[Tensor, "1 Q H D"]:
+def over_tokens(output: Float[Tensor, "1 S H/M D"], group: SequenceGroup) -> Float[Tensor, "1 Q H D"]:
     """From a share of the heads of all tokens to all heads of a share of the tokens."""
     members, (tokens, heads, size) = group.size(), output.shape[1:]
     share = -(-tokens // members)
@@ -84,8 +84,8 @@ def over_tokens(output: Float[Tensor, "1 S H/M D"], group: Group) -> Float[Tenso
     return received.transpose(0, 1).flatten(1, 2)[None]
 
 
-def rows_of(
-    hidden: Float[Tensor, "Q C"], indices: Sequence[int] | Int[Tensor, " N"], group: Group
+def gather_rows(
+    hidden: Float[Tensor, "Q C"], indices: Sequence[int] | Int[Tensor, " N"], group: SequenceGroup
 ) -> Float[Tensor, "N C"]:
     """Rows of the sequence, by their place in it, on every process."""
     size, first = len(hidden), group.rank() * len(hidden)
@@ -94,31 +94,31 @@ def rows_of(
     return _sum(hidden[places.clamp(0, size - 1)] * own[:, None], group)
 
 
-def divided(values: Tensor, group: Group) -> Tensor:
-    """This process's part of what every process could compute; `united` puts the results together."""
+def own_part(values: Tensor, group: SequenceGroup) -> Tensor:
+    """This process's part of what every process could compute; `join_parts` puts the results together."""
     return torch.tensor_split(values, group.size())[group.rank()]
 
 
-def united(part: Float[Tensor, " n"], total: int, group: Group) -> Float[Tensor, " N"]:
-    """All results of what was `divided`, on every process."""
+def join_parts(part: Float[Tensor, " n"], total: int, group: SequenceGroup) -> Float[Tensor, " N"]:
+    """All results of what `own_part` divided, on every process."""
     sizes = [len(one) for one in torch.tensor_split(torch.empty(total, device="meta"), group.size())]
     before = sum(sizes[: group.rank()])
     return _sum(F.pad(part, (before, total - before - len(part))), group)
 
 
-def _heads(states: Float[Tensor, "1 H Q D"], tokens: int, group: Group) -> Float[Tensor, "1 H/M S D"]:
+def _heads(states: Float[Tensor, "1 H Q D"], tokens: int, group: SequenceGroup) -> Float[Tensor, "1 H/M S D"]:
     members, (heads, share, size) = group.size(), states.shape[1:]
     received = _exchange(states.reshape(members, heads // members, share, size), group)
     return received.transpose(0, 1).flatten(1, 2)[None, :, :tokens]
 
 
-def _exchange(parts: Float[Tensor, "M ..."], group: Group) -> Float[Tensor, "M ..."]:
+def _exchange(parts: Float[Tensor, "M ..."], group: SequenceGroup) -> Float[Tensor, "M ..."]:
     """Sends part i to process i, and returns what every process sent to this one."""
     received: Tensor = _Exchange.apply(parts, group)  # type: ignore[no-untyped-call]  # torch has no types here
     return received
 
 
-def _sum(values: Tensor, group: Group) -> Tensor:
+def _sum(values: Tensor, group: SequenceGroup) -> Tensor:
     """The sum over the processes, on each of them."""
     total: Tensor = _Sum.apply(values, group)  # type: ignore[no-untyped-call]  # torch has no types here
     return total
@@ -126,7 +126,7 @@ def _sum(values: Tensor, group: Group) -> Tensor:
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, parts: Tensor, group: Group) -> Tensor:
+    def forward(context: Any, parts: Tensor, group: SequenceGroup) -> Tensor:
         context.group = group
         parts = parts.contiguous()
         received = torch.empty_like(parts)
@@ -140,7 +140,7 @@ class _Exchange(torch.autograd.Function):
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, values: Tensor, group: Group) -> Tensor:
+    def forward(context: Any, values: Tensor, group: SequenceGroup) -> Tensor:
         context.group = group
         total = values.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)

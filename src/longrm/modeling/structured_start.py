@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longrm.modeling.heads import Model
+from longrm.modeling.heads import TransformersModel
 
 _LOOK_BACK_SHARPNESS = 24.0  # attention logit of the token looked back at, against a mean of zero
 _FAST_PAIRS = 6  # rotary pairs that tell neighbors apart
@@ -28,7 +28,7 @@ _MAP_SCALE = 0.7
 _WRITING_NORM = 3.0
 
 
-def structure(model: Model, *, seed: int) -> None:
+def structure(model: TransformersModel, *, seed: int) -> None:
     """Overwrites the attention of the first layers of a Llama, four at most, with the structured start, in place.
 
     Args:
@@ -57,7 +57,9 @@ def structure(model: Model, *, seed: int) -> None:
             model.base_model.norm.weight.fill_(_WRITING_NORM)
 
 
-def _look_back(attention: Model, frequencies: Float[Tensor, " pairs"], distances: tuple[int, ...]) -> None:
+def _look_back(
+    attention: TransformersModel, frequencies: Float[Tensor, " pairs"], distances: tuple[int, ...]
+) -> None:
     """Every head attends to a token some distance back: its biases rotate into a peak there."""
     size = 2 * len(frequencies)
     fast = torch.arange(len(frequencies)) < _FAST_PAIRS
@@ -71,7 +73,7 @@ def _look_back(attention: Model, frequencies: Float[Tensor, " pairs"], distances
 
 
 def _match_content(
-    attention: Model, frequencies: Float[Tensor, " pairs"], generator: torch.Generator
+    attention: TransformersModel, frequencies: Float[Tensor, " pairs"], generator: torch.Generator
 ) -> None:
     """Queries and keys share random rows on the slow rotary pairs, so that equal content attracts itself."""
     slow = (frequencies < _SLOW_FREQUENCY).repeat(2)[:, None]
@@ -81,7 +83,7 @@ def _match_content(
         key.add_(rows)
 
 
-def _copy_faithfully(attention: Model, generator: torch.Generator, *, back: bool) -> None:
+def _copy_faithfully(attention: TransformersModel, generator: torch.Generator, *, back: bool) -> None:
     """Value and output maps are scaled orthonormal, so that what a head copies stays legible.
 
     With `back` it comes out where it came in, else in a place of its own.
@@ -96,7 +98,7 @@ def _copy_faithfully(attention: Model, generator: torch.Generator, *, back: bool
         attention.o_proj.weight[:, start : start + size] = into if back else out
 
 
-def _heads(attention: Model, size: int, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+def _heads(attention: TransformersModel, size: int, name: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Views of the rows of every head's query and key."""
     query, key = (
         getattr(projection, name).split(size) for projection in (attention.q_proj, attention.k_proj)

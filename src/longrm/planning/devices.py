@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # so that a command line can name the devices without torch
-    from longrm.modeling.memory import Precision
+    from longrm.modeling.device_memory import Precision
 
 GIB = 2**30
 

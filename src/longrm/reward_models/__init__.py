@@ -92,9 +92,9 @@ def pinned(model: str) -> str:
     found = None if kind in _FORMS else hub.split_revision(model)
     if found is None:
         return model
-    from longrm.modeling.folders import locate
+    from longrm.modeling.folders import find_model_folder
 
-    commit = hub.commit_of(locate(model))
+    commit = hub.commit_of(find_model_folder(model))
     return model if commit is None else f"{found[0]}@{commit}"
 
 
@@ -104,7 +104,7 @@ def _local(model: str, judge: JudgeSettings) -> RewardModel:
     # Imported late: everything but a local model works without torch.
     match kind_of(model):
         case "generative":
-            from longrm.modeling.generation import LocalWriter
+            from longrm.modeling.local_writer import LocalWriter
             from longrm.reward_models.generative import GenerativeRewardModel
 
             writer = LocalWriter.load(model)

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from longrm.data.spans import apart, edited
+from longrm.data.spans import disjoint_spans, edit_context
 from longrm.reward_models.judge_settings import Compress
 from longrm.reward_models.lexical import LexicalIndex, index
 from longrm.reward_models.protocol import RewardModel
@@ -79,12 +79,12 @@ def compress(query: Query, settings: Compress) -> tuple[Query, Cut | None]:
     kept = _choose(lexicon, sought, settings.tokens)
     edits = [(span, LEFT_OUT) for span in _left_out(regions, lexicon, kept)]
     left_out = sum(chunk.size for number, chunk in enumerate(lexicon.chunks) if number not in kept)
-    return edited(replace(query, context=tuple(regions)), edits), Cut("compress", left_out)
+    return edit_context(replace(query, context=tuple(regions)), edits), Cut("compress", left_out)
 
 
 def _regions(query: Query) -> list[Span]:
     """The context without the question; empty where it is not known, or a message of it is no plain text."""
-    regions = apart(query.context, query.question)
+    regions = disjoint_spans(query.context, query.question)
     plain = all(isinstance(query.prompt[region.message].get("content"), str) for region in regions)
     return regions if plain else []
 

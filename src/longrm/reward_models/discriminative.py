@@ -9,10 +9,10 @@ import torch
 from longrm.data.joining import Encoded, encode
 from longrm.errors import DataError
 from longrm.judging import fit, why_uncut
-from longrm.modeling.encoding import check_embedded, plant, within_budget
+from longrm.modeling.device_memory import concerns_one_query
+from longrm.modeling.encoding import build_trees, check_embedded, within_budget
 from longrm.modeling.heads import scores
 from longrm.modeling.loading import Scorer, load_scorer
-from longrm.modeling.memory import concerns_one_query
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 from longrm.reward_models.judge_settings import JudgeSettings
@@ -89,7 +89,7 @@ class DiscriminativeRewardModel(RewardModel):
         self._scorer.model.eval()
         values: list[float | None] = []
         rest = iter(items)
-        for trees in within_budget(plant(items), _TOKENS_PER_FORWARD):
+        for trees in within_budget(build_trees(items), _TOKENS_PER_FORWARD):
             together, open_branches = [], sum(len(tree.branches) for tree in trees)
             while open_branches:
                 together.append(next(rest))
@@ -110,7 +110,7 @@ class DiscriminativeRewardModel(RewardModel):
             apart = [Encoded(items[0].prompt, [response]) for response in items[0].responses]
         if len(apart) == 1:
             return values
-        return [value for one in apart for value in self._read([one], plant([one]))]
+        return [value for one in apart for value in self._read([one], build_trees([one]))]
 
     @torch.inference_mode()
     def _forward(self, trees: Sequence[TokenTree]) -> list[float | None]:

@@ -11,7 +11,7 @@ from bm25s import BM25
 from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
-from longrm.data.chunking import chunks, size_of, words
+from longrm.data.chunking import approximate_tokens, chunk_spans, words_of
 
 # It reports every index it builds, which is no news to anybody.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
@@ -42,11 +42,11 @@ class LexicalIndex:
 
     def __init__(self, passages: Sequence[str], size: int) -> None:
         self.chunks = tuple(
-            PassageChunk(number, start, end, size_of(passage[start:end]))
+            PassageChunk(number, start, end, approximate_tokens(passage[start:end]))
             for number, passage in enumerate(passages)
-            for start, end in chunks(passage, size)
+            for start, end in chunk_spans(passage, size)
         )
-        texts = [words(passages[chunk.passage][chunk.start : chunk.end]) for chunk in self.chunks]
+        texts = [words_of(passages[chunk.passage][chunk.start : chunk.end]) for chunk in self.chunks]
         self._columns: dict[str, int] = {}
         self._table = csc_array((len(texts), 0))
         if any(texts):
@@ -59,7 +59,7 @@ class LexicalIndex:
 
     def scores(self, text: str) -> NDArray[np.float64]:
         """How well every chunk holds the words of a text, each counted once; 0 where it holds none of them."""
-        known = sorted(word for word in {*words(text)} if word in self._columns)
+        known = sorted(word for word in {*words_of(text)} if word in self._columns)
         rarities = np.array([self._rarity(word) for word in known])
         return np.asarray(self._table[:, [self._columns[word] for word in known]] @ rarities)
 
@@ -70,8 +70,8 @@ class LexicalIndex:
         it could earn is the sum of its words' squared rarities, words that no chunk holds included. So neither
         length nor repetition raises the share: what is added must stand in the passages, and stand together.
         """
-        parts = [text[start:end] for start, end in chunks(text, _CLAIM)]
-        most = sum(self._rarity(word) ** 2 for part in parts for word in sorted({*words(part)}))
+        parts = [text[start:end] for start, end in chunk_spans(text, _CLAIM)]
+        most = sum(self._rarity(word) ** 2 for part in parts for word in sorted({*words_of(part)}))
         earned = sum(float(self.scores(part).max(initial=0)) for part in parts)
         return earned / most if most else 0.0
 

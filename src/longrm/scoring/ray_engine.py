@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm import reward_models
-from longrm.data import Reading
+from longrm.data import ComparisonReader
 from longrm.errors import ConfigError, LongRMError, RunError, first_line
 from longrm.reward_models import JudgeSettings
 from longrm.scoring.row_scores import RowScores, ScoreBatch, ScoreRecord, batches, score
@@ -37,7 +37,7 @@ _MAX_TRIES = 4
 
 
 def scored_by_ray(
-    model: str, judge: JudgeSettings, workers: int | None, reading: Reading, done: RowScores
+    model: str, judge: JudgeSettings, workers: int | None, reading: ComparisonReader, done: RowScores
 ) -> Generator[list[ScoreRecord]]:
     """Scores every row that the log does not hold.
 
@@ -76,7 +76,7 @@ def scored_by_ray(
 
 
 def _pipeline(
-    model: str, judge: JudgeSettings, size: int, gpu: bool, reading: Reading, done: RowScores
+    model: str, judge: JudgeSettings, size: int, gpu: bool, reading: ComparisonReader, done: RowScores
 ) -> Any:
     """The rows of the scoring: one for every block of batches, with their records."""
     import ray.data
@@ -102,7 +102,9 @@ def _pipeline(
     )
 
 
-def _read(_: Mapping[str, Any], *, reading: Reading, scored: bytes, home: str) -> Iterator[dict[str, Any]]:
+def _read(
+    _: Mapping[str, Any], *, reading: ComparisonReader, scored: bytes, home: str
+) -> Iterator[dict[str, Any]]:
     """Streams the batches that hold a row without scores."""
     _enter(home)
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice, tee
 from pathlib import Path
 
-from longrm.data import Row
+from longrm.data import ComparisonRow
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
@@ -40,7 +40,7 @@ class ScoreBatch:
     queries: tuple[Query, ...]
 
 
-def batches(rows: Iterable[Row]) -> Iterator[ScoreBatch]:
+def batches(rows: Iterable[ComparisonRow]) -> Iterator[ScoreBatch]:
     """Cuts rows into batches, the same way whatever has been scored already."""
     stream = iter(rows)
     while some := list(islice(stream, _ROWS_PER_BATCH)):
@@ -86,7 +86,7 @@ class RowScores:
         """For every row number from 0 whether it is done: 1 or 0."""
         return bytes(self._done)
 
-    def of(self, rows: Iterable[Row]) -> Iterator[tuple[Row, ScoreRecord]]:
+    def of(self, rows: Iterable[ComparisonRow]) -> Iterator[tuple[ComparisonRow, ScoreRecord]]:
         """The rows with their records.
 
         Raises:
@@ -95,7 +95,7 @@ class RowScores:
         mine, theirs = tee(rows)
         return zip(mine, self._log.at(map(self._offset, theirs)), strict=True)
 
-    def _offset(self, row: Row) -> int:
+    def _offset(self, row: ComparisonRow) -> int:
         if row.number >= len(self._offsets) or self._offsets[row.number] < 0:
             raise DataError(
                 f"{row.place}: has not been scored, for the data has changed meanwhile; run the same command again"

@@ -15,7 +15,7 @@ from pydantic import Field
 from longrm import reward_models
 from longrm.clients.addresses import ModelName, refuse_server
 from longrm.config import OPERATIONAL, Config
-from longrm.data import Reading, check_writable, read, write_rows
+from longrm.data import ComparisonReader, check_writable, read, write_rows
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import RunFolder, claimed_once
@@ -140,7 +140,7 @@ def _check_engine(settings: ScoreSettings, workers: WorkerGroup) -> None:
 
 def _score_rows(
     settings: ScoreSettings,
-    reading: Reading,
+    reading: ComparisonReader,
     path: Path,
     folder: RunFolder,
     workers: WorkerGroup,
@@ -173,7 +173,11 @@ def _score_rows(
 
 
 def _scored_here(
-    settings: ScoreSettings, reading: Reading, done: RowScores, folder: RunFolder, workers: WorkerGroup
+    settings: ScoreSettings,
+    reading: ComparisonReader,
+    done: RowScores,
+    folder: RunFolder,
+    workers: WorkerGroup,
 ) -> Generator[list[ScoreRecord]]:
     model = reward_models.load(settings.model, judge=settings.judge)
     if workers.is_main_process:
@@ -185,14 +189,16 @@ def _scored_here(
         yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
 
 
-def _rows(reading: Reading, scores: RowScores, column: str, result: ScoreCounts) -> Iterator[dict[str, Any]]:
+def _rows(
+    reading: ComparisonReader, scores: RowScores, column: str, result: ScoreCounts
+) -> Iterator[dict[str, Any]]:
     for row, record in scores.of(reading):
         result.count(record)
         values = list(record.scores) if record.outcome is Outcome.ANSWERED else None
         yield {**row.source, column: values, f"{column}_outcome": str(record.outcome)}
 
 
-def _free_column(reading: Reading, wanted: str | None) -> str:
+def _free_column(reading: ComparisonReader, wanted: str | None) -> str:
     """A column that no row would lose; rows of one file have the same columns."""
     taken = next(iter(reading)).source.keys()
     choices = [wanted] if wanted else ["scores", "model_scores"]

@@ -214,7 +214,7 @@ def _open(model: AskedModel, folder: Path, spending: Spending, answers: GoldAnsw
         return SimulatedModel(ErrorRates.parse(rest), model.called, seed, answers)
     if kind == "openai":
         return ServedModel(model.called, _clients(model, rest, folder, partial(spending.pay, model.called)))
-    from longrm.modeling.generation import LocalWriter  # imported late: all else works without torch
+    from longrm.modeling.local_writer import LocalWriter  # imported late: all else works without torch
 
     return ServedModel(model.called, [LocalWriter.load(model.model)])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from longrm.data.chunking import chunks, size_of
+from longrm.data.chunking import approximate_tokens, chunk_spans
 from longrm.errors import ConfigError, nearest
 from longrm.rng import Draws
 from longrm.synthesis.inputs.documents import Document
@@ -61,7 +61,7 @@ class PerturbationContext:
 
     draws: Draws
     foreign: Sequence[str] = ()
-    count: Callable[[str], int] = size_of
+    count: Callable[[str], int] = approximate_tokens
 
 
 def drop_clues(shown: ShownDocument, context: PerturbationContext, *, p: float = 0.5) -> ShownDocument:
@@ -217,7 +217,7 @@ def passages_of(
     text: str, size: int, is_clue: Callable[[int, int], bool] = lambda low, high: False
 ) -> tuple[Passage, ...]:
     """Cuts a context into numbered passages of at most `size` approximate tokens, none in the middle of a sentence."""
-    cut = chunks(text, size)
+    cut = chunk_spans(text, size)
     return tuple(
         Passage(text[low:high], at, is_clue(low, high)) for at, (low, high) in enumerate(cut, start=1)
     )

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from longrm.answer_metrics import answer_metric
 from longrm.clients import Completion, Request
-from longrm.data.chunking import size_of, words
+from longrm.data.chunking import approximate_tokens, words_of
 from longrm.errors import DataError
 from longrm.reward_models.simulated import ErrorRates
 from longrm.rng import Draws
@@ -173,7 +173,7 @@ class SimulatedModel:
 
     def _answer(self, request: Request) -> Completion:
         text = text_of(request.messages)
-        size = size_of(text)
+        size = approximate_tokens(text)
         drawn = request.seed if request.temperature else ""
         draws = Draws("simulated model", self.name, self._seed, _digest(text), drawn)
         match request.task if isinstance(request, TaskRequest) else None:
@@ -189,7 +189,9 @@ class SimulatedModel:
                 return Completion(Outcome.ERROR, detail="a simulated model does only the tasks of synthesis")
         if written is None:
             return Completion(Outcome.ERROR, detail="a simulated model was not told of this question")
-        return Completion(Outcome.ANSWERED, written, prompt_tokens=size, completion_tokens=size_of(written))
+        return Completion(
+            Outcome.ANSWERED, written, prompt_tokens=size, completion_tokens=approximate_tokens(written)
+        )
 
     def _judgment(self, task: JudgeResponse, size: int, draws: Draws) -> str | None:
         known = self._answers.about(task.question, task.context, task.response)
@@ -254,12 +256,12 @@ def _coverage(question: str, answer: str, text: str) -> float:
 
 def _quotation(context: str, known: GoldAnswer) -> str:
     """The sentence of the context that holds most of the gold answer's words; empty where there is no context."""
-    sentences = [(part.strip(), {*words(part)}) for part in _SENTENCE.split(context)]
+    sentences = [(part.strip(), {*words_of(part)}) for part in _SENTENCE.split(context)]
     quotable = [(part, held) for part, held in sentences if held and part[0] != "<"]
-    gold = {*words(known.answer)}
+    gold = {*words_of(known.answer)}
     best, _ = max(quotable, key=lambda sentence: len(gold & sentence[1]), default=("", gold))
     plain = " ".join(_NOT_QUOTED.sub("", best).split())
-    return plain if size_of(plain) <= _QUOTE else " ".join(plain.split()[:_QUOTE])
+    return plain if approximate_tokens(plain) <= _QUOTE else " ".join(plain.split()[:_QUOTE])
 
 
 def _share(sentences: Sequence[int], shown: set[int]) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling.encoding import plant
+from longrm.modeling.encoding import build_trees
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.training.objectives.spec import Objective
 from longrm.training.sampler import Curriculum
@@ -233,7 +233,7 @@ def _trees_of(examples: Sequence[Example], budget: int) -> Iterator[_ExampleTree
     """Makes trees of examples, each of them whole in one tree; prompts that begin alike stand side by side."""
     ordered = sorted(examples, key=lambda example: list(example.tokens.prompt))
     rest = iter(ordered)
-    for tree in plant([example.tokens for example in ordered], budget):
+    for tree in build_trees([example.tokens for example in ordered], budget):
         own: list[Example] = []
         while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
             own.append(next(rest))

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from longrm.config import Config
 from longrm.errors import ConfigError, RunError, first_line
-from longrm.modeling.processes import be_patient, join
+from longrm.modeling.process_group import extend_timeouts, join
 from longrm.runs.folder import RunFolder
 from longrm.runs.scratch import temporary_folder
 from longrm.runs.workers import check_seen, world_size
@@ -145,5 +145,5 @@ def _sequence_group(rank: int, count: int, size: int) -> Any:
     if size == 1:
         return None
     groups = [dist.new_group(list(range(first, first + size))) for first in range(0, count, size)]
-    be_patient()
+    extend_timeouts()
     return groups[rank // size]

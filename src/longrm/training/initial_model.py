@@ -9,8 +9,8 @@ import torch
 from longrm import hub
 from longrm.errors import ModelError
 from longrm.modeling.capabilities import check_trainable
-from longrm.modeling.checkpoints import read_config
-from longrm.modeling.folders import kind_of, locate_parts
+from longrm.modeling.device_memory import checkpoint_activations, set_precision
+from longrm.modeling.folders import find_model_folders, kind_of
 from longrm.modeling.loading import (
     LanguageModel,
     Scorer,
@@ -19,9 +19,9 @@ from longrm.modeling.loading import (
     new_language_model,
     new_scorer,
     rescale_rope,
-    settle_device,
+    resolve_device,
 )
-from longrm.modeling.memory import keep_layer_inputs, set_precision
+from longrm.modeling.model_files import read_config
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.structured_start import structure
 from longrm.modeling.tiled_mlp import tile_feed_forward
@@ -46,7 +46,7 @@ def initial_model(settings: TrainingSettings, kind: ModelKind) -> Scorer | Langu
         _add_adapters(model, start, settings.seed)
     set_precision(model.model, start.precision)
     if memory.gradient_checkpointing:
-        keep_layer_inputs(model.model, offload=memory.activation_offloading)
+        checkpoint_activations(model.model, offload=memory.activation_offloading)
     if memory.tiled_mlp:
         tile_feed_forward(model.model, tile_length(model.model.config.hidden_size))
     return model
@@ -63,14 +63,14 @@ def _new(new: NewModelSettings, kind: ModelKind, seed: int) -> Scorer | Language
             assert_never(unknown)
     if new.structured:
         structure(model.model, seed=seed)
-    model.model.to(settle_device("auto"))
+    model.model.to(resolve_device("auto"))
     return model
 
 
 def _loaded(start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | LanguageModel:
     path = start.path
     assert path is not None
-    parts = locate_parts(path)
+    parts = find_model_folders(path)
     if parts.adapter is not None:
         raise ModelError(
             f"{path} is an adapter: merge it (longrm merge {path} --out DIR) and start from the merged model"

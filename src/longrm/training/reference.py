@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from longrm.errors import DataError, TrainingError
-from longrm.modeling.encoding import plant, within_budget
-from longrm.modeling.memory import is_out_of_memory
+from longrm.modeling.device_memory import is_out_of_memory
+from longrm.modeling.encoding import build_trees, within_budget
 from longrm.modeling.shared_prefix import pack
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress
@@ -74,7 +74,7 @@ def reference_logprobs(
 
 @torch.inference_mode()
 def _sums(model: Any, examples: Sequence[Example]) -> list[ReferenceRecord]:
-    packed = pack(plant([example.tokens for example in examples]))
+    packed = pack(build_trees([example.tokens for example in examples]))
     try:
         sums = [one.sum().item() for one in MicroBatch(packed, examples, 1.0).response_logprobs(model)]
     except (MemoryError, RuntimeError) as error:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from longrm.data.joining import encode
-from longrm.data.token_cache import TokenizedRows, tokenized
+from longrm.data.token_cache import TokenizedRows, open_tokenized
 from longrm.data.tokenizing import Tokenizer
-from longrm.data.training_rows import Kind, context_digest
+from longrm.data.training_rows import RowKind, context_digest
 from longrm.errors import ConfigError, DataError
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
@@ -38,7 +38,7 @@ class GeneratedSource:
 
     digest = ""
 
-    def __init__(self, world: WorldDataSettings, tokenizer: Tokenizer, kind: Kind) -> None:
+    def __init__(self, world: WorldDataSettings, tokenizer: Tokenizer, kind: RowKind) -> None:
         self.counts: dict[str, int] = {}
         self._world = world
         self._tokenizer = tokenizer
@@ -202,7 +202,7 @@ def open_source(
     tokenizer: Tokenizer,
     seed: int,
     *,
-    kind: Kind,
+    kind: RowKind,
     limit: int,
     ties: bool = False,
     progress: Progress = no_progress,
@@ -230,7 +230,7 @@ def open_source(
             raise ConfigError(
                 f"{file.path}: '{file.format}' is a format of comparisons; leave it out to read demonstrations"
             )
-        rows = tokenized(
+        rows = open_tokenized(
             file.path,
             tokenizer,
             kind=kind,

@@ -12,9 +12,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from longrm.errors import RunError, first_line
-from longrm.modeling.heads import Model
-from longrm.modeling.memory import is_out_of_memory
-from longrm.modeling.processes import is_loss_of_a_process
+from longrm.modeling.device_memory import is_out_of_memory
+from longrm.modeling.heads import TransformersModel
+from longrm.modeling.process_group import is_lost_process
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.training.batches import Batches, Example, Step
@@ -39,7 +39,7 @@ from longrm.training.zero import SteppedElsewhere, Zero, whole
 
 
 def train_steps(
-    model: Model,
+    model: TransformersModel,
     objective: Objective,
     batches: Batches,
     settings: TrainingSettings,
@@ -286,7 +286,7 @@ class StepTrainer(transformers.Trainer):
                 checkpoints.mkdir(exist_ok=True)
                 written.rename(checkpoints / str(self.state.global_step))
         except (OSError, RuntimeError, SafetensorError) as error:
-            if is_loss_of_a_process(error):
+            if is_lost_process(error):
                 raise
             raise RunError(
                 f"cannot write a checkpoint to {checkpoints}: {first_line(error)}; make room and run the same command "

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longrm.errors import ConfigError
-from longrm.modeling.processes import be_patient
+from longrm.modeling.process_group import extend_timeouts
 from longrm.training.batches import MicroBatch
 from longrm.training.objectives.spec import Objective
 from longrm.training.training_settings import ParallelSettings
@@ -282,5 +282,5 @@ def _engine(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it imports more
         engine, *_ = deepspeed.initialize(model=losses, optimizer=optimizer, config=config)
-    be_patient()  # in the groups that it has made, too
+    extend_timeouts()  # in the groups that it has made, too
     return engine

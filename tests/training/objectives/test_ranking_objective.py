@@ -9,7 +9,7 @@ import torch
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
 from longrm.modeling import heads
-from longrm.modeling.encoding import plant
+from longrm.modeling.encoding import build_trees
 from longrm.modeling.shared_prefix import pack
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.losses import ranking_losses
@@ -26,7 +26,7 @@ def loss(monkeypatch):
 
     def compute(settings: RankingLossSettings, **told) -> float:
         examples = [example(ranks, **told) for ranks in RANKS]
-        micro = MicroBatch(pack(plant([own.tokens for own in examples])), examples, 1.0)
+        micro = MicroBatch(pack(build_trees([own.tokens for own in examples])), examples, 1.0)
         return BradleyTerryObjective(settings).loss(SimpleNamespace(device="cpu"), micro)[0].item()
 
     return compute

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from longrm.data.fields import is_number, plain
+from longrm.data.fields import is_number, to_json_types
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import DataError
 from longrm.reading import short
@@ -67,7 +67,7 @@ def candidate_from(row: Mapping[str, Any], place: str) -> CandidateAnswer:
         row["text"],
         str(row.get("perturbation") or ""),
         None if score is None else float(score),
-        {key: plain(value) for key, value in row.items() if key not in own},
+        {key: to_json_types(value) for key, value in row.items() if key not in own},
     )
 
 

@@ -11,8 +11,8 @@ from longrm.answer_metrics import answer_metric
 from longrm.answer_metrics.right_choices import choices
 from longrm.benchmarks import leval
 from longrm.benchmarks.auditor import Auditor
-from longrm.data import Reading, read
-from longrm.data.fields import FieldError, name_of, plain
+from longrm.data import ComparisonReader, read
+from longrm.data.fields import FieldError, name_of, to_json_types
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import reading, short
@@ -183,7 +183,7 @@ def _of_exam(gold: str) -> str:
 
 
 @cache
-def _comparisons(path: Path) -> Reading:
+def _comparisons(path: Path) -> ComparisonReader:
     """Comparisons, whose format is recognized once, however often they are read."""
     return read(path, repair=True)
 
@@ -223,7 +223,9 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
         task=str(row.get("task") or ""),
         metric=metric,
         metadata={
-            name: plain(value) for name, value in row.items() if name not in _NAMED and value is not None
+            name: to_json_types(value)
+            for name, value in row.items()
+            if name not in _NAMED and value is not None
         },
         place=place,
     )

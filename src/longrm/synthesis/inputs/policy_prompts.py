@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from longrm.data import read, read_demonstrations
-from longrm.data.fields import FieldError, group_of, messages_of, name_of, plain, required
-from longrm.data.files import Raw, find_files, raw_rows
+from longrm.data.fields import FieldError, group_of, messages_of, name_of, required, to_json_types
+from longrm.data.files import RawRow, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.errors import DataError
 from longrm.reading import located
@@ -86,7 +86,7 @@ def read_policy_prompts(path: str | Path) -> Iterator[PolicyPrompt]:
         yield from map(_of_prompt, raw_rows(files, repair=True))
 
 
-def _of_prompt(raw: Raw) -> PolicyPrompt:
+def _of_prompt(raw: RawRow) -> PolicyPrompt:
     """A row that holds a prompt alone."""
     value = raw.checked()
     try:
@@ -105,4 +105,4 @@ def _group(prompt: tuple[Message, ...]) -> str:
 def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What of a row's metadata its demonstration keeps."""
     names = ("task", "source", "length")
-    return {name: plain(metadata[name]) for name in names if metadata.get(name) is not None}
+    return {name: to_json_types(metadata[name]) for name in names if metadata.get(name) is not None}

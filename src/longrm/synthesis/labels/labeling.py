@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, combinations
 from typing import Any, Protocol, assert_never
 
-from longrm.data.native import to_row as comparison_row
+from longrm.data.native import to_native_row as comparison_row
 from longrm.data.tokenizing import Tokenizer
 from longrm.rng import Draws
 from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput

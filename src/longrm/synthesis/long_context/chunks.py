@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
-from longrm.data.chunking import chunks, words
+from longrm.data.chunking import chunk_spans, words_of
 
 _PHRASE = 6  # words up to which an answer is looked for as it stands, not word by word
 _GROUPED = re.compile(r"(?<!\d)\d{1,3}(?:[,'’\u00a0\u2009\u202f ]\d{3})+(?!\d)")
@@ -41,7 +41,7 @@ class DocumentChunk:
 def cut_chunks(text: str, size: int) -> tuple[DocumentChunk, ...]:
     """Cuts a text into chunks of at most `size` approximate tokens; blank ones are left out."""
     found: list[DocumentChunk] = []
-    for start, end in chunks(text, size):
+    for start, end in chunk_spans(text, size):
         inner = text[start:end].strip()
         if inner:
             at = text.index(inner, start)
@@ -72,13 +72,13 @@ def merge_adjacent(text: str, parts: Sequence[DocumentChunk]) -> tuple[DocumentC
 
 def sought_words(text: str) -> list[str]:
     """The words of a text to look for: a number in groups of digits, such as 12,500, is one word."""
-    return words(_GROUPED.sub(_joined, text))
+    return words_of(_GROUPED.sub(_joined, text))
 
 
 def searchable_words(text: str) -> list[str]:
     """The words of a text to look in, and all of them once more where numbers in groups may be several numbers."""
     joined = _GROUPED.sub(_joined, text)
-    return words(text) if joined == text else [*words(joined), _OTHERWISE, *words(text)]
+    return words_of(text) if joined == text else [*words_of(joined), _OTHERWISE, *words_of(text)]
 
 
 def _joined(number: re.Match[str]) -> str:

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from longrm.clients import Completion
 from longrm.config import Config
-from longrm.data.chunking import size_of
+from longrm.data.chunking import approximate_tokens
 from longrm.data.tokenizing import Tokenizer
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
@@ -112,7 +112,7 @@ _EXAMPLE = ShownDocument(
 
 def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes candidates into the run folder `out`, continuing what is there."""
-    count = Tokenizer.load(recipe.tokenizer).count if recipe.tokenizer else size_of
+    count = Tokenizer.load(recipe.tokenizer).count if recipe.tokenizer else approximate_tokens
 
     def prepare(models: Mapping[str, AsyncModel], spending: Spending) -> RowWork[Document]:
         pool = PassagePool(recipe.documents.read(), recipe)
@@ -172,7 +172,7 @@ class ResponseWriting:
         settings: ResponseSettings,
         models: Sequence[AsyncModel],
         pool: PassagePool,
-        count: Callable[[str], int] = size_of,
+        count: Callable[[str], int] = approximate_tokens,
     ) -> None:
         self._settings, self._models, self._pool, self._count = settings, models, pool, count
 

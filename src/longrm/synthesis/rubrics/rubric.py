@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from longrm.data.chunking import words
+from longrm.data.chunking import words_of
 from longrm.synthesis.prompt_tags import free_name
 
 Language = Literal["en", "zh"]
@@ -116,7 +116,7 @@ class Domain:
 
 def language_of(text: str) -> Language:
     """Chinese where more than a third of the words are Chinese characters, else English."""
-    found = words(text)
+    found = words_of(text)
     chinese = sum("\u3400" <= word[0] <= "\u9fff" for word in found)
     return "zh" if 3 * chinese > len(found) else "en"
 

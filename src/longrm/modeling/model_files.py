@@ -13,8 +13,8 @@ from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
 from longrm.errors import ModelError, first_line
-from longrm.modeling.folders import HEAD, header, weight_files
-from longrm.modeling.heads import Model
+from longrm.modeling.folders import HEAD, tensor_headers, weight_files
+from longrm.modeling.heads import TransformersModel
 
 _PRECISE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _REPORTING = ("modeling_utils", "distributed.tensor_parallel")
@@ -82,7 +82,7 @@ def read_model(
     dtype: torch.dtype | str,
     trust_remote_code: bool,
     where: str,
-) -> Model:
+) -> TransformersModel:
     """Loads a model by one of transformers' auto classes, once its architecture is checked without weights.
 
     Raises:
@@ -114,13 +114,15 @@ def read_model(
     return model
 
 
-def _refuse_unread(model: Model, names: set[str], folder: Path, where: str) -> None:
+def _refuse_unread(model: TransformersModel, names: set[str], folder: Path, where: str) -> None:
     """Refuses weights that were left unread: layers that the config does not count, the scales of quantized ones.
 
     The head over the vocabulary is no part of a sequence classifier, which may come from a language model.
     """
     stored = {
-        name: (shard, tensor) for shard in weight_files(folder) for name, tensor in header(shard).items()
+        name: (shard, tensor)
+        for shard in weight_files(folder)
+        for name, tensor in tensor_headers(shard).items()
     }
     scores, body = hasattr(model, "score"), f"{model.base_model_prefix}."
     unread = []

@@ -21,9 +21,9 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
 from longrm.modeling.attention import CONTINUATION
+from longrm.modeling.device_memory import autocast_body, concerns_one_query
 from longrm.modeling.encoding import check_embedded
 from longrm.modeling.loading import LanguageModel, load_language_model
-from longrm.modeling.memory import computing, concerns_one_query
 from longrm.types import Message, Outcome
 
 # Tokens of a block: enough to keep a device busy, and few to read again where two prompts part.
@@ -174,7 +174,7 @@ class LocalWriter(Writer):
 
     def _forward(self, ids: list[int]) -> Float[Tensor, " V"]:
         """Reads tokens into the cache; returns the fp32 logits after the last."""
-        with computing(self._model):
+        with autocast_body(self._model):
             output = self._model(
                 input_ids=torch.tensor([ids], device=self._model.device),
                 past_key_values=self._cache,

@@ -44,7 +44,7 @@ def precision_of(model: nn.Module) -> Precision:
     return precision
 
 
-def computing(model: Any) -> AbstractContextManager[Any]:
+def autocast_body(model: Any) -> AbstractContextManager[Any]:
     """The context in which the body of a model computes."""
     # Every weight is read once a forward: a cache of the converted ones would only hold memory.
     return torch.autocast(
@@ -70,7 +70,7 @@ def concerns_one_query(error: BaseException, model: Any) -> bool:
     return alone and is_out_of_memory(error)
 
 
-def keep_layer_inputs(model: Any, *, offload: bool) -> None:
+def checkpoint_activations(model: Any, *, offload: bool) -> None:
     """Keeps only the input of every layer for the way back, where the layer is computed again.
 
     Works in training mode only, as transformers has it.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from longrm.data.fields import FieldError
-from longrm.data.files import Raw, find_files, raw_rows
+from longrm.data.files import RawRow, find_files, raw_rows
 from longrm.data.formats import FORMATS, demonstration_from, describe_formats, recognize
 from longrm.errors import DataError
 from longrm.reading import cut, located, short
@@ -21,7 +21,7 @@ AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One row.
 
     Attributes:
@@ -94,7 +94,7 @@ class _Rows(Generic[AnyRow]):
         """Says which rows the latest iteration has left out, and why."""
         self.skipped.tell()
 
-    def _row(self, raw: Raw, value: dict[str, Any]) -> tuple[str, AnyRow]:
+    def _row(self, raw: RawRow, value: dict[str, Any]) -> tuple[str, AnyRow]:
         """The id of a row, and the row; raises `FieldError`."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class _Rows(Generic[AnyRow]):
                 continue
             yield row
 
-    def _checked(self, raw: Raw, seen: dict[str, str]) -> AnyRow:
+    def _checked(self, raw: RawRow, seen: dict[str, str]) -> AnyRow:
         value = raw.checked()
         try:
             identity, row = self._row(raw, value)
@@ -125,36 +125,36 @@ class _Rows(Generic[AnyRow]):
         return row
 
 
-class Reading(_Rows[Row]):
+class ComparisonReader(_Rows[ComparisonRow]):
     """The comparisons of a file or folder; `format` is a key of `FORMATS`."""
 
     __slots__ = ()
 
-    def _row(self, raw: Raw, value: dict[str, Any]) -> tuple[str, Row]:
+    def _row(self, raw: RawRow, value: dict[str, Any]) -> tuple[str, ComparisonRow]:
         comparison = FORMATS[self.format].convert(value, raw.number)
-        return comparison.id, Row(raw.number, raw.place, value, comparison)
+        return comparison.id, ComparisonRow(raw.number, raw.place, value, comparison)
 
 
-class DemonstrationReading(_Rows[DemonstrationRow]):
+class DemonstrationReader(_Rows[DemonstrationRow]):
     """The demonstrations of a file or folder; `format` is "demonstrations"."""
 
     __slots__ = ()
 
-    def _row(self, raw: Raw, value: dict[str, Any]) -> tuple[str, DemonstrationRow]:
+    def _row(self, raw: RawRow, value: dict[str, Any]) -> tuple[str, DemonstrationRow]:
         demonstration = demonstration_from(value, raw.number)
         return demonstration.id, DemonstrationRow(raw.place, demonstration)
 
 
 def read(
     path: str | Path, *, format: str | None = None, on_bad_row: OnBadRow = "stop", repair: bool = False
-) -> Reading:
+) -> ComparisonReader:
     """Opens preference data in any format that users have.
 
     Args:
         path: A `.jsonl`, `.jsonl.gz`, `.json`, `.parquet` or `.arrow` file, a folder that `datasets` saved to
             disk, or a folder of shards.
         format: A key of `FORMATS`; recognized from the columns of the first row when not given.
-        on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `Reading.skipped`.
+        on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
         repair: Make question marks of halves of surrogate pairs; else rows that hold one cannot be read.
 
     Raises:
@@ -165,7 +165,7 @@ def read(
     files = find_files(path)
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
-    reading = Reading(path, files, format or _recognize(path, files, on_bad_row), on_bad_row, repair)
+    reading = ComparisonReader(path, files, format or _recognize(path, files, on_bad_row), on_bad_row, repair)
     how = "as told" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, reading.format, how)
     if next(iter(reading), None) is None:
@@ -176,7 +176,7 @@ def read(
 
 def read_demonstrations(
     path: str | Path, *, on_bad_row: OnBadRow = "stop", repair: bool = False
-) -> DemonstrationReading:
+) -> DemonstrationReader:
     """Opens stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
 
     Args:
@@ -188,7 +188,7 @@ def read_demonstrations(
         DataError: Nothing to read, or (while iterating) a row that cannot be read.
     """
     path = Path(path)
-    return DemonstrationReading(path, find_files(path), "demonstrations", on_bad_row, repair)
+    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, repair)
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:

@@ -35,7 +35,7 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class Launched(WorkerGroup):
+class LaunchedProcesses(WorkerGroup):
     """One of several processes, which talk over gloo and count in the store of their launcher."""
 
     def __init__(self, store: Any, rank: int, count: int) -> None:
@@ -63,7 +63,7 @@ class Launched(WorkerGroup):
 
 
 @contextmanager
-def join(backend: str = "gloo") -> Iterator[Launched]:
+def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
     """Joins the processes that the launcher has started, each on a device of its own; leaves them at the end.
 
     The first process that fails says why. The others, whose exchanges break for it, end in silence with exit status 1.
@@ -87,29 +87,29 @@ def join(backend: str = "gloo") -> Iterator[Launched]:
     rank, count = int(os.environ["RANK"]), world_size()
     store = _get_default_store() if joined else _meeting_point(count)
     own = PrefixStore("longrm", store)
-    with one_voice(own):
-        settle_device()
+    with report_first_failure(own):
+        claim_gpu()
         if not joined:
-            settle_interface()
+            choose_interface()
             with _told_if_apart(count):
                 dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_MEETING)
             # NCCL connects when the first gradients are exchanged, for which the slowest process is waited for here.
             store.set_timeout(_PATIENCE)
-        be_patient()
-        yield Launched(own, rank, count)
+        extend_timeouts()
+        yield LaunchedProcesses(own, rank, count)
     # Who fails does not come here. It is about to end, and says why before its connections close: once they do, the
     # others break off, and the launcher ends all.
     if not joined:
         dist.destroy_process_group()
 
 
-def be_patient() -> None:
+def extend_timeouts() -> None:
     """Has every group that this process is in wait alike; what libraries make would wait for half an hour."""
     for group in _world.pg_map:
         _set_pg_timeout(_PATIENCE, group)
 
 
-def settle_interface() -> None:
+def choose_interface() -> None:
     """Has gloo speak over the network interface that leads to the first machine, where there are several machines.
 
     By itself gloo takes the address of this machine's name, which on many machines is one that only they reach.
@@ -122,7 +122,7 @@ def settle_interface() -> None:
         return
     host = os.environ["MASTER_ADDR"]
     try:
-        interface = interface_towards(host)
+        interface = interface_to(host)
     except OSError as error:
         raise ConfigError(
             f"MASTER_ADDR = {host}, where the processes meet, is not known here: {error}"
@@ -137,7 +137,7 @@ def settle_interface() -> None:
     os.environ[_INTERFACE] = interface
 
 
-def interface_towards(host: str) -> str | None:
+def interface_to(host: str) -> str | None:
     """The network interface that leads to a host; None where other machines are not reached by it.
 
     Raises:
@@ -176,7 +176,7 @@ def _told_if_apart(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def one_voice(store: Any) -> Iterator[None]:
+def report_first_failure(store: Any) -> Iterator[None]:
     """Has one process say why all of them end: the first that fails; the others end in silence with exit status 1.
 
     A signal counts as a failure: it comes to all at once, or by the launcher, to those that are left.
@@ -196,7 +196,7 @@ def one_voice(store: Any) -> Iterator[None]:
         if not _first(store):
             raise SystemExit(1) from None
         lost = None
-        if is_loss_of_a_process(error):
+        if is_lost_process(error):
             lost = RunError(
                 "another process of this run has ended; if it did not say why, it was killed, and the same command "
                 "continues"
@@ -216,13 +216,13 @@ def _first(store: Any) -> bool:
         return True
 
 
-def is_loss_of_a_process(error: BaseException) -> bool:
+def is_lost_process(error: BaseException) -> bool:
     """Whether an exchange broke because a process is gone."""
     of_gloo = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
     return of_gloo or isinstance(error, dist.DistError)
 
 
-def settle_device() -> None:
+def claim_gpu() -> None:
     """Gives this process a GPU of its own, where there are any.
 
     Raises:

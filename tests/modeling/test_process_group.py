@@ -12,8 +12,14 @@ import torch
 import torch.distributed as dist
 
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.modeling import processes
-from longrm.modeling.processes import Launched, be_patient, join, one_voice, settle_interface
+from longrm.modeling import process_group
+from longrm.modeling.process_group import (
+    LaunchedProcesses,
+    choose_interface,
+    extend_timeouts,
+    join,
+    report_first_failure,
+)
 
 
 @pytest.fixture
@@ -50,11 +56,11 @@ def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, signals, err
     store = dist.HashStore()
     error = type(error)(*error.args)
     as_process(first)
-    with pytest.raises(type(error)) as said, one_voice(store):
+    with pytest.raises(type(error)) as said, report_first_failure(store):
         raise error
     assert getattr(said.value, "__notes__", []) == notes
     as_process(1 - first)
-    with pytest.raises(SystemExit) as no_progress, one_voice(store):
+    with pytest.raises(SystemExit) as no_progress, report_first_failure(store):
         raise type(error)(*error.args)
     assert no_progress.value.code == 1
     stopped = isinstance(error, KeyboardInterrupt)
@@ -66,11 +72,14 @@ def test_the_first_that_fails_speaks_and_says_who_it_is(as_process, signals, err
 def test_a_process_that_is_gone_is_told_by_one_of_those_that_miss_it(as_process):
     store = dist.HashStore()
     as_process(1)
-    with pytest.raises(RunError, match="another process of this run has ended") as said, one_voice(store):
+    with (
+        pytest.raises(RunError, match="another process of this run has ended") as said,
+        report_first_failure(store),
+    ):
         raise dist.DistNetworkError("connection closed")
     assert said.value.__notes__ == ["(process 1)"]
     as_process(0)
-    with pytest.raises(SystemExit), one_voice(store):
+    with pytest.raises(SystemExit), report_first_failure(store):
         raise RuntimeError(
             "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"
         )
@@ -78,7 +87,7 @@ def test_a_process_that_is_gone_is_told_by_one_of_those_that_miss_it(as_process)
 
 def test_every_piece_is_taken_by_one_process_and_what_is_done_is_counted_once():
     store = dist.HashStore()
-    hands = [Launched(store, rank, 3) for rank in range(3)]
+    hands = [LaunchedProcesses(store, rank, 3) for rank in range(3)]
     taken = [[hand.rank for hand in hands if hand.takes(piece)] for piece in range(30)]
     assert all(len(ranks) == 1 for ranks in taken)
     assert {rank for (rank,) in taken} == {0, 1, 2}
@@ -120,7 +129,7 @@ def on_two_machines(as_process, monkeypatch):
 
 def test_gloo_takes_the_interface_that_leads_to_the_first_machine(on_two_machines):
     on_two_machines("10.9.0.1")
-    settle_interface()
+    choose_interface()
     assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
@@ -130,7 +139,7 @@ def test_gloo_takes_the_interface_that_leads_to_the_first_machine(on_two_machine
 def test_what_the_user_sets_stays_and_one_machine_is_left_alone(on_two_machines, monkeypatch, name, value):
     on_two_machines("127.0.0.1")
     monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
-    settle_interface()
+    choose_interface()
     assert os.environ["GLOO_SOCKET_IFNAME"] == ("ib0" if value == "ib0" else "")
 
 
@@ -140,7 +149,7 @@ def test_a_machine_whose_name_leads_to_itself_asks_for_the_interface(on_two_mach
         ConfigError,
         match="node-1, where .* leads this one to itself: .* set GLOO_SOCKET_IFNAME here \\(one of docker0, eth0\\)",
     ):
-        settle_interface()
+        choose_interface()
 
 
 def test_an_unknown_first_machine_is_told(on_two_machines, monkeypatch):
@@ -153,7 +162,7 @@ def test_an_unknown_first_machine_is_told(on_two_machines, monkeypatch):
     with pytest.raises(
         ConfigError, match="MASTER_ADDR = node-1, where the processes meet, is not known here"
     ):
-        settle_interface()
+        choose_interface()
 
 
 def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch):
@@ -164,7 +173,7 @@ def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch
     told = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(processes, "_MEETING", timedelta(seconds=1))
+    monkeypatch.setattr(process_group, "_MEETING", timedelta(seconds=1))
     with (
         pytest.raises(ConfigError, match=r"the 2 processes, which meet at 127.0.0.1:\d+, do not") as said,
         join(),
@@ -176,13 +185,13 @@ def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch
 
 
 def test_all_groups_wait_alike(as_process, monkeypatch):
-    monkeypatch.setattr(processes, "_PATIENCE", timedelta(hours=7))
+    monkeypatch.setattr(process_group, "_PATIENCE", timedelta(hours=7))
     dist.init_process_group(
         "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(minutes=1)
     )
     try:
         groups = [dist.group.WORLD, dist.new_group([0])]
-        be_patient()
+        extend_timeouts()
         assert [patience_of(group) for group in groups] == [timedelta(hours=7)] * 2
     finally:
         dist.destroy_process_group()

@@ -28,11 +28,11 @@ from longrm.clients import Completion, Request
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
 from longrm.judging.answers import answer_of
-from longrm.modeling import generation
-from longrm.modeling.generation import LocalWriter
+from longrm.modeling import local_writer
+from longrm.modeling.device_memory import set_precision
 from longrm.modeling.heads import hidden_states
-from longrm.modeling.loading import load_language_model, writing
-from longrm.modeling.memory import set_precision
+from longrm.modeling.loading import generation_mode, load_language_model
+from longrm.modeling.local_writer import LocalWriter
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 from longrm.reward_models import JudgeSettings
@@ -71,7 +71,7 @@ WHOLE = {  # what cannot be read in blocks
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "_BLOCK", BLOCK)
+    monkeypatch.setattr(local_writer, "_BLOCK", BLOCK)
 
 
 def make_folder(config: Any, tokenizer: Tokenizer, folder: Path) -> Path:
@@ -162,8 +162,8 @@ def test_greedy_text_is_that_of_transformers_with_and_without_reuse(
 
 def test_a_wrong_length_of_the_common_prefix_would_be_seen(llama: Path, monkeypatch: pytest.MonkeyPatch):
     prompts = family_of_prompts()
-    right = generation.common_prefix
-    monkeypatch.setattr(generation, "common_prefix", lambda left, right_: right(left, right_) + BLOCK // 2)
+    right = local_writer.common_prefix
+    monkeypatch.setattr(local_writer, "common_prefix", lambda left, right_: right(left, right_) + BLOCK // 2)
     found = written(LocalWriter.load(str(llama)).write([asking(prompt) for prompt in prompts]))
     assert found != truth(llama, prompts)
 
@@ -267,7 +267,7 @@ def test_the_first_token_is_drawn_from_the_softmax(llama: Path, temperature: flo
         stock = AutoModelForCausalLM.from_pretrained(llama)(input_ids=torch.tensor([ids])).logits[0, -1]
         logits = LocalWriter.load(str(llama))._read(ids)
     drawn = [
-        generation._draw(logits, temperature, torch.Generator().manual_seed(seed)) for seed in range(4000)
+        local_writer._draw(logits, temperature, torch.Generator().manual_seed(seed)) for seed in range(4000)
     ]
     counts = torch.bincount(torch.tensor(drawn), minlength=VOCABULARY).double()
 
@@ -399,7 +399,7 @@ def test_a_model_in_training_writes_in_what_it_is_trained_in(
     set_precision(trainee.model, precision)
     packed = pack([TokenTree([5, 6, 7], [[8, 9]])])
     trained = computed_in(trainee.model, lambda: hidden_states(trainee.model, packed))
-    with writing(trainee) as judge:
+    with generation_mode(trainee) as judge:
         written = computed_in(trainee.model, lambda: LocalWriter(judge, "x").write([asking(words(0, 40))]))
     assert set(written.values()) == set(trained.values()) == {getattr(torch, precision)}
 

@@ -8,8 +8,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from longrm.modeling import heads
+from longrm.modeling.device_memory import checkpoint_activations, is_out_of_memory, set_precision
 from longrm.modeling.heads import hidden_states, response_logprobs, scores, token_logprobs
-from longrm.modeling.memory import is_out_of_memory, keep_layer_inputs, set_precision
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
@@ -44,7 +44,7 @@ def test_checkpointing_changes_no_gradient(family: str, kind: str):
     for checkpointing in (False, True):
         model = make_pair(family, kind)[1].train()
         if checkpointing:
-            keep_layer_inputs(model, offload=False)
+            checkpoint_activations(model, offload=False)
         differently_weighted(read(model, pack([TREE]))).backward()
         results.append(gradients(model))
     assert far(*results) < 1e-6
@@ -69,7 +69,7 @@ def test_checkpointing_keeps_little_more_than_the_input_of_every_layer():
     packed = pack([TokenTree(list(range(3, 97)) * 4, [[5] * 20])])
     model = AutoModelForCausalLM.from_config(config, attn_implementation="longrm_shared_prefix").train()
     plain = kept_bytes(model, packed)
-    keep_layer_inputs(model, offload=False)
+    checkpoint_activations(model, offload=False)
     inputs = 6 * packed.layout.tokens * config.hidden_size * 4
     assert inputs <= kept_bytes(model, packed) < 2 * inputs < plain / 4
 
@@ -77,7 +77,7 @@ def test_checkpointing_keeps_little_more_than_the_input_of_every_layer():
 def test_offloading_on_a_cpu_says_that_it_does_nothing(caplog: pytest.LogCaptureFixture):
     model = make_pair("llama", "scores")[1].train()
     with caplog.at_level(logging.INFO, logger="longrm"):
-        keep_layer_inputs(model, offload=True)
+        checkpoint_activations(model, offload=True)
     assert [record.getMessage() for record in caplog.records] == [
         "memory.activation_offloading does nothing here: the model is on the CPU already"
     ]
@@ -126,7 +126,7 @@ def test_checkpointing_in_bf16_computes_the_layer_again_as_it_was(precision: Any
         model = make_pair("qwen3", "scores")[1].train()
         set_precision(model, precision)
         if checkpointing:
-            keep_layer_inputs(model, offload=False)
+            checkpoint_activations(model, offload=False)
         differently_weighted(scores(model, pack([TREE]))).backward()
         results.append(gradients(model))
     assert far(*results) < 1e-6

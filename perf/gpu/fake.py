@@ -30,7 +30,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
-from longrm.modeling.attention_varlen import SequenceBounds, TorchKernel, calls_of, varlen_attention
+from longrm.modeling.attention_varlen import (
+    ForwardTensors,
+    SequenceBounds,
+    TorchKernel,
+    calls_of,
+    varlen_attention,
+)
 from longrm.planning.peak_memory import PeakMemory
 from longrm.planning.training_plan import plan_training
 from longrm.training.objectives.bradley_terry import BradleyTerrySettings
@@ -113,45 +119,38 @@ class Kernel(TorchKernel):
         self._calls = calls
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, spans: SequenceBounds, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
-        _demand([query, key, value], spans)
+        _demand([query, key, value], bounds)
         shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in (("q", query), ("k", key)))
         self._calls[f"{query.dtype}, {shapes}"] += 1
-        output, lse = super().forward(query, key, value, spans, scale)
+        output, lse = super().forward(query, key, value, bounds, scale)
         assert (lse.shape, lse.dtype) == ((query.shape[1], query.shape[0]), torch.float32)
         return output, lse
 
     def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        output: Tensor,
-        lse: Tensor,
-        spans: SequenceBounds,
-        scale: float,
+        self, grad: Tensor, known: ForwardTensors, bounds: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
-        _demand([grad, query, key, value, output], spans)
+        query, key, value, output, _ = known
+        _demand([grad, query, key, value, output], bounds)
         tokens, heads, size = query.shape
         # FlashAttention 2: the queries' gradient is summed in fp32, and keys' and values' once a query head.
-        summed = query.new_empty((tokens + 128 * (len(spans.queries) - 1), heads, size), dtype=torch.float32)
+        summed = query.new_empty((tokens + 128 * (len(bounds.queries) - 1), heads, size), dtype=torch.float32)
         copies = [query.new_empty((len(key), heads, size)) for _ in range(2 * (key.shape[1] != heads))]
-        found = super().backward(grad, query, key, value, output, lse, spans, scale)
+        found = super().backward(grad, known, bounds, scale)
         del summed, copies
         return found
 
 
-def _demand(states: Sequence[Tensor], spans: SequenceBounds) -> None:
+def _demand(states: Sequence[Tensor], bounds: SequenceBounds) -> None:
     assert {part.dtype for part in states} <= {torch.bfloat16, torch.float16}, "half precision, all alike"
     assert len({part.dtype for part in states}) == 1
     assert all(part.stride(-1) == 1 for part in states), "the elements of a head lie side by side"
     assert states[0].shape[1] % states[1].shape[1] == 0
-    assert (spans.queries.dtype, spans.keys.dtype) == (torch.int32, torch.int32)
-    assert spans.queries.device == states[0].device
+    assert (bounds.queries.dtype, bounds.keys.dtype) == (torch.int32, torch.int32)
+    assert bounds.queries.device == states[0].device
 
 
 def peak_of(model: str, work: Work, *, tiled: bool = False, offload: bool = False) -> Peak:

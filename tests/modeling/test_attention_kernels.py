@@ -1,4 +1,4 @@
-"""The kernels of a GPU, as far as a CPU can tell: spans, two softmaxes put together, the choice."""
+"""The kernels of a GPU, as far as a CPU can tell: bounds, two softmaxes put together, the choice."""
 
 import logging
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from longrm.modeling.attention_kernels import (
     choose_kernel,
     deviation,
 )
-from longrm.modeling.attention_varlen import TorchKernel, calls_of, varlen_attention
+from longrm.modeling.attention_varlen import ForwardTensors, TorchKernel, calls_of, varlen_attention
 from longrm.modeling.device_memory import checkpoint_activations
 from longrm.modeling.shapes import PackedLayout, TreeShape, choose_path
 from longrm.modeling.shared_prefix import pack
@@ -59,19 +59,20 @@ class WrittenOut:
     def __init__(self):
         self.keys = []
 
-    def forward(self, query, key, value, spans, scale):
+    def forward(self, query, key, value, bounds, scale):
         self.keys.append(key)
         output, lse = torch.zeros_like(query), query.new_zeros(query.shape[1], len(query))
-        for (q, rows), (k, _), (v, _) in self._parts(query, key, value, spans):
-            logits = self._logits(q, k, spans, scale)
+        for (q, rows), (k, _), (v, _) in self._parts(query, key, value, bounds):
+            logits = self._logits(q, k, bounds, scale)
             lse[:, rows] = logits.logsumexp(-1)
             output[rows] = torch.einsum("hqk,khd->qhd", logits.softmax(-1), v)
         return output, lse
 
-    def backward(self, grad, query, key, value, output, lse, spans, scale):
+    def backward(self, grad, known, bounds, scale):
+        query, key, value, output, lse = known
         found = [torch.zeros_like(states) for states in (query, key, value)]
-        for (q, rows), (k, own), (v, _) in self._parts(query, key, value, spans):
-            logits = self._logits(q, k, spans, scale)
+        for (q, rows), (k, own), (v, _) in self._parts(query, key, value, bounds):
+            logits = self._logits(q, k, bounds, scale)
             shares = (logits - lse[:, rows, None]).exp()
             delta = torch.einsum("qhd,qhd->hq", grad[rows], output[rows])
             of_logits = shares * (torch.einsum("qhd,khd->hqk", grad[rows], v) - delta[..., None]) * scale
@@ -82,20 +83,20 @@ class WrittenOut:
                 target[own] += full.unflatten(1, (key.shape[1], -1)).sum(2)
         return tuple(found)
 
-    def _parts(self, query, key, value, spans):
+    def _parts(self, query, key, value, bounds):
         group = query.shape[1] // key.shape[1]
-        for index in range(len(spans.queries) - 1):
-            rows = slice(*spans.queries[index : index + 2].tolist())
-            own = slice(*spans.keys[index : index + 2].tolist())
+        for index in range(len(bounds.queries) - 1):
+            rows = slice(*bounds.queries[index : index + 2].tolist())
+            own = slice(*bounds.keys[index : index + 2].tolist())
             yield (
                 (query[rows], rows),
                 (key[own].repeat_interleave(group, 1), own),
                 (value[own].repeat_interleave(group, 1), own),
             )
 
-    def _logits(self, q, k, spans, scale):
+    def _logits(self, q, k, bounds, scale):
         logits = torch.einsum("qhd,khd->hqk", q, k) * scale
-        if not spans.causal or self.faulty == "sees all":
+        if not bounds.causal or self.faulty == "sees all":
             return logits
         assert len(q) == len(k), "a causal call has as many keys as queries"
         sees = torch.ones(len(q), len(k), dtype=torch.bool).tril()
@@ -105,9 +106,9 @@ class WrittenOut:
 class OwnGradientsOnly(WrittenOut):
     """What autograd makes of two calls whose log-sum-exps have no gradient: each call's own softmax."""
 
-    def backward(self, grad, query, key, value, output, lse, spans, scale):
-        own_output, own_lse = self.forward(query, key, value, spans, scale)
-        return super().backward(grad, query, key, value, own_output, own_lse, spans, scale)
+    def backward(self, grad, known, bounds, scale):
+        own = ForwardTensors(*known[:3], *self.forward(*known[:3], bounds, scale))
+        return super().backward(grad, own, bounds, scale)
 
 
 class SeesAll(WrittenOut):
@@ -310,8 +311,8 @@ def test_the_rounding_of_tf32_is_no_fault_of_a_kernel(tf32):
 class GradientsOfNothing(WrittenOut):
     """The output is right."""
 
-    def backward(self, *args):
-        return tuple(torch.full_like(states, torch.nan) for states in args[1:4])
+    def backward(self, grad, known, *_):
+        return tuple(torch.full_like(states, torch.nan) for states in known[:3])
 
 
 def test_without_any_kernel_there_is_one_warning(caplog):
@@ -348,7 +349,7 @@ def test_torch_s_kernel_takes_what_it_is_handed():
     own = calls_of(TRIAL, CPU).own
     output, lse = TorchKernel().forward(q, k, v, own, 0.1)
     assert (output.shape, lse.shape, lse.dtype) == (q.shape, (8, TRIAL.tokens), torch.float32)
-    found = TorchKernel().backward(output, q, k, v, output, lse, own, 0.1)
+    found = TorchKernel().backward(output, ForwardTensors(q, k, v, output, lse), own, 0.1)
     assert [part.shape for part in found] == [q.shape, k.shape, v.shape]
 
 

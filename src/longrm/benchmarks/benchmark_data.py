@@ -12,7 +12,7 @@ from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data import ComparisonReader
-from longrm.data.places import length_and_depth_of
+from longrm.data.fields import length_and_depth_of
 from longrm.types import Comparison, text_of
 
 if TYPE_CHECKING:  # their files make what is defined here

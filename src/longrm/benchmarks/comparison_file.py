@@ -6,8 +6,7 @@ from longrm.benchmarks.auditor import AuditedComparisons
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
 from longrm.benchmarks.lengths import measure_with
 from longrm.data import ComparisonReader, read
-from longrm.data.fields import FieldError
-from longrm.data.places import length_and_depth_of
+from longrm.data.fields import FieldError, length_and_depth_of
 from longrm.errors import DataError
 from longrm.types import Comparison
 

@@ -25,8 +25,8 @@ from longrm.data.fields import (
     name_of,
     required,
     to_json_types,
+    whole_length,
 )
-from longrm.data.places import whole_length
 from longrm.errors import DataError
 from longrm.reading import check_file, reading, short
 from longrm.types import Comparison, Message, Span, message_text, text_of

@@ -8,9 +8,8 @@ from typing import Any, Literal
 from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
 from longrm.benchmarks.lengths import measure_with
-from longrm.data.fields import FieldError, FileRow, messages_of
+from longrm.data.fields import FieldError, FileRow, length_and_depth_of, messages_of
 from longrm.data.files import find_files, raw_rows
-from longrm.data.places import length_and_depth_of
 from longrm.errors import DataError
 from longrm.reading import located, short
 from longrm.types import Comparison, Response

@@ -2,18 +2,22 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Literal, NamedTuple, TypeGuard
 
-from longrm.reading import shown
-from longrm.types import Comparison, Message, Response, Span, message_text
+from longrm.errors import DataError
+from longrm.reading import short, shown
+from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, message_text
 
 FileRow = Mapping[str, Any]
 """A row as its file holds it."""
 
 _IDS = ("id", "uuid")
-_TEXT_PARTS = (None, "text", "input_text", "output_text")
 _GROUPS = ("group", "context_id", "document_id")
+IDENTITY = frozenset({*_IDS, *_GROUPS, "metadata"})
+"""Columns that every foreign format may have, and whose meaning is known."""
+
+_TEXT_PARTS = (None, "text", "input_text", "output_text")
 _QUESTIONS = ("question", "query")
 
 
@@ -85,32 +89,39 @@ def assemble_comparison(
     row: FileRow,
     number: int,
     *,
-    used: Iterable[str],
+    used: Set[str],
     prompt: tuple[Message, ...],
     responses: Sequence[Response],
     ranks: tuple[int, ...] | None,
     field: str,
     role: Literal["response", "judgment"] = "response",
+    context: tuple[Span, ...] = (),
+    question: Span | None = None,
+    evidence: tuple[Span, ...] = (),
 ) -> Comparison:
-    """Puts a comparison together, with the fields that all foreign formats may have.
+    """Puts a comparison together, with the fields that all formats may have.
 
     Args:
         row: The row; its columns that have no meaning here become metadata.
         number: The row's number, the last resort for an id.
-        used: The columns that the format has read.
+        used: The columns whose meaning is known.
         prompt: The prompt's messages.
         responses: The responses.
         ranks: Their ranks.
         field: The column to blame where the responses do not make a comparison.
         role: Whether the responses are judgments.
+        context: Where the context stands in the prompt; a column `context` is looked for where this is empty.
+        question: Where the question stands; a column `question` or `query` is looked for where this is None.
+        evidence: Where the evidence stands.
     """
-    check_distinct(responses, ranks, field)
-    context, question = find_context(row, prompt), find_question(row, prompt)
-    identity = {*_IDS, *_GROUPS, "metadata"}
-    extra = {key: to_json_types(value) for key, value in row.items() if key not in {*used, *identity}}
+    _check_distinct(responses, ranks, field)
+    context = context or _find_context(row, prompt)
+    question = question or find_question(row, prompt)
+    extra = {key: to_json_types(value) for key, value in row.items() if key not in used}
     metadata = row.get("metadata")
+    own_id = next((name_of(row, name) for name in _IDS if row.get(name) is not None), None)
     return Comparison(
-        id=identity_of(row, number),
+        id=f"row-{number}" if own_id is None else own_id,
         group=group_of(row, prompt, context, question),
         prompt=prompt,
         responses=tuple(responses),
@@ -118,12 +129,13 @@ def assemble_comparison(
         metadata=extra | (to_json_types(metadata) if isinstance(metadata, Mapping) else {}),
         context=context,
         question=question,
+        evidence=evidence,
         role=role,
     )
 
 
-def check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None, field: str) -> None:
-    """No two equal responses have different ranks: no judge could tell them apart."""
+def _check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None, field: str) -> None:
+    """Refuses equal responses with different ranks, which no judge could tell apart."""
     if ranks is None:
         return
     for index, response in enumerate(responses):
@@ -132,11 +144,6 @@ def check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None,
                 raise FieldError(
                     field, f"responses {other + 1} and {index + 1} are identical but ranked differently"
                 )
-
-
-def identity_of(row: FileRow, number: int) -> str:
-    """The row's own id, else one made from its number."""
-    return next((name_of(row, field) for field in _IDS if row.get(field) is not None), f"row-{number}")
 
 
 def name_of(row: FileRow, field: str) -> str:
@@ -169,7 +176,7 @@ def group_of(row: FileRow, prompt: Sequence[Message], context: Sequence[Span], q
     return hashlib.sha256("\x00".join(texts).encode()).hexdigest()[:16]
 
 
-def find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
+def _find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
     """Where the text of a `context` column stands in the prompt; empty where there is no such column.
 
     Raises:
@@ -204,6 +211,49 @@ def to_json_types(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+class LengthAndDepth(NamedTuple):
+    """The length bucket in tokens, and the depth of the evidence from 0 (start) to 1 (end); None where unknown."""
+
+    length: int | None
+    depth: float | None
+
+
+def length_and_depth(comparison: Comparison) -> LengthAndDepth:
+    """Reads `length` and `depth` of a comparison's metadata.
+
+    Raises:
+        DataError: One holds something else; the message names the comparison.
+    """
+    try:
+        return length_and_depth_of(comparison.metadata)
+    except FieldError as fault:
+        raise DataError(f"comparison '{comparison.id}', {fault}") from fault
+
+
+def length_and_depth_of(metadata: Mapping[str, Any]) -> LengthAndDepth:
+    """Reads `length` and `depth` of metadata; as `length_and_depth`, but raises `FieldError`."""
+    length, depth = metadata.get("length"), metadata.get("depth")
+    tokens = None if length is None else whole_length(length, "length")
+    if depth is not None and not (is_number(depth) and 0 <= depth <= 1):
+        raise FieldError("depth", f"needs a number from 0 (start) to 1 (end), got {short(depth)}")
+    return LengthAndDepth(tokens, None if depth is None else float(depth))
+
+
+def whole_length(value: Any, field: str) -> int:
+    """Reads a whole number of tokens, also where a table holds whole numbers as floating ones.
+
+    Raises:
+        FieldError: It is no whole number, or one that no length bucket has.
+    """
+    if is_number(value) and 1 <= value <= MAX_LENGTH and value == int(value):
+        return int(value)
+    raise FieldError(
+        field,
+        f"needs a whole number of tokens from 1 to {MAX_LENGTH}, got {short(value)}; "
+        "leave it out to have the prompt measured",
+    )
 
 
 def _find(text: str, prompt: Sequence[Message]) -> Span | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from longrm.data import native
 from longrm.data.fields import (
+    IDENTITY,
     FieldError,
     FileRow,
     assemble_comparison,
@@ -59,7 +60,7 @@ def from_trl(row: FileRow, number: int) -> Comparison:
     return assemble_comparison(
         row,
         number,
-        used={"chosen", field, explicit or "prompt"},
+        used={"chosen", field, explicit or "prompt", *IDENTITY},
         prompt=prompt,
         responses=[
             messages_of(answer, name, "assistant") for name, answer in zip(given, answers, strict=True)
@@ -83,7 +84,7 @@ def from_chat_template(row: FileRow, number: int) -> Comparison:
     comparison = assemble_comparison(
         row,
         number,
-        used={"chat_template", "chosen", field},
+        used={"chat_template", "chosen", field, *IDENTITY},
         prompt=prompt,
         responses=[messages_of(value, name, "assistant") for name, value in given.items()],
         ranks=(1, *[2] * (len(given) - 1)),
@@ -110,7 +111,7 @@ def from_candidates(row: FileRow, number: int) -> Comparison:
     return assemble_comparison(
         row,
         number,
-        used={name, "candidates", "ranks"},
+        used={name, "candidates", "ranks", *IDENTITY},
         prompt=prompt,
         responses=candidates,
         ranks=ranks,

@@ -6,16 +6,11 @@ from typing import Any, Literal
 from longrm.data.fields import (
     FieldError,
     FileRow,
-    check_distinct,
-    find_context,
-    find_question,
-    group_of,
-    identity_of,
+    assemble_comparison,
     messages_of,
     ranks_of,
     required,
     responses_of,
-    to_json_types,
 )
 from longrm.types import Comparison, Message, Span, message_text
 
@@ -53,25 +48,20 @@ def from_native_row(row: FileRow, number: int) -> Comparison:
     prompt = messages_of(given, "prompt", "user")
     responses = responses_of(required(row, "responses")[1], "responses")
     ranks = None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks")
-    check_distinct(responses, ranks, "responses")
-    context = _spans(row, "context", prompt) or find_context(row, prompt)
-    spans = _spans(row, "question", prompt)
-    question = spans[0] if spans else find_question(row, prompt)
-    metadata = row.get("metadata") or {}
-    if not isinstance(metadata, Mapping):
+    if not isinstance(row.get("metadata") or {}, Mapping):
         raise FieldError("metadata", "needs an object")
-    extra = {key: to_json_types(value) for key, value in row.items() if key not in _KEYS}
-    return Comparison(
-        id=identity_of(row, number),
-        group=group_of(row, prompt, context, question),
+    return assemble_comparison(
+        row,
+        number,
+        used=_KEYS,
         prompt=prompt,
-        responses=tuple(responses),
+        responses=responses,
         ranks=ranks,
-        metadata=extra | to_json_types(metadata),
-        context=context,
-        question=question,
-        evidence=_spans(row, "evidence", prompt),
+        field="responses",
         role=_role(row),
+        context=_spans(row, "context", prompt),
+        question=next(iter(_spans(row, "question", prompt)), None),
+        evidence=_spans(row, "evidence", prompt),
     )
 
 

@@ -1,8 +1,9 @@
 """Reading preference data: the format is recognized, and every fault names file, row and field."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -17,12 +18,11 @@ _MESSAGES_KEPT = 5
 _logger = logging.getLogger(__name__)
 
 OnBadRow = Literal["stop", "skip"]
-AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One row.
+    """One comparison of a file.
 
     Attributes:
         number: Counts from 1 over all files: the line in JSONL, else the row.
@@ -36,13 +36,26 @@ class ComparisonRow:
     source: dict[str, Any]
     comparison: Comparison
 
+    @property
+    def id(self) -> str:
+        """The comparison's id."""
+        return self.comparison.id
+
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationRow:
-    """One row of stage-1 data: its place (file and row, for messages), and what it means."""
+    """One demonstration of a file, and its place (file and row) for messages."""
 
     place: str
     demonstration: Demonstration
+
+    @property
+    def id(self) -> str:
+        """The demonstration's id."""
+        return self.demonstration.id
+
+
+_AnyRow = TypeVar("_AnyRow", bound=ComparisonRow | DemonstrationRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +74,33 @@ class Skipped:
         return Skipped(self.count + other.count, (*self.messages, *other.messages)[:_MESSAGES_KEPT])
 
     def tell(self) -> None:
-        """Says which rows were left out, and why."""
+        """Logs which rows were left out, and why."""
         for message in self.messages:
             _logger.info("skipped %s", message)
         if self.count > len(self.messages):
             _logger.info("skipped %d rows in all", self.count)
 
 
-class _Rows(Generic[AnyRow]):
+class RowReader(Generic[_AnyRow]):
     """The rows of a file or folder, read anew at every iteration and never held together.
 
     Attributes:
         path: What is read.
-        format: The name of the rows' format.
+        format: A key of `FORMATS`, or "demonstrations".
         on_bad_row: What a row that cannot be read does.
         skipped: What the latest iteration has left out so far.
     """
 
-    __slots__ = ("_files", "_repair", "format", "on_bad_row", "path", "skipped")
+    __slots__ = ("_convert", "_files", "_repair", "format", "on_bad_row", "path", "skipped")
 
     def __init__(
-        self, path: Path, files: list[Path], format: str, on_bad_row: OnBadRow, repair: bool
+        self,
+        path: Path,
+        files: list[Path],
+        format: str,
+        on_bad_row: OnBadRow,
+        repair: bool,
+        convert: Callable[[RawRow, dict[str, Any]], _AnyRow],
     ) -> None:
         self.path = path
         self.format = format
@@ -89,16 +108,13 @@ class _Rows(Generic[AnyRow]):
         self.skipped = Skipped()
         self._files = files
         self._repair = repair
+        self._convert = convert
 
     def tell_skipped(self) -> None:
-        """Says which rows the latest iteration has left out, and why."""
+        """Logs which rows the latest iteration has left out, and why."""
         self.skipped.tell()
 
-    def _row(self, raw: RawRow, value: dict[str, Any]) -> tuple[str, AnyRow]:
-        """The id of a row, and the row; raises `FieldError`."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[AnyRow]:
+    def __iter__(self) -> Iterator[_AnyRow]:
         self.skipped = Skipped()
         seen: dict[str, str] = {}
         for raw in raw_rows(self._files, repair=self._repair):
@@ -111,38 +127,30 @@ class _Rows(Generic[AnyRow]):
                 continue
             yield row
 
-    def _checked(self, raw: RawRow, seen: dict[str, str]) -> AnyRow:
+    def _checked(self, raw: RawRow, seen: dict[str, str]) -> _AnyRow:
         value = raw.checked()
         try:
-            identity, row = self._row(raw, value)
+            row = self._convert(raw, value)
         except FieldError as fault:
             raise DataError(located(raw.place, fault)) from fault
-        if identity in seen:
+        if row.id in seen:
             raise DataError(
-                f"{raw.place}, field 'id': {short(identity)} is also at {seen[identity]}; make ids unique"
+                f"{raw.place}, field 'id': {short(row.id)} is also at {seen[row.id]}; make ids unique"
             )
-        seen[identity] = raw.place
+        seen[row.id] = raw.place
         return row
 
 
-class ComparisonReader(_Rows[ComparisonRow]):
-    """The comparisons of a file or folder; `format` is a key of `FORMATS`."""
-
-    __slots__ = ()
-
-    def _row(self, raw: RawRow, value: dict[str, Any]) -> tuple[str, ComparisonRow]:
-        comparison = FORMATS[self.format].convert(value, raw.number)
-        return comparison.id, ComparisonRow(raw.number, raw.place, value, comparison)
+ComparisonReader = RowReader[ComparisonRow]
+DemonstrationReader = RowReader[DemonstrationRow]
 
 
-class DemonstrationReader(_Rows[DemonstrationRow]):
-    """The demonstrations of a file or folder; `format` is "demonstrations"."""
+def _comparison(format: str, raw: RawRow, value: dict[str, Any]) -> ComparisonRow:
+    return ComparisonRow(raw.number, raw.place, value, FORMATS[format].convert(value, raw.number))
 
-    __slots__ = ()
 
-    def _row(self, raw: RawRow, value: dict[str, Any]) -> tuple[str, DemonstrationRow]:
-        demonstration = demonstration_from(value, raw.number)
-        return demonstration.id, DemonstrationRow(raw.place, demonstration)
+def _demonstration(raw: RawRow, value: dict[str, Any]) -> DemonstrationRow:
+    return DemonstrationRow(raw.place, demonstration_from(value, raw.number))
 
 
 def read(
@@ -165,8 +173,9 @@ def read(
     files = find_files(path)
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
-    reading = ComparisonReader(path, files, format or _recognize(path, files, on_bad_row), on_bad_row, repair)
-    how = "as told" if format else "recognized from its columns"
+    known = format or _recognize(path, files, on_bad_row)
+    reading = ComparisonReader(path, files, known, on_bad_row, repair, partial(_comparison, known))
+    how = "as given" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, reading.format, how)
     if next(iter(reading), None) is None:
         first = f"; the first: {reading.skipped.messages[0]}" if reading.skipped.count else ""
@@ -188,7 +197,8 @@ def read_demonstrations(
         DataError: Nothing to read, or (while iterating) a row that cannot be read.
     """
     path = Path(path)
-    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, repair)
+    files = find_files(path)
+    return DemonstrationReader(path, files, "demonstrations", on_bad_row, repair, _demonstration)
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:

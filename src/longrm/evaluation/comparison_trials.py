@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, assert_never
 from pydantic import Field
 
 from longrm.config import Config
-from longrm.data.places import length_and_depth_in
+from longrm.data.fields import length_and_depth
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import ConfigError
 from longrm.reward_models import Baseline, RewardModel
@@ -179,7 +179,7 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
     checked = () if plan.checked is None else (trial_of(judgments[-1], plan.orders[0]),)
     failed = [trial for trial in checked if trial.outcome is Outcome.ERROR]
     whole = together(trials if not failed else (*trials, *failed))
-    place = length_and_depth_in(comparison)
+    place = length_and_depth(comparison)
     cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
     return JudgmentRecord(
         id=comparison.id,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import LoadedBenchmark
-from longrm.data.places import length_and_depth_in
+from longrm.data.fields import length_and_depth
 from longrm.errors import DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.results_csv import write_results
@@ -180,7 +180,7 @@ def _check(
     for comparison, gold in zip(batch, golds, strict=True):
         if comparison.id in ranks:
             raise DataError(f"{bench}: two comparisons have the id '{comparison.id}'; ids must be unique")
-        length_and_depth_in(comparison)
+        length_and_depth(comparison)
         ranks[comparison.id] = comparison.ranks
         held = known.get(comparison.id, gold)
         if held != gold:

@@ -15,7 +15,7 @@ call's queries, U of its keys, H query heads, G key heads, D head size.
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -42,6 +42,11 @@ class SequenceBounds:
     longest_keys: int
     causal: bool
 
+    @property
+    def positional(self) -> tuple[Tensor, Tensor, int, int]:
+        """The bounds and the longest lengths, in the order in which kernels take them."""
+        return self.queries, self.keys, self.longest_queries, self.longest_keys
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
@@ -60,6 +65,16 @@ class Calls:
     prefixes: Int[Tensor, " P"] | slice
 
 
+class ForwardTensors(NamedTuple):
+    """What a call has read and computed, from which its gradients follow; `lse` are the log-sum-exps of the scores."""
+
+    query: Float[Tensor, "T H D"]
+    key: Float[Tensor, "U G D"]
+    value: Float[Tensor, "U G D"]
+    output: Float[Tensor, "T H D"]
+    lse: Float[Tensor, "H T"]
+
+
 class VarlenKernel(Protocol):
     """A flash kernel for sequences of varying length, laid end to end."""
 
@@ -68,23 +83,15 @@ class VarlenKernel(Protocol):
         query: Float[Tensor, "T H D"],
         key: Float[Tensor, "U G D"],
         value: Float[Tensor, "U G D"],
-        spans: SequenceBounds,
+        bounds: SequenceBounds,
         scale: float,
     ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]:
-        """The output and the log-sum-exp of every query's scores."""
+        """Computes the output and the log-sum-exp of every query's scores."""
 
     def backward(
-        self,
-        grad: Float[Tensor, "T H D"],
-        query: Float[Tensor, "T H D"],
-        key: Float[Tensor, "U G D"],
-        value: Float[Tensor, "U G D"],
-        output: Float[Tensor, "T H D"],
-        lse: Float[Tensor, "H T"],
-        spans: SequenceBounds,
-        scale: float,
+        self, grad: Float[Tensor, "T H D"], known: ForwardTensors, bounds: SequenceBounds, scale: float
     ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "U G D"], Float[Tensor, "U G D"]]:
-        """The gradients of queries, keys and values, from the output and log-sum-exps that it is given."""
+        """Computes the gradients of queries, keys and values, from the output and log-sum-exps that it is given."""
 
 
 @lru_cache(maxsize=4)
@@ -149,56 +156,45 @@ class _TwoCalls(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, lse = ctx.saved_tensors
+        known = ForwardTensors(*ctx.saved_tensors)
         (grad,) = grads
         kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
         rows, seen = calls.branches, calls.prefixes
-        of_query, of_key, of_value = kernel.backward(grad, query, key, value, output, lse, calls.own, scale)
-        more_query, more_key, more_value = kernel.backward(
-            grad[rows],
-            query[rows],
-            key[seen],
-            value[seen],
-            output[rows],
-            lse[:, rows].contiguous(),
-            calls.before,
-            scale,
+        of_branches = ForwardTensors(
+            known.query[rows],
+            known.key[seen],
+            known.value[seen],
+            known.output[rows],
+            known.lse[:, rows].contiguous(),
         )
-        of_query[rows] += more_query
-        of_key[seen] += more_key
-        of_value[seen] += more_value
-        return of_query, of_key, of_value, None, None, None
+        gradients = kernel.backward(grad, known, calls.own, scale)
+        more = kernel.backward(grad[rows], of_branches, calls.before, scale)
+        for whole, tokens, part in zip(gradients, (rows, seen, seen), more, strict=True):
+            whole[tokens] += part
+        return *gradients, None, None, None
 
 
 class TorchKernel:
     """The kernel behind `torch.nn.attention.varlen`, which itself hands over no backward for a part of a softmax."""
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, spans: SequenceBounds, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
         output, lse, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, *_ends(spans), 0.0, spans.causal, False, scale=scale
+            query, key, value, *bounds.positional, 0.0, bounds.causal, False, scale=scale
         )
         return output, lse
 
     def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        output: Tensor,
-        lse: Tensor,
-        spans: SequenceBounds,
-        scale: float,
+        self, grad: Tensor, known: ForwardTensors, bounds: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
         # The state of dropout, of which there is none.
-        state = torch.zeros(2, dtype=torch.uint64, device=query.device)
-        unused = torch.empty(0, device=query.device)
+        state = torch.zeros(2, dtype=torch.uint64, device=grad.device)
+        unused = torch.empty(0, device=grad.device)
         of_query, of_key, of_value = torch.ops.aten._flash_attention_backward(
-            grad, query, key, value, output, lse, *_ends(spans), 0.0, spans.causal, state, unused, scale=scale
+            grad, *known, *bounds.positional, 0.0, bounds.causal, state, unused, scale=scale
         )
         return of_query, of_key, of_value
 
@@ -212,41 +208,29 @@ class FlashAttnKernel:
         self._interface: Any = flash_attn_interface
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, spans: SequenceBounds, scale: float
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor]:
         """See `VarlenKernel`."""
         output, lse, *_ = self._interface._flash_attn_varlen_forward(
-            query, key, value, *_ends(spans), dropout_p=0.0, softmax_scale=scale, causal=spans.causal
+            query, key, value, *bounds.positional, dropout_p=0.0, softmax_scale=scale, causal=bounds.causal
         )
         return output, lse
 
     def backward(
-        self,
-        grad: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        output: Tensor,
-        lse: Tensor,
-        spans: SequenceBounds,
-        scale: float,
+        self, grad: Tensor, known: ForwardTensors, bounds: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
-        of_query, of_key, of_value = (torch.empty_like(states) for states in (query, key, value))
+        of_query, of_key, of_value = (torch.empty_like(states) for states in known[:3])
         self._interface._flash_attn_varlen_backward(
             grad,
-            query,
-            key,
-            value,
-            output,
-            lse,
+            *known,
             of_query,
             of_key,
             of_value,
-            *_ends(spans),
+            *bounds.positional,
             dropout_p=0.0,
             softmax_scale=scale,
-            causal=spans.causal,
+            causal=bounds.causal,
             window_size_left=-1,
             window_size_right=-1,
             softcap=0.0,
@@ -254,7 +238,3 @@ class FlashAttnKernel:
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
         return of_query, of_key, of_value
-
-
-def _ends(spans: SequenceBounds) -> tuple[Tensor, Tensor, int, int]:
-    return spans.queries, spans.keys, spans.longest_queries, spans.longest_keys

@@ -1,7 +1,7 @@
 """What an architecture must do to score or to write: read from its config and modules, not its name."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -13,25 +13,31 @@ def check_config(config: Any, where: str) -> None:
     """Refuses a config that asks for what a shared prefix does not compute.
 
     Raises:
-        ModelError: names the capability and why it is in the way.
+        ModelError: The message names the capability and why it is in the way.
     """
-    for reason in _REASONS:
-        found = reason(config)
-        if found:
-            raise ModelError(f"{where}: {found}")
+    _refuse(config, where, _REASONS)
+
+
+def check_decoder(config: Any, where: str) -> None:
+    """Refuses the config of a model that is not a text-only causal decoder.
+
+    Raises:
+        ModelError: The message names what it is instead.
+    """
+    _refuse(config, where, (_structure,))
 
 
 def check_trainable(config: Any, where: str) -> None:
     """Refuses the config of a model whose weights cannot learn.
 
     Raises:
-        ModelError: names how they are quantized.
+        ModelError: The message names how they are quantized.
     """
     quantized = getattr(config, "quantization_config", None)
     if quantized:
-        told = quantized if isinstance(quantized, dict) else vars(quantized)
+        fields = quantized if isinstance(quantized, dict) else vars(quantized)
         raise ModelError(
-            f"{where}: its weights are quantized ({told.get('quant_method', 'by an unknown method')}), and neither "
+            f"{where}: its weights are quantized ({fields.get('quant_method', 'by an unknown method')}), and neither "
             "training nor merging works on them: take the model that was quantized"
         )
 
@@ -42,7 +48,7 @@ def check_packed(model: Any, where: str) -> None:
     Works on the meta device, before any weight is read.
 
     Raises:
-        ModelError: names the module or capability.
+        ModelError: The message names the module or capability.
     """
     _check_causal(model, where)
     # The mark, in transformers' attention-interface guide, of models that take a custom attention.
@@ -54,29 +60,18 @@ def check_scorer(model: Any, where: str) -> None:
     """Refuses what `check_packed` refuses, and an unknown head.
 
     Raises:
-        ModelError: names the module or capability.
+        ModelError: The message names the module or capability.
     """
     check_packed(model, where)
     if not isinstance(getattr(model, "score", None), nn.Linear):
         raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
 
 
-def check_decoder(config: Any, where: str) -> None:
-    """Refuses the config of a model that is not a text-only causal decoder.
-
-    Raises:
-        ModelError: names what it is instead.
-    """
-    found = _structure(config)
-    if found:
-        raise ModelError(f"{where}: {found}")
-
-
 def check_writer(model: Any, where: str) -> None:
     """Refuses modules that cannot write token by token from a cache. Works on the meta device.
 
     Raises:
-        ModelError: names the module or capability.
+        ModelError: The message names the module or capability.
     """
     _check_causal(model, where)
     if "past_key_values" not in inspect.signature(model.forward).parameters:
@@ -91,6 +86,13 @@ def reads_in_blocks(model: Any) -> bool:
     Windows, recurrent states and frequencies that depend on the length of a call do not qualify.
     """
     return model._supports_attention_backend and not any(reason(model.config) for reason in _REASONS)
+
+
+def _refuse(config: Any, where: str, reasons: Iterable[Callable[[Any], str | None]]) -> None:
+    for reason in reasons:
+        problem = reason(config)
+        if problem:
+            raise ModelError(f"{where}: {problem}")
 
 
 def _check_causal(model: Any, where: str) -> None:
@@ -111,22 +113,14 @@ def _structure(config: Any) -> str | None:
 
 def _layers(config: Any) -> str | None:
     kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        window = getattr(config, "sliding_window", None)
-        if window is not None:
-            return _window(f"sliding_window = {window}")
+    window = getattr(config, "sliding_window", None) if kinds is None else None
+    other = sorted(set(kinds or ()) - {"full_attention"})
+    named = ", ".join(other) if window is None else f"sliding_window = {window}"
+    if not named:
         return None
-    other = sorted(set(kinds) - {"full_attention"})
-    if not other:
-        return None
-    named = ", ".join(other)
     if all("sliding" in kind or "chunked" in kind or "window" in kind for kind in other):
-        return _window(named)
+        return f"{named}: windowed attention cuts a long prefix, which a shared prefix does not compute"
     return f"layers of type {named} (state-space, linear, sparse): they cannot branch at a prefix"
-
-
-def _window(what: str) -> str:
-    return f"{what}: windowed attention cuts a long prefix, which a shared prefix does not compute"
 
 
 def _soft_caps(config: Any) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from string import ascii_uppercase as LETTERS
 from typing import Self
 
-from longrm.data.places import length_and_depth_in
+from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging import load_format
 from longrm.reward_models.protocol import RewardModel
@@ -103,7 +103,7 @@ def comparison_keys(comparisons: Iterable[Comparison]) -> dict[str, ComparisonKe
         for response, rank in zip(comparison.responses, comparison.ranks or (), strict=False):
             name = _digest(response)
             ranks[name] = min(rank, ranks.get(name, rank))
-        key[comparison.id] = ComparisonKey(ranks, length_and_depth_in(comparison).length)
+        key[comparison.id] = ComparisonKey(ranks, length_and_depth(comparison).length)
     return key
 
 

@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from longrm.data.fields import FieldError
-from longrm.data.places import LengthAndDepth, length_and_depth_in, length_and_depth_of
+from longrm.data.fields import FieldError, LengthAndDepth, length_and_depth, length_and_depth_of
 from longrm.errors import DataError
 from longrm.types import Comparison
 
@@ -49,4 +48,4 @@ def test_a_value_that_is_refused_is_told_on_one_short_line():
 def test_a_comparison_without_a_file_is_named_itself():
     row = Comparison("c1", "g", ({"role": "user", "content": "?"},), ((), ()), metadata={"depth": 50})
     with pytest.raises(DataError, match=r"comparison 'c1', field 'depth': .* got 50"):
-        length_and_depth_in(row)
+        length_and_depth(row)

@@ -173,7 +173,7 @@ def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch
     told = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(process_group, "_MEETING", timedelta(seconds=1))
+    monkeypatch.setattr(process_group, "_RENDEZVOUS_TIMEOUT", timedelta(seconds=1))
     with (
         pytest.raises(ConfigError, match=r"the 2 processes, which meet at 127.0.0.1:\d+, do not") as said,
         join(),
@@ -185,7 +185,7 @@ def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch
 
 
 def test_all_groups_wait_alike(as_process, monkeypatch):
-    monkeypatch.setattr(process_group, "_PATIENCE", timedelta(hours=7))
+    monkeypatch.setattr(process_group, "_TIMEOUT", timedelta(hours=7))
     dist.init_process_group(
         "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(minutes=1)
     )

@@ -17,7 +17,7 @@ from longrm.modeling.shared_prefix import pack
 from longrm.modeling.tiled_mlp import tile_feed_forward
 
 from .conftest import CONFIGS, make_pair
-from .test_memory import TREE, differently_weighted, far, gradients
+from .test_device_memory import TREE, differently_weighted, far, gradients
 
 # PEFT 0.21 asks a model for a name that transformers 5.23 has replaced; goes with the next PEFT.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")

@@ -24,7 +24,7 @@ def unspaced(text: str) -> bool:
 
 
 def approximate_tokens(text: str) -> int:
-    """How many words and punctuation marks a text has, which stand for tokens where no tokenizer is given.
+    """Counts the words and punctuation marks of a text, which approximate its tokens where no tokenizer is given.
 
     On long English rows, with and without markup, this is 0.87 to 1.06 of what a large model's tokenizer counts;
     words x 4/3 is 0.35 to 1.14 of it.
@@ -33,7 +33,7 @@ def approximate_tokens(text: str) -> int:
 
 
 def chunk_spans(text: str, size: int) -> list[tuple[int, int]]:
-    """Cuts a text into chunks of at most `size` words and punctuation marks.
+    """Cuts a text into chunks of at most `size` approximate tokens.
 
     A chunk takes as many whole sentences or lines as fit, and ends early with a paragraph that ends in its
     second half. A sentence longer than a chunk is cut between words. White space belongs to what it follows.
@@ -59,7 +59,7 @@ def chunk_spans(text: str, size: int) -> list[tuple[int, int]]:
 
 
 def _pieces(text: str, size: int) -> list[tuple[int, int, bool]]:
-    """Where every sentence, or part of at most `size` words, ends; its size; whether a paragraph ends there."""
+    """Lists the sentences, or parts of at most `size` words: the end, the size, whether a paragraph ends there."""
     starts = [match.start() for match in _WORD_OR_MARK.finditer(text)]
     ends = [(match.end(), match.group().count("\n") > 1) for match in _SENTENCE_END.finditer(text)]
     ends.append((len(text), True))

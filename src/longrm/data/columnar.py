@@ -1,7 +1,7 @@
 """Rows of Parquet files and Arrow streams, within bounds of memory, whatever their encodings unfold to.
 
-A file of a few kilobytes may hold a text of gigabytes, and a damaged one may hold anything. So it is asked what a
-row takes before the row is made.
+A file of a few kilobytes may hold a text of gigabytes, and a damaged one may hold anything. So the
+memory that a row takes is computed before the row is.
 """
 
 from collections import Counter
@@ -137,7 +137,7 @@ _FOREIGN = (
     pa.types.is_large_list_view,
     pa.types.is_dictionary,
 )
-"""The last one of nested values."""
+"""Types that are not read; dictionaries, the last of them, of nested values only."""
 
 
 def _check_names(column: str, names: Iterable[str]) -> None:
@@ -236,7 +236,7 @@ def _sum(lengths: Any) -> int:
 
 
 def _validated(batch: Any) -> Any:
-    """A batch whose offsets lie within it: it lies in a mapped file, and nobody has looked at them."""
+    """Checks that the offsets of a batch, which comes from a mapped file as it is, point into the batch."""
     batch.validate(full=True)
     return batch
 

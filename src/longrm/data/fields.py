@@ -22,7 +22,7 @@ _QUESTIONS = ("question", "query")
 
 
 class FieldError(Exception):
-    """What is wrong with one field of a row; whoever knows the file and the row makes it a `DataError`."""
+    """A fault in one field of a row; callers that know the file and the row make it a `DataError`."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"field '{shown(field)}': {problem}")
@@ -58,7 +58,7 @@ def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number, and not the truth of something."""
+    """Whether a value is a number, and no boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -110,9 +110,9 @@ def assemble_comparison(
         ranks: Their ranks.
         field: The column to blame where the responses do not make a comparison.
         role: Whether the responses are judgments.
-        context: Where the context stands in the prompt; a column `context` is looked for where this is empty.
-        question: Where the question stands; a column `question` or `query` is looked for where this is None.
-        evidence: Where the evidence stands.
+        context: The spans of the context in the prompt; found by the column `context` where this is empty.
+        question: The span of the question; found by the column `question` or `query` where this is None.
+        evidence: The spans of the evidence.
     """
     _check_distinct(responses, ranks, field)
     context = context or _find_context(row, prompt)
@@ -135,7 +135,7 @@ def assemble_comparison(
 
 
 def _check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None, field: str) -> None:
-    """Refuses equal responses with different ranks, which no judge could tell apart."""
+    """Refuses equal responses with different ranks, between which no judge could decide."""
     if ranks is None:
         return
     for index, response in enumerate(responses):
@@ -177,7 +177,7 @@ def group_of(row: FileRow, prompt: Sequence[Message], context: Sequence[Span], q
 
 
 def _find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
-    """Where the text of a `context` column stands in the prompt; empty where there is no such column.
+    """Finds the text of a `context` column in the prompt; empty where there is no such column.
 
     Raises:
         FieldError: It is no part of the prompt, so that no judge would see it.
@@ -197,7 +197,7 @@ def _find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
 
 
 def find_question(row: FileRow, prompt: Sequence[Message]) -> Span | None:
-    """Where the text of a `question` or `query` column stands in the prompt, at its last occurrence."""
+    """Finds the last occurrence of a `question` or `query` column's text in the prompt."""
     text = next((row[name] for name in _QUESTIONS if isinstance(row.get(name), str)), "")
     return _find(text.strip(), prompt) if text.strip() else None
 
@@ -280,7 +280,7 @@ def _check_message(message: Any, field: str) -> None:
 
 
 def _check_part(part: Any, field: str) -> None:
-    """Only texts are read, so whatever else a content holds would be judged without anybody having seen it."""
+    """Refuses parts that are no text: only texts are read, so anything else would be judged unseen."""
     if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
         found = (
             f"one of the type {part['type']!r:.40}"

@@ -1,4 +1,4 @@
-"""The containers of data: where rows lie, and how they are read one by one."""
+"""The files that hold rows: which files those of a path are, and how rows are read one by one."""
 
 import codecs
 import re
@@ -53,7 +53,7 @@ class RawRow:
 
     @property
     def message(self) -> str:
-        """Where the row is, and why it cannot be read."""
+        """The row's place, and why it cannot be read."""
         return located(self.place, self.fault)
 
     def checked(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class _Array:
         self._text, self._at = "", 0
 
     def next_mark(self) -> str:
-        """The same, and passes it over."""
+        """As `mark`, and passes it over."""
         mark = self.mark()
         self._at += len(mark)
         return mark
@@ -268,7 +268,7 @@ class _Array:
 
 
 def _array_rows(content: IO[bytes], repair: bool) -> Numbered:
-    """What stands behind a fault in the array's own text cannot be read."""
+    """Reads the rows of an array; those behind a fault in its own text cannot be read."""
     array, number = _Array(content), 0
     array.next_mark()
     more = array.mark() != "]"

@@ -29,10 +29,10 @@ _TURN = re.compile(r"\n\n(Human|Assistant):")
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """One format.
+    """A format of preference data.
 
     Attributes:
-        columns: What its rows hold, as told to the user.
+        columns: The columns of its rows, as error messages name them.
         recognizes: Whether these columns are of this format.
         convert: Makes a row and its number a comparison; raises `FieldError`.
     """
@@ -73,7 +73,7 @@ def from_trl(row: FileRow, number: int) -> Comparison:
 def from_chat_template(row: FileRow, number: int) -> Comparison:
     """LongRM's released rows: a judging prompt under `chat_template`, and judgments chosen or rejected.
 
-    Their column `context` is the critical chunk, which stands between distractors: evidence, in our words.
+    Their column `context` is the critical chunk, which is our evidence: it is surrounded by distractors.
     """
     prompt = messages_of(required(row, "chat_template")[1], "chat_template", "user")
     if row.get("chosen") is None and row.get("golden") is not None:

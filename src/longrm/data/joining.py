@@ -2,7 +2,7 @@
 
 A tokenizer may merge what ends a prompt with what begins a response: a line break with those that follow it. So no
 response to a chat is tokenized alone. The prompt is tokenized once; each response is tokenized together with what
-stands behind the last special token of the prompt, at which every text falls apart. All responses share the tokens
+follows the last special token of the prompt, which splits every text. All responses share the tokens
 that no response has changed.
 """
 
@@ -44,7 +44,7 @@ class Encoded:
 
     @property
     def written(self) -> list[int]:
-        """How many tokens every response has of its own: what a model that writes it has to say."""
+        """Counts the tokens that are each response's own, which a generative model has to write."""
         return [len(own) - seam for own, seam in zip(self.responses, self._seams(), strict=True)]
 
     def only(self, places: Sequence[int]) -> "Encoded":
@@ -104,7 +104,7 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _last_boundary(tokenizer: Tokenizer, text: str, encoding: tokenizers.Encoding) -> tuple[int, int]:
-    """How many tokens, and characters, stand before the last token at which the text falls apart; 0 where none does."""
+    """Counts tokens and characters before the last token that splits the text; 0 where none does."""
     ids, boundaries = encoding.ids, _boundaries(tokenizer)
     for place in range(len(ids) - 1, 0, -1):
         span = encoding.token_to_chars(place) if ids[place] in boundaries else None
@@ -115,7 +115,7 @@ def _last_boundary(tokenizer: Tokenizer, text: str, encoding: tokenizers.Encodin
 
 
 def _continuation(tokenizer: Tokenizer, opening: str, text: str) -> list[int]:
-    """Encodes plain text that stands after an opening, apart from it.
+    """Encodes plain text that follows an opening, apart from it.
 
     SentencePiece-like tokenizers put a space before whatever they see first, and some after every special
     token. A continuation must have it in the second case only: it is encoded after the special token that
@@ -132,7 +132,7 @@ def _continuation(tokenizer: Tokenizer, opening: str, text: str) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
-    """The tokens that part every text which holds theirs: what stands before is encoded whatever follows.
+    """Returns the tokens that split every text which holds them: what precedes is encoded whatever follows.
 
     Such tokens are found in a text before anything is normalized or merged. None of them is a piece of another one,
     which a text that goes on could turn it into.

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from longrm.errors import ModelError
 
 SECONDS = 4.0
-"""What one rendering may work; a conversation of a million tokens takes less than one."""
+"""Seconds of processor time for one rendering; a conversation of a million tokens takes less than one."""
 
 _LONGEST = 100_000_000  # characters of a text
 _MOST = 5_000_000  # entries of a list
@@ -60,7 +60,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             self.filters[name] = guarded_filter(name, self.filters[name])
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Has every turn of a loop and every call of a macro look at the time, and every `~` at the length."""
+        """Makes every turn of a loop and every call of a macro check the time, and every `~` the length."""
         tree = super()._parse(source, name, filename)
         loops: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
             *tree.find_all(nodes.For),
@@ -76,7 +76,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def turn(self) -> bool:
-        """Looks at the time; true, so that it can stand in a condition."""
+        """Checks the time; returns true, so that it can be part of a condition."""
         if time.thread_time() > _end.get():
             raise ModelError(
                 f"it works for more than {SECONDS:g} seconds on one conversation, perhaps without end"
@@ -84,7 +84,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return True
 
     def joined(self, *parts: Any) -> str:
-        """What `~` makes of its parts."""
+        """Joins the operands of `~`."""
         texts = [str(part) for part in parts]
         _check_length(sum(map(len, texts)), _LONGEST)
         return "".join(texts)
@@ -129,7 +129,7 @@ def guarded_filter(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_call(name: str, value: Any, *args: Any) -> None:
-    """Refuses what a method of a text, or a filter, would make, before it is made."""
+    """Refuses too large a result of a text's method, or of a filter, before it is computed."""
     if name in _PADDING:
         _check_length(max((arg for arg in args if isinstance(arg, int)), default=0), _WIDEST)
     elif name in ("format", "format_map") and isinstance(value, str):

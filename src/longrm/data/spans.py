@@ -10,7 +10,7 @@ WithContext = TypeVar("WithContext", Query, Comparison)
 
 
 def disjoint_spans(context: Sequence[Span], question: Span | None) -> list[Span]:
-    """A context's spans in reading order, each character once, and none of the question."""
+    """Returns a context's spans in reading order, each character once, and none of the question."""
     found: list[Span] = []
     for span in sorted(context, key=lambda span: (span.message, span.start)):
         start = span.start
@@ -23,22 +23,22 @@ def disjoint_spans(context: Sequence[Span], question: Span | None) -> list[Span]
     return found
 
 
-def edit_context(asked: WithContext, edits: Sequence[tuple[Span, str]]) -> WithContext:
-    """The same with parts of its context rewritten; context and question are followed.
+def edit_context(holder: WithContext, edits: Sequence[tuple[Span, str]]) -> WithContext:
+    """Rewrites parts of a context; the spans of context and question follow the edits.
 
     Raises:
         ValueError: An edited message has no plain text.
     """
-    followed = asked.context if asked.question is None else (*asked.context, asked.question)
-    prompt, spans = rewrite(asked.prompt, edits, followed)
-    known = len(asked.context)
-    return replace(asked, prompt=prompt, context=spans[:known], question=next(iter(spans[known:]), None))
+    followed = holder.context if holder.question is None else (*holder.context, holder.question)
+    prompt, spans = rewrite(holder.prompt, edits, followed)
+    known = len(holder.context)
+    return replace(holder, prompt=prompt, context=spans[:known], question=next(iter(spans[known:]), None))
 
 
 def rewrite(
     prompt: Sequence[Message], edits: Sequence[tuple[Span, str]], followed: Sequence[Span]
 ) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
-    """Replaces parts of a prompt's texts and tells where other parts stand afterwards.
+    """Replaces parts of a prompt's texts and follows the spans of other parts.
 
     Args:
         prompt: The messages; those that are edited hold plain text.

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -39,36 +39,36 @@ from longrm.data.readers import (
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import RowKind, TokenizedRow, TrainingRow, tokenize
 from longrm.errors import DataError
-from longrm.reading import read_object, typed
+from longrm.reading import parse_json, read_object, typed
 from longrm.runs.progress import Progress, no_progress
 
 LAYOUT = 4
 """Counted up when an entry would be read, or a row understood, in another way than before."""
 
 TOKENS, LENGTHS, ROWS, ENTRY = "tokens.bin", "lengths.npy", "rows.jsonl", "entry.json"
-AnyReading = ComparisonReader | DemonstrationReader
+AnyReader = ComparisonReader | DemonstrationReader
 _IDS = np.dtype("<u4")
 _SEAMS = "seams"
 _logger = logging.getLogger(__name__)
 
 
 class TokenizedRows:
-    """The rows of an entry; their tokens stay on disk until they are asked for.
+    """The rows of an entry; their tokens stay on disk until a row is read.
 
     Attributes:
         rows: What is known of every row, in file order.
         longest: Tokens of the prompt and the longest response of every row.
         skipped: Rows that were left out because they cannot be read or trained on.
-        digest: Of the files and of all else that the tokens depend on.
+        digest: A digest of the files and of all else that the tokens depend on.
     """
 
     def __init__(self, entry: Path, skipped: Skipped) -> None:
         self.skipped = skipped
         self.digest = entry.name
         with (entry / ROWS).open(encoding="utf-8") as lines:
-            told = [json.loads(line) for line in lines]
-        self._seams: list[list[int]] = [fields.pop(_SEAMS, []) for fields in told]
-        self.rows = [_row(fields) for fields in told]
+            known = [parse_json(line) for line in lines]
+        self._seams: list[list[int]] = [fields.pop(_SEAMS, []) for fields in known]
+        self.rows = [TrainingRow(**fields | {"ranks": tuple(fields["ranks"])}) for fields in known]
         self._tokens = np.memmap(entry / TOKENS, _IDS, mode="r")
         lengths: npt.NDArray[np.int64] = np.load(entry / LENGTHS)
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -103,11 +103,11 @@ def open_tokenized(
 ) -> TokenizedRows:
     """Opens the rows of a file or folder as tokens, which are made now where the cache does not hold them.
 
-    Several processes may ask for the same rows at once: one makes them, the others wait.
+    Several processes may open the same rows at once: one tokenizes them, the others wait.
 
     Args:
         path: A file or folder as `longrm.data.read` takes it.
-        tokenizer: Whose tokens.
+        tokenizer: The tokenizer.
         kind: Whether the rows are comparisons or demonstrations.
         format: The format of comparisons; recognized from the columns when not given.
         on_bad_row: "stop" raises at a row that cannot be read or trained on; "skip" counts it.
@@ -117,7 +117,7 @@ def open_tokenized(
     Raises:
         DataError: Nothing to read, a bad row, or a cache that cannot be written.
     """
-    reading: AnyReading
+    reading: AnyReader
     match kind:
         case "comparison":
             reading = read(path, format=format, on_bad_row=on_bad_row)
@@ -147,14 +147,17 @@ def open_tokenized(
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
-    """Where entries lie: below the folder given, else `$LONGRM_CACHE`, `$XDG_CACHE_HOME/longrm`, `~/.cache/longrm`."""
+    """Returns the folder of all entries: `tokens` in the folder given, else in the user's cache.
+
+    That is `$LONGRM_CACHE`, else `$XDG_CACHE_HOME/longrm`, else `~/.cache/longrm`.
+    """
     own = given or os.environ.get("LONGRM_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(own or f"{shared}/longrm").expanduser() / "tokens"
 
 
-def _key(reading: AnyReading, tokenizer: Tokenizer) -> str:
-    """A digest of all that the tokens, and what is said of rows left out, depend on."""
+def _key(reading: AnyReader, tokenizer: Tokenizer) -> str:
+    """Digests all that the tokens, and the messages about rows left out, depend on."""
     # A message about a row that was left out names its file in full.
     skips = reading.on_bad_row == "skip"
     try:
@@ -174,7 +177,7 @@ def _key(reading: AnyReading, tokenizer: Tokenizer) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock that ends with the process, however that ends."""
+    """Holds a lock until the block ends, or the process."""
     with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,7 +190,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _opened(entry: Path) -> TokenizedRows | None:
     """The rows of an entry; None where there is none, or it is not what was written."""
     try:
-        held = typed(_HELD, read_object(entry / ENTRY, DataError), entry, DataError)
+        held = typed(_ENTRY_FILE, read_object(entry / ENTRY, DataError), entry, DataError)
         if {name: _digest(entry / name) for name in (TOKENS, LENGTHS, ROWS)} != held.files:
             return None
     except (FileNotFoundError, DataError):
@@ -196,17 +199,17 @@ def _opened(entry: Path) -> TokenizedRows | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What `entry.json` holds: the digests of the others, and what was left out."""
+class _EntryFile:
+    """The content of `entry.json`: the digests of the other files, and which rows were left out."""
 
     files: dict[str, str]
     skipped: Skipped
 
 
-_HELD = TypeAdapter(_Held)
+_ENTRY_FILE = TypeAdapter(_EntryFile)
 
 
-def _make(entry: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Progress) -> None:
+def _make(entry: Path, reading: AnyReader, tokenizer: Tokenizer, progress: Progress) -> None:
     """Writes an entry beside its place, and moves it there in one rename."""
     scratch = entry.with_suffix(".partial")
     _sweep(entry.parent)
@@ -218,21 +221,21 @@ def _make(entry: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Prog
         shutil.rmtree(scratch)
         raise
     if entry.exists():
-        _logger.warning("%s: a damaged entry of the cache, made anew", entry)
+        _logger.warning("%s: a damaged entry of the cache, written anew", entry)
         shutil.rmtree(entry)
     scratch.rename(entry)
     _logger.info("tokenized %s into %s, skipped %d rows", reading.path, entry, skipped.count)
 
 
 def _sweep(root: Path) -> None:
-    """Removes what processes that were killed have begun: nobody holds its lock."""
+    """Removes the unfinished entries of processes that were killed: nobody holds their locks."""
     for left in root.glob("*.partial"):
         with suppress(OSError), left.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left)
 
 
-def _write(folder: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Progress) -> Skipped:
+def _write(folder: Path, reading: AnyReader, tokenizer: Tokenizer, progress: Progress) -> Skipped:
     lengths: list[int] = []
     bad = Skipped()
     with (folder / TOKENS).open("wb") as tokens, (folder / ROWS).open("w", encoding="utf-8") as rows:
@@ -260,7 +263,7 @@ def _write(folder: Path, reading: AnyReading, tokenizer: Tokenizer, progress: Pr
     return skipped
 
 
-def _in_parallel(reading: AnyReading, tokenizer: Tokenizer) -> Iterator[Future[TokenizedRow]]:
+def _in_parallel(reading: AnyReader, tokenizer: Tokenizer) -> Iterator[Future[TokenizedRow]]:
     """Tokenizes rows on all processors, in order; two rows a processor are held at once.
 
     Threads will do: `tokenizers` works outside Python's lock.
@@ -278,7 +281,3 @@ def _in_parallel(reading: AnyReading, tokenizer: Tokenizer) -> Iterator[Future[T
 def _digest(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _row(fields: dict[str, Any]) -> TrainingRow:
-    return TrainingRow(**fields | {"ranks": tuple(fields["ranks"])})

@@ -135,7 +135,7 @@ class Tokenizer:
 
     @property
     def unk_id(self) -> int | None:
-        """The id that stands for what the vocabulary lacks, if there is one."""
+        """The id of unknown text, if there is one."""
         text = getattr(self.backend.model, "unk_token", None)  # which not every model of `tokenizers` has
         identity: int | None = None if text is None else self.backend.token_to_id(text)
         return identity
@@ -160,7 +160,7 @@ class Tokenizer:
         return len(self.encode(text))
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        """The text of token ids, special tokens included unless told otherwise."""
+        """The text of token ids, with special tokens unless `special` is false."""
         text: str = self.backend.decode(list(ids), skip_special_tokens=not special)
         return text
 
@@ -216,8 +216,8 @@ class Tokenizer:
     def prompt_ids(self, prompt: Sequence[Message]) -> list[int]:
         """Token ids of a prompt's `opening`, with no response behind it.
 
-        With a template it alone decides about BOS. Without one BOS comes first where the tokenizer adds it. BOS never
-        stands twice.
+        With a template it alone decides about BOS. Without one BOS comes first where the tokenizer adds it, and
+        never twice.
 
         Raises:
             DataError: The template refuses the messages.
@@ -359,7 +359,7 @@ class _AddedToken(BaseModel):
 
 
 class _TokenizerConfig(BaseModel):
-    """What is read of `tokenizer_config.json`; the rest is kept as it is."""
+    """The fields that are read of `tokenizer_config.json`; the rest is kept as it is."""
 
     added_tokens_decoder: dict[NonNegativeInt, _AddedToken] = {}
     extra_special_tokens: list[Any] | dict[str, Any] | None = None

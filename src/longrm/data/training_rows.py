@@ -1,4 +1,4 @@
-"""What training reads of a row: its tokens, its gold order and what is known about them.
+"""The rows that training reads: their tokens, their gold order and what is known about them.
 
 Rows that would poison training are faults: no gold order, no token to learn from, or the same tokens ranked apart.
 """
@@ -25,14 +25,14 @@ _UNPARSED = -1  # what a judgment's score is in LongRM's released rows where non
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """What is known of a row beside its tokens.
+    """Everything that is known of a row beside its tokens.
 
     Attributes:
         id: The row's id, unique within its file.
         ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
-        digest: Of its context; see `context_digest`.
-        contrast: Whether some rejected judgment gives another score than the chosen one; None where the row does
-            not tell, or its responses are no judgments.
+        digest: The digest of its context; see `context_digest`.
+        contrast: Whether some rejected judgment gives another score than the chosen one; None where the
+            row does not say, or its responses are no judgments.
         margin: By how much the score of a better response should exceed that of a worse one, where known.
         probability: How sure the gold order is, from 0.5 to 1, where known.
     """
@@ -74,14 +74,12 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Tok
             known = TrainingRow(demonstration.id, (1,), context_digest(demonstration))
             return _with_tokens(known, demonstration.prompt, [demonstration.completion], tokenizer)
         return _tokenized_comparison(row.comparison, tokenizer)
-    except FieldError as fault:
-        raise DataError(located(row.place, fault)) from fault
-    except DataError as fault:
+    except (FieldError, DataError) as fault:
         raise DataError(located(row.place, fault)) from fault
 
 
 def context_digest(row: Comparison | Demonstration) -> str:
-    """Tells contexts apart: 16 hex digits of a hash of the context, else of the whole prompt."""
+    """Returns 16 hex digits of a hash of the context, else of the whole prompt."""
     spans = row.context if isinstance(row, Comparison) else ()
     texts = [message_text(row.prompt[span.message])[span.start : span.end] for span in spans]
     text = "\x00".join(texts) if spans else text_of(row.prompt)
@@ -89,7 +87,7 @@ def context_digest(row: Comparison | Demonstration) -> str:
 
 
 def _check_own(demonstration: Demonstration) -> None:
-    """All tokens of a completion are learned, so all must be what a model writes."""
+    """Refuses completions of other roles: all tokens of a completion are learned, so a model must write all."""
     for message in demonstration.completion:
         if message["role"] != "assistant":
             raise DataError(
@@ -109,9 +107,13 @@ def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> Token
         tuple(ranks[at] for at in order),
         context_digest(comparison),
         contrast=None if contrasts is None else any(contrasts[1:]),
-        margin=_margin(comparison.metadata),
+        margin=_number(comparison.metadata, "margin"),
         probability=_number(comparison.metadata, "probability"),
     )
+    if known.margin is not None and known.margin < 0.0:
+        raise FieldError(
+            "margin", f"by how much the better response is better, 0 or more, got {known.margin}"
+        )
     if known.probability is not None and not 0.5 <= known.probability <= 1.0:
         raise FieldError("probability", f"how sure the gold order is, from 0.5 to 1, got {known.probability}")
     return _with_tokens(known, comparison.prompt, [comparison.responses[at] for at in order], tokenizer)
@@ -144,9 +146,9 @@ def _with_tokens(
 
 
 def _contrasts(comparison: Comparison) -> list[bool] | None:
-    """For the chosen and every rejected judgment, whether it stands for something: the chosen one always.
+    """Returns for every judgment whether it differs from the chosen one, or is the chosen one itself.
 
-    LongRM's rows tell the score of every judge, and which judges wrote what was chosen and rejected.
+    LongRM's rows hold the score of every judge, and which judges wrote what was chosen and rejected.
     """
     scores, chosen, rejected = (
         comparison.metadata.get(name) for name in ("scores", "chosen_model", "reject_models")
@@ -157,13 +159,6 @@ def _contrasts(comparison: Comparison) -> list[bool] | None:
     if len(given) != len(comparison.responses) or None in given:
         return None
     return [True, *(score == _UNPARSED or score != given[0] for score in given[1:])]
-
-
-def _margin(metadata: Mapping[str, Any]) -> float | None:
-    margin = _number(metadata, "margin")
-    if margin is not None and margin < 0.0:
-        raise FieldError("margin", f"by how much the better response is better, 0 or more, got {margin}")
-    return margin
 
 
 def _number(metadata: Mapping[str, Any], name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""How large what is packed in Parquet pages and Arrow messages is, told without unpacking it."""
+"""The unpacked sizes of Parquet pages and Arrow messages, read without unpacking them."""
 
 import mmap
 import struct
@@ -72,7 +72,7 @@ class _Compact:
 def unpacked(message: Any) -> int:
     """Bytes of a message's buffers once they are unpacked; 0 where they are not packed.
 
-    The sizes stand before the buffers, whose places stand in the message's table (Message.fbs of Apache Arrow).
+    The sizes precede the buffers, whose offsets are in the message's table (Message.fbs of Apache Arrow).
     """
     try:
         return _unpacked(message.type, memoryview(message.metadata), message)
@@ -102,7 +102,7 @@ def _follow(data: memoryview, at: int) -> int:
 
 
 def _entry(data: memoryview, table: int, slot: int) -> int:
-    """Where a field of a table stands; 0 where it has none."""
+    """Returns the offset of a field of a table; 0 where it has none."""
     fields = table - struct.unpack_from("<i", data, table)[0]
     size = struct.unpack_from("<H", data, fields)[0]
     at = 4 + 2 * slot

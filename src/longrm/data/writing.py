@@ -71,7 +71,7 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """As `replacing`, to the disk before it takes its place, and with one error for whatever stands in the way."""
+    """As `replacing`, but synced to the disk before it replaces a file, and with one error for every obstacle."""
     try:
         with replacing(path) as file:
             yield file

@@ -20,6 +20,7 @@ from torch import nn
 from longrm.errors import ModelError, first_line
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS
 from longrm.modeling.heads import TransformersModel
+from longrm.reading import read_object
 
 _PREFIX = "base_model.model."
 _NAME = "default"  # PEFT's own name for the one adapter of a model
@@ -39,11 +40,11 @@ def adapt(
 
     Args:
         model: A scorer's or a language model's.
-        base: The folder or Hub id that its weights come from, for whoever loads the adapter.
+        base: The folder or Hub id that its weights come from, recorded for loading the adapter.
         rank: Rank of the update of every matrix.
         alpha: The update is scaled by alpha / rank.
         targets: Names of the linear modules that get one; every linear layer of the body when None.
-        seed: Of the random half of the update; the other half is zero, so that training starts from the base.
+        seed: The seed of the random half of the update; the other half is zero, so that training starts from the base.
         revision: The commit of a base of the Hub.
 
     Raises:
@@ -127,14 +128,14 @@ def merge_adapter(model: TransformersModel) -> None:
 
 
 def _weights(model: TransformersModel) -> dict[str, torch.Tensor]:
-    """The adapter's. Embeddings are never among them: PEFT would ask the Hub whether their size has changed."""
+    """Returns the adapter's weights, never embeddings: PEFT would ask the Hub whether their size has changed."""
     found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
     return found
 
 
 def _sort_targets(file: Path) -> None:
     """PEFT keeps the targets as a set, which every process writes in another order."""
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = read_object(file, ModelError)
     config["target_modules"].sort()
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -76,7 +76,7 @@ def shared_prefix_attention(
     sequence: SequenceGroup | None = None,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 S H D"], None]:
-    """The attention of a packed sequence; registered with transformers under `SHARED_PREFIX`.
+    """Computes the attention of a packed sequence; registered with transformers under `SHARED_PREFIX`.
 
     With `sequence`, the processes that share it, every tensor holds the tokens of a process's own share.
 
@@ -105,7 +105,7 @@ def _computed(
     scaling: float | None,
     layout: PackedLayout,
 ) -> Float[Tensor, "1 S H D"]:
-    """By a kernel for the whole sequence where there is one, else run by run of equal trees."""
+    """Computes with a kernel for the whole sequence where there is one, else run by run of equal trees."""
     kernel = None if _forced_path.get() else kernel_for(query, key)
     if kernel is not None:
         return kernel(query, key, value, layout, scaling)
@@ -131,7 +131,7 @@ def continuation_attention(
     scaling: float | None = None,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 R H D"], None]:
-    """The causal attention of the last R of S tokens; registered with transformers under `CONTINUATION`.
+    """Computes the causal attention of the last R of S tokens; registered under `CONTINUATION`.
 
     Unlike transformers' own it needs no mask: kernels on a GPU know `causal_lower_right`, and on a CPU, where that
     would become a dense mask, what came before and the tokens themselves are computed apart.
@@ -163,7 +163,7 @@ def _before_and_own(
     v: Float[Tensor, "1 G S D"],
     scaling: float | None,
 ) -> Float[Tensor, "1 H R D"]:
-    """The last R of S tokens: all that came before, without a mask, and themselves, causally.
+    """Attends from the last R of S tokens to all before them, without a mask, and to themselves, causally.
 
     Both softmaxes are put together by their log-sum-exps, as flash attention does with blocks (Dao et al. 2022).
     """
@@ -190,7 +190,7 @@ def _refuse(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None
 
 
 def _as_values(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Under autocast rotation and norms leave queries and keys in fp32, and values are in the lower precision."""
+    """Casts queries and keys to the dtype of values: under autocast rotation and norms leave them in fp32."""
     return query.to(value.dtype), key.to(value.dtype)
 
 

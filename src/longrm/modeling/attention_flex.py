@@ -3,7 +3,7 @@
 torch's own `create_block_mask` looks at every pair of tokens, 16 GiB of them at 128K; a layout tells which blocks
 hold pairs that see each other without looking at any.
 
-Letters: S tokens of the packed sequence, B blocks of them, K pieces: the parts of segments that lie in one block.
+Letters: S tokens of the packed sequence, B blocks of them, H query heads, G key heads, D head size.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from longrm.modeling.shapes import PackedLayout
 BLOCK = 128
 
 KINDS = 64
-"""How many kinds of calls may be compiled. A model has up to six: in training, without gradients and in inference
+"""The most kinds of calls that may be compiled. A model has up to six: in training, without gradients and in inference
 mode, each for sequences of one block and of several. Lengths and trees are not compiled for."""
 
 Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -34,7 +34,7 @@ def flex_attention_of(
     layout: PackedLayout,
     scaling: float | None,
 ) -> Float[Tensor, "1 S H D"]:
-    """The attention of a packed sequence by FlexAttention, compiled for any length."""
+    """Computes the attention of a packed sequence by FlexAttention, compiled for any length."""
     # A tensor that is made in inference mode would be refused later, when the cached mask serves training.
     with torch.inference_mode(False):
         mask = block_mask(layout, query.device)
@@ -58,7 +58,7 @@ def _compiled() -> Any:
 
 @lru_cache(maxsize=4)
 def block_mask(layout: PackedLayout, device: torch.device) -> BlockMask:
-    """The mask of a layout; made once for all layers."""
+    """Returns the mask of a layout, computed once for all layers."""
     some, every = blocks_of(layout)
     partial = _listed(some & ~every, device)
     full = _listed(every, device)
@@ -69,7 +69,7 @@ def block_mask(layout: PackedLayout, device: torch.device) -> BlockMask:
 
 
 def sees_of(layout: PackedLayout, device: torch.device) -> Sees:
-    """Whether a query sees a key: up to itself, in its own segment or in the prefix of its tree."""
+    """Returns a mask function: a query sees keys up to itself, in its own segment or the prefix of its tree."""
     own, root, fork = (torch.from_numpy(part).to(device) for part in _segments(layout))
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def sees_of(layout: PackedLayout, device: torch.device) -> Sees:
 
 
 def blocks_of(layout: PackedLayout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.ndarray, "B B"]]:
-    """Of every block of queries and every block of keys: whether some pair, and whether every pair sees the other."""
+    """Returns for every block of queries and of keys whether some pair, and whether every pair, sees the other."""
     own, root, fork = _segments(layout)
     size = layout.tokens
     tokens = np.arange(size)
@@ -105,7 +105,7 @@ def blocks_of(layout: PackedLayout) -> tuple[Bool[np.ndarray, "B B"], Bool[np.nd
 def _segments(
     layout: PackedLayout,
 ) -> tuple[Int[np.ndarray, " S"], Int[np.ndarray, " S"], Int[np.ndarray, " S"]]:
-    """Of every token: the first of its segment, the first of its tree, and one past its tree's prefix."""
+    """Returns for every token the first of its segment, the first of its tree, and one past its tree's prefix."""
     own, root, fork, lengths = [], [], [], []
     start = 0
     for tree in layout.trees:
@@ -124,7 +124,7 @@ def _segments(
 def _listed(
     dense: Bool[np.ndarray, "B B"], device: torch.device
 ) -> tuple[Int[Tensor, "1 1 B"], Int[Tensor, "1 1 B B"]]:
-    """How many blocks of keys every block of queries has, and which: these first, the others behind them."""
+    """Counts and lists the blocks of keys of every block of queries: these first, the others behind them."""
     marked = torch.from_numpy(dense).to(device)
     order = torch.argsort(marked, dim=-1, descending=True, stable=True)
     counts = marked.sum(dim=-1)

@@ -1,9 +1,11 @@
-"""Which kernel computes attention over a shared prefix on a GPU: each is tried before it is trusted.
+"""The choice of the kernel for attention over a shared prefix on a GPU: each is tried before it is trusted.
 
 The order is a flash kernel for sequences of varying length, from flash-attn or from torch, then FlexAttention, and
 scaled_dot_product_attention last, which copies a prefix's keys and values once a branch. A candidate must be there
 and, on a small tree with heads as the model has them, agree forward and backward with attention that is written
-out. One line in the log says which it is, and why none before it.
+out. One line of the log names the chosen kernel, and why none before it was taken.
+
+Letters: S tokens of the packed sequence, H query heads, G key heads, D head size.
 
 Kernels of the Hugging Face hub are no candidates: they are programs that the first attention would download and run
 unasked, and torch brings the same flash kernel along.
@@ -20,6 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from longrm.errors import first_line
 from longrm.modeling.attention_flex import flex_attention_of, sees_of
 from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, VarlenKernel, varlen_attention
 from longrm.modeling.device_memory import is_out_of_memory
@@ -31,10 +34,10 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor, PackedLayout, float | None
 """Query, key and value of heads first, a layout and the scale to the output of tokens first."""
 
 TRIAL = PackedLayout((TreeShape(150, (7, 33)), TreeShape(150, (7, 33)), TreeShape(41, (130,))))
-"""What a candidate is tried on: twins, no length aligned to a block, segments that cross blocks."""
+"""The layout that a candidate is tried on: twins, no length aligned to a block, segments that cross blocks."""
 
 ONE_TOKEN = PackedLayout((TreeShape(301, (1,)), TreeShape(40, (1,))))
-"""What it is tried on besides: flash kernels compute single queries, here all branches, in a way of their own."""
+"""The second such layout: flash kernels compute single queries, here all branches, in a way of their own."""
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 2e-2}
 """The largest deviation of output and gradients from what is written out in fp32, relative to the largest element.
@@ -43,11 +46,11 @@ In bf16 rounding makes up to 8e-3, and one key too many or too few for every que
 
 @dataclass(frozen=True, slots=True)
 class AttentionHeads:
-    """What attention is computed of: one choice holds for all layers of a model.
+    """The heads that attention is computed for: one choice holds for all layers of a model.
 
     Attributes:
-        device: Where.
-        dtype: Of queries, keys and values.
+        device: The device of the tensors.
+        dtype: The dtype of queries, keys and values.
         queries: Query heads.
         keys: Key heads.
         size: Size of a head.
@@ -62,12 +65,12 @@ class AttentionHeads:
 
 @dataclass(frozen=True, slots=True)
 class KernelCandidate:
-    """A kernel that may be there.
+    """A kernel that may be installed.
 
     Attributes:
-        name: How the log calls it.
-        missing: What it lacks for these heads; None where it can be tried.
-        make: The kernel.
+        name: Its name in the log.
+        missing: Returns what it lacks for these heads; None where it can be tried.
+        make: Makes the kernel.
     """
 
     name: str
@@ -76,7 +79,7 @@ class KernelCandidate:
 
 
 def kernel_for(query: Float[Tensor, "1 H S D"], key: Float[Tensor, "1 G S D"]) -> AttentionFunction | None:
-    """The kernel for a model's heads; None where scaled_dot_product_attention it must be, as on a CPU."""
+    """Returns the kernel for a model's heads; None where only scaled_dot_product_attention works, as on a CPU."""
     if query.device.type != "cuda":
         return None
     _, queries, _, size = query.shape
@@ -89,7 +92,7 @@ def _chosen(heads: AttentionHeads) -> AttentionFunction | None:
 
 
 def choose_kernel(heads: AttentionHeads, candidates: Sequence[KernelCandidate]) -> AttentionFunction | None:
-    """The first candidate that is there and computes what it should; tells in the log which and why."""
+    """Returns the first candidate that is installed and computes what it should; logs which it is and why."""
     against: list[str] = []
     for candidate in candidates:
         reason = candidate.missing(heads)
@@ -119,8 +122,7 @@ def _tried(candidate: KernelCandidate, heads: AttentionHeads) -> tuple[Attention
     except Exception as error:
         if is_out_of_memory(error):  # no fault of the kernel, and the choice is kept for good
             raise
-        said = str(error).strip().splitlines()
-        return None, f"it failed on a small tree ({said[0] if said else type(error).__name__})"
+        return None, f"it failed on a small tree ({first_line(error)})"
     # With TF32, which has the mantissa of fp16, what is written out is rounded as well.
     tf32 = heads.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
     if not off < TOLERANCE[torch.float16 if tf32 else heads.dtype]:
@@ -129,7 +131,7 @@ def _tried(candidate: KernelCandidate, heads: AttentionHeads) -> tuple[Attention
 
 
 def deviation(attend: AttentionFunction, heads: AttentionHeads, layout: PackedLayout = TRIAL) -> float:
-    """How far a kernel's output and gradients are from attention written out in fp32, relative to the largest."""
+    """Returns how far output and gradients are from attention written out in fp32, relative to the largest."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(count: int) -> Tensor:
@@ -153,10 +155,10 @@ def _values_and_gradients(
     attend: AttentionFunction, states: Sequence[Tensor], grad: Tensor, layout: PackedLayout
 ) -> list[Tensor]:
     # The first attention may be computed in inference or under autocast: the trial is not. And what it keeps for its
-    # way back is no concern of the checkpoint round a layer, whose hooks would compute the layer again to return it.
-    own_way_back = torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept)
+    # backward pass is no concern of the checkpoint round a layer, whose hooks would compute the layer again.
+    own_backward = torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept)
     plain = torch.autocast(grad.device.type, enabled=False)
-    with torch.inference_mode(False), torch.enable_grad(), plain, own_way_back:
+    with torch.inference_mode(False), torch.enable_grad(), plain, own_backward:
         leaves = [state.clone().requires_grad_() for state in states]
         query, key, value = leaves
         output = attend(query, key, value, layout, None)
@@ -173,7 +175,7 @@ def _written_out(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scaling:
 
 
 def _no_flash(heads: AttentionHeads) -> str | None:
-    """What every flash kernel asks for."""
+    """Returns what a device or dtype lacks for every flash kernel."""
     if heads.dtype not in (torch.float16, torch.bfloat16):
         return f"it computes in half precision, and this is {str(heads.dtype).removeprefix('torch.')}"
     if torch.cuda.get_device_capability(heads.device) < (8, 0):

@@ -26,13 +26,13 @@ from longrm.modeling.shapes import PackedLayout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceBounds:
-    """Where the sequences of one call of a kernel begin and end.
+    """The bounds of the sequences in one call of a kernel.
 
     Attributes:
-        queries: The first query of every sequence, and one past the last of all.
-        keys: The same of keys.
-        longest_queries: Queries of the sequence that has most.
-        longest_keys: Keys of the sequence that has most.
+        queries: The index of every sequence's first query, and one past the last query of all.
+        keys: The same for keys.
+        longest_queries: The number of queries in the sequence that has most.
+        longest_keys: The number of keys in the sequence that has most.
         causal: Whether a query sees the keys up to its own place only; else it sees all keys of its sequence.
     """
 
@@ -53,10 +53,10 @@ class Calls:
     """The two calls for a layout.
 
     Attributes:
-        own: Every prefix and branch on itself.
-        before: The branches of every tree on its prefix.
-        branches: Which tokens the queries of `before` are; a slice, which copies nothing, where there is one tree.
-        prefixes: Which tokens its keys are.
+        own: The bounds of the first call, of every prefix and branch on itself.
+        before: The bounds of the second call, of the branches of every tree on its prefix.
+        branches: The tokens that are queries of `before`; a slice, which copies nothing, where there is one tree.
+        prefixes: The tokens that are keys of `before`.
     """
 
     own: SequenceBounds
@@ -66,7 +66,7 @@ class Calls:
 
 
 class ForwardTensors(NamedTuple):
-    """What a call has read and computed, from which its gradients follow; `lse` are the log-sum-exps of the scores."""
+    """Inputs and results of a call, from which its gradients follow; `lse` are the log-sum-exps of the scores."""
 
     query: Float[Tensor, "T H D"]
     key: Float[Tensor, "U G D"]
@@ -96,7 +96,7 @@ class VarlenKernel(Protocol):
 
 @lru_cache(maxsize=4)
 def calls_of(layout: PackedLayout, device: torch.device) -> Calls:
-    """The two calls for a layout; made once for all layers."""
+    """Returns the two calls for a layout, computed once for all layers."""
     segments = [length for tree in layout.trees for length in (tree.prefix, *tree.branches)]
     branches = [tree.branch_tokens for tree in layout.trees]
     prefixes = [tree.prefix for tree in layout.trees]
@@ -122,7 +122,7 @@ def varlen_attention(
     layout: PackedLayout,
     scaling: float | None,
 ) -> Float[Tensor, "1 S H D"]:
-    """The attention of a packed sequence by a kernel for sequences of varying length."""
+    """Computes the attention of a packed sequence by a kernel for sequences of varying length."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     # A tensor that is made in inference mode would be refused later, when the cached calls serve training.
     with torch.inference_mode(False):

@@ -1,4 +1,4 @@
-"""What an architecture must do to score or to write: read from its config and modules, not its name."""
+"""The capabilities that scoring and writing need, read from config and modules and never from a name."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ def check_trainable(config: Any, where: str) -> None:
 def check_packed(model: Any, where: str) -> None:
     """Refuses modules that a shared prefix cannot drive: encoders, fixed attention.
 
-    Works on the meta device, before any weight is read.
+    This works on the meta device, before any weight is read.
 
     Raises:
         ModelError: The message names the module or capability.
@@ -68,7 +68,7 @@ def check_scorer(model: Any, where: str) -> None:
 
 
 def check_writer(model: Any, where: str) -> None:
-    """Refuses modules that cannot write token by token from a cache. Works on the meta device.
+    """Refuses modules that cannot write token by token from a cache; works on the meta device.
 
     Raises:
         ModelError: The message names the module or capability.

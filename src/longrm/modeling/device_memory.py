@@ -1,5 +1,6 @@
-"""What a model computes in, what it keeps for the way back, and how it is told that memory ran out."""
+"""The precision that a model computes in, activation checkpointing, and memory that is freed or runs out."""
 
+import ctypes
 import inspect
 import logging
 import re
@@ -14,13 +15,16 @@ from longrm.modeling.sequence_parallel import sequence_group
 
 _log = logging.getLogger(__name__)
 
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
+_MMAP_BYTES = 4 * 2**20
+
 Precision = Literal["float32", "bfloat16"]
 
 _RAN_OUT = re.compile(r"out of memory|_STATUS_ALLOC_FAILED|(can't allocate|not enough) memory")
-"""What torch says where no class tells: CUDA itself, the libraries on it, Apple's GPUs, and CPUs."""
+"""The words of errors without a class of their own: from CUDA, the libraries on it, Apple's GPUs, and CPUs."""
 
 _PRECISION = "longrm_precision"
-"""The attribute of a model that says what its body computes in; it travels with the model, as weights do."""
+"""The attribute of a model that holds the precision of its body; it travels with the model, as weights do."""
 
 
 def set_precision(model: nn.Module, precision: Precision) -> None:
@@ -39,7 +43,7 @@ def set_precision(model: nn.Module, precision: Precision) -> None:
 
 
 def precision_of(model: nn.Module) -> Precision:
-    """What the body of a model computes in; "float32" stands for its weights' own where none was set."""
+    """The precision of a model's body; "float32" stands for that of its weights where none was set."""
     precision: Precision = getattr(model, _PRECISION, "float32")
     return precision
 
@@ -60,9 +64,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def concerns_one_query(error: BaseException, model: Any) -> bool:
-    """Whether memory ran out over what a model was asked, and it may be asked something else.
+    """Whether memory ran out over one query, and the model may be given another one.
 
-    Not where other processes compute the model together with this one: they wait for it in the middle of a layer.
+    It may not where other processes compute the model with this one: they wait for it in the middle of a layer.
     """
     alone = sequence_group(model) is None and not any(
         hasattr(weight, "ds_id") for weight in model.parameters()
@@ -71,9 +75,9 @@ def concerns_one_query(error: BaseException, model: Any) -> bool:
 
 
 def checkpoint_activations(model: Any, *, offload: bool) -> None:
-    """Keeps only the input of every layer for the way back, where the layer is computed again.
+    """Keeps only the input of every layer for the backward pass, which computes the layer again.
 
-    Works in training mode only, as transformers has it.
+    This works in training mode only, as transformers has it.
 
     Args:
         model: A transformers model.
@@ -95,3 +99,14 @@ def checkpoint_activations(model: Any, *, offload: bool) -> None:
         raise ModelError(
             "memory.activation_offloading needs transformers 5.17 or later: update it, or go without"
         )
+
+
+def return_freed_memory() -> None:
+    """Lets every tensor of 4 MiB or more go back to the system when it is freed, for the rest of this process.
+
+    By itself glibc raises that size to 32 MiB while a program runs, and holds what is smaller in a heap that tensors
+    of many sizes leave full of holes. A C library that has no such setting is left alone.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)

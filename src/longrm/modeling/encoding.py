@@ -1,4 +1,4 @@
-"""From encoded prompts and responses to token trees: which tokens the model reads once, and for whom."""
+"""Makes token trees of encoded prompts and responses: which tokens the model reads once, and for whom."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +59,7 @@ SizedItem = TypeVar("SizedItem", bound=_Sized)
 
 
 def within_budget(items: Iterable[SizedItem], budget: int) -> Iterator[list[SizedItem]]:
-    """Cuts a series into runs of at most `budget` tokens, as its items tell their sizes; a larger one stands alone."""
+    """Cuts a series into runs of at most `budget` tokens by the sizes of its items; a larger one stands alone."""
     run: list[SizedItem] = []
     tokens = 0
     for item in items:
@@ -73,7 +73,7 @@ def within_budget(items: Iterable[SizedItem], budget: int) -> Iterator[list[Size
 
 
 def _size(run: Sequence[Encoded], shared: int) -> int:
-    """Tokens of the tree of a run: what a prompt does not share stands in every branch."""
+    """Counts the tokens of a run's tree: what a prompt does not share stands in every branch."""
     return shared + sum(len(item.prompt) - shared + len(own) for item in run for own in item.responses)
 
 

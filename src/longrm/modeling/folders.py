@@ -1,4 +1,4 @@
-"""Model folders: where one lies, and what kind of model it holds. Imports no torch."""
+"""Model folders: how one is found, and what kind of model it holds. Imports no torch."""
 
 import os
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _READ = (
     "processor_config.json",
     "preprocessor_config.json",
 )
-"""What transformers reads beside config and tokenizer, where it is there; each is an object."""
+"""Files that transformers reads beside config and tokenizer, where they exist; each holds an object."""
 
 _PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py"]
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
@@ -41,11 +41,11 @@ _LARGEST = {
     "vocab_size": 100_000_000,
     "max_position_embeddings": 2**40,
 }
-"""Sizes in a config: a model is made as it says before its weights can tell that it is wrong."""
+"""The largest sizes in a config: a model is built from them before its weights could show that they are wrong."""
 
 
 class _Config(BaseModel):
-    """What a config says of the kind of model."""
+    """The fields of a config that identify the kind of model."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -54,7 +54,7 @@ class _Config(BaseModel):
 
 
 class _Adapter(BaseModel):
-    """What an adapter says of itself."""
+    """The fields of an adapter's config that are read here."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -65,13 +65,13 @@ class _Adapter(BaseModel):
 
 
 class _Index(BaseModel):
-    """Which file of a folder holds which weight."""
+    """The index of a folder: the file of every weight."""
 
     weight_map: dict[str, Annotated[str, Field(pattern=r"^[^/]+\.safetensors$")]]
 
 
 class _Tensor(BaseModel):
-    """What a header says of a tensor."""
+    """A tensor in the header of a safetensors file."""
 
     dtype: str
     shape: list[Annotated[int, Field(strict=True, ge=0)]]
@@ -84,7 +84,7 @@ _HEADER = TypeAdapter(dict[str, _Tensor])
 
 @dataclass(frozen=True, slots=True)
 class ModelFolders:
-    """Where the parts of a model lie.
+    """The folders that hold the parts of a model.
 
     Attributes:
         base: The folder with its config and weights.
@@ -98,7 +98,7 @@ class ModelFolders:
 
     @property
     def commits(self) -> dict[str, str]:
-        """Of what comes from the Hub, the commits: the model's, and that of an adapter's base."""
+        """The commits of what comes from the Hub: the model's, and that of an adapter's base."""
         found = {"commit": hub.commit_of(self.adapter or self.base)}
         if self.adapter:
             found["base_commit"] = hub.commit_of(self.base)
@@ -117,8 +117,8 @@ def find_model_folders(source: str | Path) -> ModelFolders:
     if not os.path.lexists(folder / ADAPTER_WEIGHTS):
         raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
     reading.check_file(folder / ADAPTER_WEIGHTS, ModelError)
-    told = _read_adapter(folder)
-    named, revision = told.base_model_name_or_path, told.revision
+    config = _read_adapter(folder)
+    named, revision = config.base_model_name_or_path, config.revision
     if named is None:
         raise ModelError(f"{source}: its {ADAPTER} names no base model (base_model_name_or_path)")
     try:
@@ -175,7 +175,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
-    """What a model can do: score, where its weights hold a head, or else write, where its config says so.
+    """Whether a model scores, as its weights hold a head, or else writes, as its config says.
 
     Args:
         source: A folder with `config.json` and safetensors, or with an adapter, or a Hub id such as `owner/name`.
@@ -187,7 +187,7 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     shards = weight_files(parts.base)
     if parts.adapter:
         task = _read_adapter(parts.adapter).task_type
-        # A head that was trained and lost is no reason to take a reward model for one that writes.
+        # A reward model whose trained head is lost is still no generative model.
         if task == "SEQ_CLS" or ADAPTER_HEAD in tensor_headers(parts.adapter / ADAPTER_WEIGHTS):
             return "discriminative"
     if any(HEAD in tensor_headers(shard) for shard in shards):
@@ -204,16 +204,16 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
 
 def _read_config(folder: Path) -> _Config:
     file = folder / "config.json"
-    told = reading.read_object(file, ModelError)
+    fields = reading.read_object(file, ModelError)
     for name, most in _LARGEST.items():
-        sizes = told.get(name)
+        sizes = fields.get(name)
         for size in sizes if isinstance(sizes, list) else [] if sizes is None else [sizes]:
             # Some architectures have a size for every layer.
             if type(size) is not int or not 1 <= size <= most:
                 raise ModelError(
                     f"{file}, field '{name}': needs a whole number from 1 to {most:,}, got {reading.short(size)}"
                 )
-    return reading.typed(_CONFIG, told, file, ModelError)
+    return reading.typed(_CONFIG, fields, file, ModelError)
 
 
 def _read_adapter(folder: Path) -> _Adapter:
@@ -231,11 +231,11 @@ def tensor_headers(shard: Path) -> dict[str, Any]:
         size = int.from_bytes(stream.read(8), "little")
         text = stream.read(size) if size <= _LONGEST_HEADER else b""
     try:
-        told = reading.parse_json(text)
+        tensors = reading.parse_json(text)
     except reading.ParseError as error:
         raise ModelError(f"{shard}: not safetensors: its weights cannot be read ({error})") from None
-    if not isinstance(told, dict):
+    if not isinstance(tensors, dict):
         raise ModelError(f"{shard}: not safetensors: its weights cannot be read")
-    told.pop("__metadata__", None)
-    reading.typed(_HEADER, told, shard, ModelError)
-    return told
+    tensors.pop("__metadata__", None)
+    reading.typed(_HEADER, tensors, shard, ModelError)
+    return tensors

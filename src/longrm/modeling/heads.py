@@ -1,6 +1,6 @@
 """Scores and log-probabilities of packed sequences. Heads compute in fp32 whatever the dtype of the model.
 
-Letters: S tokens of the packed sequence, C hidden size, N targets.
+Letters: S tokens of the packed sequence, C hidden size, N targets, R tokens of a branch.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,10 @@ TransformersModel = Any
 
 
 def hidden_states(model: TransformersModel, packed: Packed) -> Float[Tensor, "S C"]:
-    """The base model's last hidden states, one forward for all trees; those of a process's own share, if it has one."""
+    """Returns the base model's last hidden states, by one forward for all trees.
+
+    Where several processes share the sequence, these are the states of a process's own share.
+    """
     group = sequence_group(model)
     inputs: dict[str, Any] = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}
     if group is not None:
@@ -37,26 +40,26 @@ def hidden_states(model: TransformersModel, packed: Packed) -> Float[Tensor, "S 
 def branch_scores(
     model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed
 ) -> Float[Tensor, " branches"]:
-    """One fp32 score a branch, read by the scalar head where transformers reads it; see `Packed.scored_tokens`."""
+    """Returns one fp32 score a branch, read where transformers reads it; see `Packed.scored_tokens`."""
     return _linear(
         _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id)), model.score
     ).squeeze(-1)
 
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
-    """One fp32 score a branch, in the order in which the branches were packed."""
+    """Returns one fp32 score a branch, in the order in which the branches were packed."""
     return branch_scores(model, hidden_states(model, packed), packed)
 
 
 def token_logprobs(
     model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed, targets: Sequence[int]
 ) -> Float[Tensor, " N"]:
-    """The fp32 log-probability of each target token, given all that it sees.
+    """Returns the fp32 log-probability of each target token, given all that it sees.
 
     Only these positions go through the vocabulary: logits of a long prefix would outweigh the model. A
     sequence classifier has no language-model head and uses its input embeddings, as a tied head would. Where there
-    are more logits than `LOGITS_AT_ONCE` they are computed in parts, and computed again on the way back, so that
-    only one part is in memory.
+    are more logits than `LOGITS_AT_ONCE` they are computed in parts, and computed again in the backward pass, so
+    that only one part is in memory.
 
     Args:
         model: A causal language model or a sequence classifier.
@@ -94,7 +97,7 @@ def _in_parts(
 
 
 def response_logprobs(model: TransformersModel, packed: Packed) -> list[Float[Tensor, " R"]]:
-    """The fp32 log-probabilities of every branch's tokens, branch by branch."""
+    """Returns the fp32 log-probabilities of the R tokens of every branch, branch by branch."""
     targets = packed.layout.branch_tokens()
     flat = token_logprobs(model, hidden_states(model, packed), packed, targets)
     return list(torch.split(flat, [end - begin for _, begin, end in packed.layout.branches()]))

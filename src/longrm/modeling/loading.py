@@ -30,23 +30,25 @@ from longrm.modeling.folders import (
     ADAPTER_HEAD,
     ADAPTER_WEIGHTS,
     HEAD,
+    ModelFolders,
     find_model_folders,
     weight_files,
 )
 from longrm.modeling.heads import TransformersModel
 from longrm.modeling.model_files import read_config, read_head, read_metadata, read_model
 from longrm.modeling.shapes import ModelShape
+from longrm.reading import read_object
 from longrm.runs.folder import keep_umask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scorer:
-    """A model with a scalar head, whose attention is `longrm_shared_prefix`, and its tokenizer.
+class LoadedModel:
+    """A model of transformers and its tokenizer.
 
     Attributes:
         model: The model.
         tokenizer: Its tokenizer.
-        commits: Of what comes from the Hub; see `Parts.commits`.
+        commits: The commits of what comes from the Hub; see `ModelFolders.commits`.
     """
 
     model: TransformersModel
@@ -55,28 +57,25 @@ class Scorer:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What a manifest tells of it: its commits, and at which token a score is read."""
+        """What a manifest records of the model: its commits."""
+        return dict(self.commits)
+
+
+class Scorer(LoadedModel):
+    """A model with a scalar head, whose attention is `longrm_shared_prefix`, and its tokenizer."""
+
+    __slots__ = ()
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What a manifest records of the model: its commits, and at which token a score is read."""
         return {**self.commits, "scored_at": scored_at(self.model.config.pad_token_id, self.tokenizer)}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LanguageModel:
-    """A causal language model of transformers, and its tokenizer.
+class LanguageModel(LoadedModel):
+    """A causal language model and its tokenizer."""
 
-    Attributes:
-        model: The model.
-        tokenizer: Its tokenizer.
-        commits: Of what comes from the Hub; see `Parts.commits`.
-    """
-
-    model: TransformersModel
-    tokenizer: Tokenizer
-    commits: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def provenance(self) -> dict[str, str]:
-        """What a manifest tells of it: its commits."""
-        return dict(self.commits)
+    __slots__ = ()
 
 
 def load_scorer(
@@ -95,7 +94,7 @@ def load_scorer(
     Args:
         source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter, or a Hub id such as
             `owner/name` or `owner/name@revision`.
-        dtype: Of the model's body; "auto" keeps the checkpoint's.
+        dtype: The dtype of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
         trust_remote_code: Whether code that comes with the model may run.
         head_seed: Draws a new scalar head from this seed where the checkpoint has none, to start training
@@ -121,17 +120,14 @@ def load_scorer(
     tokenizer = Tokenizer.load(parts.tokenizer)
     config.num_labels = 1
     if head is None and not keep_padding:
-        _settle_padding(config, tokenizer)
+        _choose_padding(config, tokenizer)
     elif parts.adapter and not read_metadata(parts.adapter / ADAPTER_WEIGHTS):
-        config.pad_token_id = (
-            None  # an adapter of our own from when every score was read at the very last token
-        )
+        # An adapter of our own from when every score was read at the very last token.
+        config.pad_token_id = None
     auto = AutoModelForSequenceClassification
     model = read_model(auto, check_scorer, parts.base, config, dtype, trust_remote_code, where)
-    _check_vocabulary(model, tokenizer, where)
+    _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
-    if parts.adapter:
-        _read_adapter(model, parts.adapter, where)
     _set_head(model, head, head_seed)
     return Scorer(_placed(model, device, where), tokenizer, parts.commits)
 
@@ -148,7 +144,7 @@ def load_language_model(
 
     Args:
         source: As `load_scorer` takes it.
-        dtype: Of the model; "auto" keeps the checkpoint's.
+        dtype: The dtype of the model; "auto" keeps the checkpoint's.
         device: As `load_scorer` takes it.
         trust_remote_code: Whether code that comes with the model may run.
         packed: To read packed sequences, as training does: its attention is `longrm_shared_prefix`. Else to write:
@@ -166,12 +162,10 @@ def load_language_model(
     (check_config if packed else check_decoder)(config, where)
     tokenizer = Tokenizer.load(parts.tokenizer)
     if packed:  # before the model is made, whose embedding of the padding id does not learn
-        _settle_padding(config, tokenizer)
+        _choose_padding(config, tokenizer)
     check = check_packed if packed else check_writer
     model = read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
-    _check_vocabulary(model, tokenizer, where)
-    if parts.adapter:
-        _read_adapter(model, parts.adapter, where)
+    _complete(model, tokenizer, parts, where)
     if packed:
         _check_savable(model, where)
         model.set_attn_implementation(SHARED_PREFIX)
@@ -181,7 +175,7 @@ def load_language_model(
 
 
 def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
-    """In words, the token at which transformers reads a score, and so do we; `padding` is the config's."""
+    """Describes the token at which transformers reads a score, and so do we; `padding` is the config's."""
     if padding is None:
         return "the last token"
     named = f"{tokenizer.backend.id_to_token(padding)!r}, id {padding}"
@@ -191,7 +185,7 @@ def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
 
 @contextmanager
 def generation_mode(language_model: LanguageModel) -> Iterator[LanguageModel]:
-    """A language model that reads packed sequences, as one that writes; within a `with` block."""
+    """Lets a language model that reads packed sequences write, within a `with` block."""
     model = language_model.model
     training = model.training
     model.set_attn_implementation(CONTINUATION)
@@ -232,7 +226,7 @@ def _new_llama(auto: Any, shape: ModelShape, tokenizer: Tokenizer, seed: int) ->
         tie_word_embeddings=auto is AutoModelForCausalLM,
     )
     config.num_labels = 1
-    _settle_padding(config, tokenizer)
+    _choose_padding(config, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return auto.from_config(config, attn_implementation=SHARED_PREFIX).eval()
@@ -253,7 +247,7 @@ def rescale_rope(model: TransformersModel, theta: float) -> None:
     base.rotary_emb = type(base.rotary_emb)(config=base.config).to(device)
 
 
-def save(trainee: Scorer | LanguageModel, folder: str | Path) -> None:
+def save(model: LoadedModel, folder: str | Path) -> None:
     """Writes a folder that transformers' own auto classes load as it is, with plain attention.
 
     A model that trained in bf16 is written in bf16, its scalar head in fp32. Of a model with adapters these are
@@ -264,14 +258,15 @@ def save(trainee: Scorer | LanguageModel, folder: str | Path) -> None:
     """
     target = Path(folder)
     known = any((target / name).is_file() for name in ("config.json", ADAPTER))
-    if target.exists() and not known and not _is_empty_folder(target):
+    empty = target.is_dir() and not any(target.iterdir())
+    if target.exists() and not known and not empty:
         raise RunError(f"{target} exists and is not a model folder: choose another place")
     scratch = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
     try:
         scratch.mkdir(parents=True)
-        _write(trainee, scratch)
-        trainee.tokenizer.save(scratch)
+        _write(model, scratch)
+        model.tokenizer.save(scratch)
         for file in scratch.glob("*.safetensors"):
             keep_umask(file)
         _swap(scratch, target)
@@ -281,20 +276,20 @@ def save(trainee: Scorer | LanguageModel, folder: str | Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _write(trainee: Scorer | LanguageModel, folder: Path) -> None:
-    model = trainee.model
+def _write(loaded: LoadedModel, folder: Path) -> None:
+    model = loaded.model
     if hasattr(model, "peft_config"):
-        from longrm.modeling.adapters import write_adapter  # late, as in _read_adapter
+        from longrm.modeling.adapters import write_adapter  # late, as in _complete
 
         write_adapter(model, folder)
         return
-    if isinstance(trainee, LanguageModel):
-        _settle_endings(model, trainee.tokenizer)
+    if isinstance(loaded, LanguageModel):
+        _declare_ends(model, loaded.tokenizer)
     if precision_of(model) == "float32":
         model.save_pretrained(folder)
         return
     model.save_pretrained(folder, state_dict=_halved(model))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_object(folder / "config.json", ModelError)
     text = json.dumps(config | {"dtype": "bfloat16"}, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
 
@@ -313,19 +308,15 @@ def _halved(model: TransformersModel) -> dict[str, torch.Tensor]:
 
 def _swap(scratch: Path, target: Path) -> None:
     old = scratch.with_suffix(".old")
-    shutil.rmtree(old, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed
     if target.exists():
         target.rename(old)
     scratch.rename(target)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
-
-
 def resolve_device(device: torch.device | str) -> torch.device | str:
-    """The device that "auto" stands for: a GPU if torch sees one, else the CPU."""
+    """Resolves "auto" to a GPU if torch sees one, else to the CPU."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
@@ -342,13 +333,6 @@ def _placed(model: TransformersModel, device: torch.device | str, where: str) ->
         ) from None
 
 
-def _read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
-    # PEFT takes two seconds to import, and most models have no adapter.
-    from longrm.modeling.adapters import read_adapter
-
-    read_adapter(model, folder, where)
-
-
 def _set_head(model: TransformersModel, stored: torch.Tensor | None, seed: int | None) -> None:
     model.score.float()
     weight = model.score.weight
@@ -361,7 +345,7 @@ def _set_head(model: TransformersModel, stored: torch.Tensor | None, seed: int |
             nn.init.normal_(weight, std=model.config.initializer_range, generator=generator)
 
 
-def _settle_padding(config: Any, tokenizer: Tokenizer) -> None:
+def _choose_padding(config: Any, tokenizer: Tokenizer) -> None:
     """Sets a padding id that is not the end of a response, for a model that has not learned any.
 
     Transformers scores the last token that is not padding, and the embedding of padding does not learn: with
@@ -375,23 +359,25 @@ def _settle_padding(config: Any, tokenizer: Tokenizer) -> None:
     config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
 
 
-def _check_vocabulary(model: TransformersModel, tokenizer: Tokenizer, where: str) -> None:
-    """Refuses a tokenizer that writes what the model cannot read.
+def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolders, where: str) -> None:
+    """Refuses a tokenizer that writes what the model cannot read, and gives the model its adapter, if it has one.
 
     Tokens that were added behind the vocabulary, such as one for padding, may well be there and never be used.
     """
     rows = model.get_input_embeddings().num_embeddings
-    beyond = {
-        token: number
-        for token, number in tokenizer.backend.get_vocab(with_added_tokens=False).items()
-        if number >= rows
-    }
+    ids = tokenizer.backend.get_vocab(with_added_tokens=False)
+    beyond = sorted((number, token) for token, number in ids.items() if number >= rows)
     if beyond:
-        token = min(beyond, key=lambda name: beyond[name])
+        number, token = beyond[0]
         raise ModelError(
             f"{where}: its tokenizer.json is not of this model: {len(beyond):,} tokens, such as {token!r} "
-            f"({beyond[token]:,}), have no place in its {rows:,} embeddings"
+            f"({number:,}), have no place in its {rows:,} embeddings"
         )
+    if parts.adapter:
+        # PEFT takes two seconds to import, and most models have no adapter.
+        from longrm.modeling.adapters import read_adapter
+
+        read_adapter(model, parts.adapter, where)
 
 
 def _check_savable(model: TransformersModel, where: str) -> None:
@@ -403,8 +389,8 @@ def _check_savable(model: TransformersModel, where: str) -> None:
         raise ModelError(f"{where}: its generation_config.json contradicts itself: {reason}") from None
 
 
-def _settle_endings(model: TransformersModel, tokenizer: Tokenizer) -> None:
-    """Has whoever serves a model stop writing at the tokenizer's end of a message too, and pad with no end."""
+def _declare_ends(model: TransformersModel, tokenizer: Tokenizer) -> None:
+    """Makes whoever serves a model stop at the tokenizer's end of a message too, and pad with no such end."""
     config = model.generation_config
     declared = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     ends = [end for end in dict.fromkeys([*declared, tokenizer.eos_id]) if end is not None]

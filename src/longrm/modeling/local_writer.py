@@ -1,4 +1,4 @@
-"""Writes text with a causal language model on this machine, a document's tokens read once.
+"""A generative model on this machine, which reads the tokens of a document once.
 
 A prompt is read in blocks of fixed size that begin at multiples of it. Blocks with which the last prompt began
 too are not read again: both orders of a pair, votes, and questions about one document share them. With or
@@ -34,7 +34,7 @@ class LocalWriter(Writer):
     """A language model of transformers, in this process; requests are answered one at a time.
 
     Temperature 0 takes the likeliest token, else tokens are drawn from softmax(logits / temperature) by the
-    request's own seed. What `generation_config.json` says of sampling (top-k, top-p, penalties) is not applied.
+    request's own seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied.
     Writing ends at any end token of the generation config or the tokenizer, which is left out of the text with
     all other special tokens; these others are kept where they mark thinking. A thought that the chat template
     opens in the prompt begins the text.
@@ -42,10 +42,10 @@ class LocalWriter(Writer):
     Architectures that cannot be read in blocks exactly (windows, state-space layers) read every prompt whole.
 
     Attributes:
-        name: How summaries and reports call it.
+        name: Its name in summaries and reports.
         limit: The most tokens it reads and writes together, as its config says.
-        tokenizer: The model's.
-        provenance: What a manifest tells of it.
+        tokenizer: The model's tokenizer.
+        provenance: What a manifest records of it.
     """
 
     def __init__(self, language_model: LanguageModel, name: str) -> None:
@@ -69,7 +69,7 @@ class LocalWriter(Writer):
         return cls(load_language_model(model), model)
 
     def tokens(self, messages: Sequence[Message]) -> int:
-        """Tokens of a prompt as this model reads it, the assistant's header included.
+        """Counts the tokens of a prompt as this model reads it, the assistant's header included.
 
         Raises:
             DataError: The chat template refuses the messages.
@@ -80,8 +80,7 @@ class LocalWriter(Writer):
         """Answers every request alone, in an order that lets prompts share what they begin with.
 
         A request is `TOO_LONG` where its prompt and `max_tokens` together exceed the limit, an `ERROR` where the
-        chat template refuses its messages or memory does not do for it, and `UNPARSED` where what the model computes
-        is no number.
+        chat template refuses its messages or memory does not suffice, and `UNPARSED` where the model computes NaN.
         """
         completions: dict[int, Completion] = {}
         prompts: dict[int, list[int]] = {}
@@ -137,18 +136,17 @@ class LocalWriter(Writer):
 
     @torch.inference_mode()
     def _continue(self, prompt: list[int], request: Request) -> list[int]:
-        """The tokens that the model writes after a prompt, an end token included.
+        """Writes tokens after a prompt; returns them, an end token included.
 
         Raises:
-            FloatingPointError: What it computes is no number.
+            FloatingPointError: The logits are NaN or infinite.
         """
         generator = torch.Generator().manual_seed(request.seed)
         logits = self._read(prompt)
         written: list[int] = []
         while True:
-            if not torch.isfinite(
-                logits.max()
-            ):  # single ones may be minus infinity: of tokens that never come
+            # Single logits may be minus infinity: those of tokens that never come.
+            if not torch.isfinite(logits.max()):
                 raise FloatingPointError(
                     f"the logits of token {len(written) + 1} of the answer are not finite"
                 )
@@ -158,7 +156,7 @@ class LocalWriter(Writer):
             logits = self._forward(written[-1:])
 
     def _read(self, prompt: list[int]) -> Float[Tensor, " V"]:
-        """Logits after a prompt; reads all but the blocks that the cache holds already."""
+        """Reads all of a prompt but the blocks that the cache holds already; returns the logits after it."""
         block = _BLOCK if self._in_blocks else len(prompt)
         start = common_prefix(self._known, prompt[:-1]) // block * block
         self._known = []  # until the prompt is read to its end

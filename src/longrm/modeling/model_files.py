@@ -24,7 +24,7 @@ disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no t
 
 
 def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
-    """The config of a model folder.
+    """Reads the config of a model folder.
 
     Raises:
         ModelError: It cannot be read.
@@ -33,14 +33,14 @@ def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, OSError) as error:
         raise ModelError(f"{where}: its config cannot be read: {first_line(error)}") from None
-    except StrictDataclassError as error:  # sizes that contradict each other; what is wrong is told last
+    except StrictDataclassError as error:  # sizes that contradict each other; the fault comes last
         raise ModelError(f"{where}: its config cannot be read: {' '.join(str(error).split())}") from None
     except Exception as error:  # what a value of the wrong kind does there has no narrower type
         raise ModelError(f"{where}: its config cannot be used: {first_line(error)}") from None
 
 
 def read_head(shards: Sequence[Path], name: str, where: str) -> torch.Tensor | None:
-    """The scalar head as stored: read apart because loading in a lower dtype would round it.
+    """Reads the scalar head as it is stored, apart from the model, whose lower dtype would round it.
 
     Raises:
         ModelError: The files cannot be read, or the head is not scalar.
@@ -61,7 +61,7 @@ def read_head(shards: Sequence[Path], name: str, where: str) -> torch.Tensor | N
 
 
 def read_metadata(file: Path) -> dict[str, str] | None:
-    """What whoever wrote a safetensors file says of it; transformers and PEFT always say something.
+    """Reads the metadata of a safetensors file; transformers and PEFT always write some.
 
     Raises:
         ModelError: It cannot be read.
@@ -103,7 +103,7 @@ def read_model(
             )
     except ModelError:
         raise
-    except Exception as error:  # likewise
+    except Exception as error:  # no narrower type either
         raise ModelError(f"{where}: {auto.__name__} cannot load it: {first_line(error)}") from None
     missing = set(report["missing_keys"]) - {HEAD}
     if missing:
@@ -142,10 +142,10 @@ def _refuse_unread(model: TransformersModel, names: set[str], folder: Path, wher
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Without what transformers prints while it loads.
+    """Silences what transformers prints while it loads, within a `with` block.
 
-    A table of missing weights, which `read_model` looks at itself, and that a plan for several devices, which nobody
-    asked for, leaves some layers whole.
+    That is a table of missing weights, which `read_model` checks itself, and a warning that a plan for several
+    devices, which is not used here, leaves some layers whole.
     """
     loggers = [logging.getLogger(f"transformers.{name}") for name in _REPORTING]
     levels = [logger.level for logger in loggers]

@@ -1,4 +1,4 @@
-"""The processes that a launcher has started: how they find each other, share out a run, and fail with one voice."""
+"""The process group of a launcher's processes: how they meet, share out a run, and report one failure."""
 
 import datetime
 import logging
@@ -23,20 +23,20 @@ from longrm.runs.workers import WorkerGroup, is_main_process, world_size
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = datetime.timedelta(hours=12)
-"""How long a process waits for the others, whatever for: a long context, an evaluation, the statistics at its end, or a
-large model that is being saved. That a process is gone is found out otherwise: its connections break, and the launcher
-ends the others."""
+_TIMEOUT = datetime.timedelta(hours=12)
+"""How long a process waits for the others: a long context, an evaluation, the statistics at its end, or the saving of a
+large model may keep them. That a process is gone is found out otherwise: its connections break, and the launcher ends
+the others."""
 
-_MEETING = datetime.timedelta(minutes=10)
-"""How long processes look for each other at their start: nobody computes then, and who is that late does not come."""
+_RENDEZVOUS_TIMEOUT = datetime.timedelta(minutes=10)
+"""How long processes look for each other at their start, when none of them computes yet."""
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class LaunchedProcesses(WorkerGroup):
-    """One of several processes, which talk over gloo and count in the store of their launcher."""
+    """One of several processes, which exchange data over gloo and count in the store of their launcher."""
 
     def __init__(self, store: Any, rank: int, count: int) -> None:
         super().__init__(rank, count)
@@ -66,8 +66,8 @@ class LaunchedProcesses(WorkerGroup):
 def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
     """Joins the processes that the launcher has started, each on a device of its own; leaves them at the end.
 
-    The first process that fails says why. The others, whose exchanges break for it, end in silence with exit status 1.
-    Pieces are counted once: who shares out two runs joins twice. Who is in a group already stays in it.
+    The first process that fails reports why; the others, whose exchanges break for it, end in silence with exit status 1.
+    Pieces are counted once, so two runs are shared out in two blocks. A process that is in a group already stays in it.
 
     Args:
         backend: What carries the exchanges of tensors.
@@ -91,26 +91,28 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
         claim_gpu()
         if not joined:
             choose_interface()
-            with _told_if_apart(count):
-                dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_MEETING)
+            with _unreachable_explained(count):
+                dist.init_process_group(
+                    backend, store=store, rank=rank, world_size=count, timeout=_RENDEZVOUS_TIMEOUT
+                )
             # NCCL connects when the first gradients are exchanged, for which the slowest process is waited for here.
-            store.set_timeout(_PATIENCE)
+            store.set_timeout(_TIMEOUT)
         extend_timeouts()
         yield LaunchedProcesses(own, rank, count)
-    # Who fails does not come here. It is about to end, and says why before its connections close: once they do, the
-    # others break off, and the launcher ends all.
+    # A process that fails does not come here. It reports why before its connections close: once they do, the others
+    # break off, and the launcher ends all.
     if not joined:
         dist.destroy_process_group()
 
 
 def extend_timeouts() -> None:
-    """Has every group that this process is in wait alike; what libraries make would wait for half an hour."""
+    """Gives every group that this process is in the same timeout; those of libraries would wait half an hour."""
     for group in _world.pg_map:
-        _set_pg_timeout(_PATIENCE, group)
+        _set_pg_timeout(_TIMEOUT, group)
 
 
 def choose_interface() -> None:
-    """Has gloo speak over the network interface that leads to the first machine, where there are several machines.
+    """Makes gloo use the network interface that leads to the first machine, where there are several machines.
 
     By itself gloo takes the address of this machine's name, which on many machines is one that only they reach.
 
@@ -147,24 +149,20 @@ def interface_to(host: str) -> str | None:
     with socket.socket(family, socket.SOCK_DGRAM) as way:
         way.connect(address)  # sends nothing
         own = way.getsockname()[0]
-    found = [
-        name
-        for name, held in psutil.net_if_addrs().items()
-        for one in held
-        if one.address.split("%")[0] == own
-    ]
-    return found[0] if found and found[0] != "lo" else None
+    addresses = [(one.address, name) for name, held in psutil.net_if_addrs().items() for one in held]
+    found = next((name for address, name in addresses if address.split("%")[0] == own), "lo")
+    return None if found == "lo" else found
 
 
 def _meeting_point(count: int) -> Any:
     # The store of a launcher that starts processes anew holds what those before them have left.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    with _told_if_apart(count):
-        return PrefixStore(f"attempt {attempt}", next(rendezvous("env://", timeout=_MEETING))[0])
+    with _unreachable_explained(count):
+        return PrefixStore(f"attempt {attempt}", next(rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))[0])
 
 
 @contextmanager
-def _told_if_apart(count: int) -> Iterator[None]:
+def _unreachable_explained(count: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -177,7 +175,7 @@ def _told_if_apart(count: int) -> Iterator[None]:
 
 @contextmanager
 def report_first_failure(store: Any) -> Iterator[None]:
-    """Has one process say why all of them end: the first that fails; the others end in silence with exit status 1.
+    """Lets only the first process that fails report why; the others end in silence with exit status 1.
 
     A signal counts as a failure: it comes to all at once, or by the launcher, to those that are left.
 
@@ -209,7 +207,7 @@ def report_first_failure(store: Any) -> Iterator[None]:
 
 
 def _first(store: Any) -> bool:
-    """Whether no process has failed before, as far as can be known: the store ends with the launcher, or rank 0."""
+    """Whether no process has failed before, where that is known: the store ends with the launcher, or rank 0."""
     try:
         return bool(store.add("failures", 1) == 1)
     except RuntimeError:

@@ -4,8 +4,8 @@ Everything but attention looks at one token at a time and computes on a process'
 a share of the heads, for which every process is sent all tokens; so the function for one process is its core, and
 the shared prefix stays shared.
 
-What a head of the model reads lies anywhere in the sequence, at its end mostly: these rows are given to all
-processes, so that a loss is one number on all of them. The way back is that of the *sum* of their losses: whoever
+The rows that a head of the model reads lie anywhere in the sequence, at its end mostly. They are given to all
+processes, so that a loss is one number on all of them. The backward pass is that of the *sum* of their losses: whoever
 takes the mean of the gradients over the processes has the gradient of one.
 
 Letters: M processes, S tokens of the packed sequence, Q tokens of a share, H query heads, G key heads, D head size,
@@ -66,7 +66,7 @@ def over_heads(
     tokens: int,
     group: SequenceGroup,
 ) -> tuple[Float[Tensor, "1 H/M S D"], Float[Tensor, "1 G/M S D"], Float[Tensor, "1 G/M S D"]]:
-    """From all heads of a share of the tokens to a share of the heads of all tokens."""
+    """Turns all heads of a share of the tokens into a share of the heads of all tokens."""
     heads, members = key.shape[1], group.size()
     # A key head that several processes need is sent to each; both counts divide the query heads, so this does too.
     copies = math.lcm(heads, members) // heads
@@ -76,7 +76,7 @@ def over_heads(
 
 
 def over_tokens(output: Float[Tensor, "1 S H/M D"], group: SequenceGroup) -> Float[Tensor, "1 Q H D"]:
-    """From a share of the heads of all tokens to all heads of a share of the tokens."""
+    """Turns a share of the heads of all tokens into all heads of a share of the tokens."""
     members, (tokens, heads, size) = group.size(), output.shape[1:]
     share = -(-tokens // members)
     filled = F.pad(output[0], (0, 0, 0, 0, 0, share * members - tokens))
@@ -87,7 +87,7 @@ def over_tokens(output: Float[Tensor, "1 S H/M D"], group: SequenceGroup) -> Flo
 def gather_rows(
     hidden: Float[Tensor, "Q C"], indices: Sequence[int] | Int[Tensor, " N"], group: SequenceGroup
 ) -> Float[Tensor, "N C"]:
-    """Rows of the sequence, by their place in it, on every process."""
+    """Gives every process the rows of the sequence at these indices."""
     size, first = len(hidden), group.rank() * len(hidden)
     places = torch.as_tensor(indices, device=hidden.device) - first
     own = (places >= 0) & (places < size)
@@ -95,12 +95,12 @@ def gather_rows(
 
 
 def own_part(values: Tensor, group: SequenceGroup) -> Tensor:
-    """This process's part of what every process could compute; `join_parts` puts the results together."""
+    """Returns this process's part of what every process could compute; `join_parts` puts the results together."""
     return torch.tensor_split(values, group.size())[group.rank()]
 
 
 def join_parts(part: Float[Tensor, " n"], total: int, group: SequenceGroup) -> Float[Tensor, " N"]:
-    """All results of what `own_part` divided, on every process."""
+    """Gives every process all results of what `own_part` divided."""
     sizes = [len(one) for one in torch.tensor_split(torch.empty(total, device="meta"), group.size())]
     before = sum(sizes[: group.rank()])
     return _sum(F.pad(part, (before, total - before - len(part))), group)
@@ -114,38 +114,38 @@ def _heads(states: Float[Tensor, "1 H Q D"], tokens: int, group: SequenceGroup) 
 
 def _exchange(parts: Float[Tensor, "M ..."], group: SequenceGroup) -> Float[Tensor, "M ..."]:
     """Sends part i to process i, and returns what every process sent to this one."""
-    received: Tensor = _Exchange.apply(parts, group)  # type: ignore[no-untyped-call]  # torch has no types here
+    received: Tensor = _OwnAdjoint.apply(parts, group, _all_to_all)  # type: ignore[no-untyped-call]  # torch's own
     return received
 
 
 def _sum(values: Tensor, group: SequenceGroup) -> Tensor:
-    """The sum over the processes, on each of them."""
-    total: Tensor = _Sum.apply(values, group)  # type: ignore[no-untyped-call]  # torch has no types here
+    """Returns the sum over the processes, on each of them."""
+    total: Tensor = _OwnAdjoint.apply(values, group, _all_reduce)  # type: ignore[no-untyped-call]  # torch's own
     return total
 
 
-class _Exchange(torch.autograd.Function):
+def _all_to_all(parts: Tensor, group: SequenceGroup) -> Tensor:
+    parts = parts.contiguous()
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts, group=group)
+    return received
+
+
+def _all_reduce(values: Tensor, group: SequenceGroup) -> Tensor:
+    total = values.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+class _OwnAdjoint(torch.autograd.Function):
+    """A collective operation whose backward pass is the operation itself."""
+
     @staticmethod
-    def forward(context: Any, parts: Tensor, group: SequenceGroup) -> Tensor:
-        context.group = group
-        parts = parts.contiguous()
-        received = torch.empty_like(parts)
-        dist.all_to_all_single(received, parts, group=group)
-        return received
+    def forward(context: Any, values: Tensor, group: SequenceGroup, collective: Any) -> Any:
+        context.group, context.collective = group, collective
+        return collective(values, group)
 
     @staticmethod
     def backward(context: Any, *gradients: Any) -> Any:
-        return _exchange(gradients[0], context.group), None
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, values: Tensor, group: SequenceGroup) -> Tensor:
-        context.group = group
-        total = values.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(context: Any, *gradients: Any) -> Any:
-        return _sum(gradients[0], context.group), None
+        group, collective = context.group, context.collective
+        return _OwnAdjoint.apply(gradients[0], group, collective), None, None  # type: ignore[no-untyped-call]  # torch's own

@@ -1,8 +1,10 @@
 """Feed-forward layers that compute a sequence tile by tile, as Liu and Abbeel (2023) have it.
 
-A feed-forward layer looks at one token at a time, and what it keeps of one for the way back is several times as wide
-as the token's state. In tiles it keeps their inputs, and computes each tile again when its gradient comes: only one
-tile's wide states exist at once.
+A feed-forward layer looks at one token at a time, and what it keeps of one for the backward pass is several times as
+wide as the token's state. In tiles it keeps their inputs, and computes each tile again when its gradient comes: only
+one tile's wide states exist at once.
+
+Letters: S tokens of the sequence, C hidden size.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from longrm.errors import ModelError
 
 
 def tile_feed_forward(model: Any, length: int) -> None:
-    """Makes the feed-forward layers of a model compute so many tokens at a time, in place; gradients stay exact.
+    """Makes the feed-forward layers of a model compute `length` tokens at a time, in place; gradients stay exact.
 
     Raises:
         ModelError: A layer has no feed-forward module of which that is known.
@@ -36,11 +38,8 @@ def tile_feed_forward(model: Any, length: int) -> None:
 def _in_tiles(
     compute: Callable[[Tensor], Tensor], length: int, states: Float[Tensor, "1 S C"]
 ) -> Float[Tensor, "1 S C"]:
-    if not torch.is_grad_enabled():
-        return torch.cat([compute(tile) for tile in torch.split(states, length, dim=1)], dim=1)
-    # Nothing in a feed-forward layer is drawn, so no state of a generator is kept.
-    tiles = [
-        checkpoint(compute, tile, use_reentrant=False, preserve_rng_state=False)
-        for tile in torch.split(states, length, dim=1)
-    ]
-    return torch.cat(tiles, dim=1)
+    tile_by_tile = compute
+    if torch.is_grad_enabled():
+        # Nothing in a feed-forward layer is drawn, so no state of a generator is kept.
+        tile_by_tile = partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([tile_by_tile(tile) for tile in torch.split(states, length, dim=1)], dim=1)

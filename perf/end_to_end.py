@@ -29,7 +29,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from longrm.benchmarks import long_rewardbench
 from longrm.data.tokenizing import Tokenizer
 from longrm.judging import JudgingFormat, load_format
-from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.judgments import read_judgments
 from longrm.types import Comparison, presented_order, query_of, text_of

@@ -22,7 +22,8 @@ from tokenizers import models, pre_tokenizers
 
 from longrm.config import parse_assignments
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.loading import new_language_model, new_scorer, save
+from longrm.modeling.loading import new_language_model, new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.planning.training_plan import plan_training
 from longrm.training.train import OBJECTIVES, TrainingSettings, train

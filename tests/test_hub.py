@@ -24,9 +24,8 @@ from longrm.modeling.loading import (
     load_scorer,
     new_language_model,
     new_scorer,
-    save,
 )
-from longrm.modeling.merging import merge
+from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import ModelShape
 from longrm.planning.model_sizes import sizes_of
 from longrm.reward_models import pinned

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from longrm.data import write
-from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.training.objectives.bradley_terry import BradleyTerrySettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer

@@ -10,7 +10,8 @@ import longrm
 from longrm.cli.synthesize import command as synthesize
 from longrm.config import read_toml
 from longrm.errors import ConfigError
-from longrm.modeling.loading import new_language_model, save
+from longrm.modeling.loading import new_language_model
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.planning.training_plan import plan_training
 from longrm.training.objectives import OBJECTIVES

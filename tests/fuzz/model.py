@@ -11,7 +11,7 @@ from typing import Any
 
 from . import folders, hostile, seeds
 
-PRELOAD = ("longrm.cli.merge", "longrm.modeling.merging", "longrm.modeling.local_writer", "longrm.modeling.adapters",
+PRELOAD = ("longrm.cli.merge", "longrm.modeling.saving", "longrm.modeling.local_writer", "longrm.modeling.adapters",
            "longrm.reward_models.discriminative", "longrm.reward_models.generative",
            "transformers.models.llama.modeling_llama")  # fmt: skip
 
@@ -90,23 +90,23 @@ def writer() -> folders.Files:
 @cache
 def adapter() -> folders.Files:
     """An adapter; its base lies beside it, in `base`."""
-    from longrm.modeling import adapters, loading
+    from longrm.modeling import adapters, loading, saving
 
     with tempfile.TemporaryDirectory() as scratch:
         base = folders.lay(Path(scratch) / "base", scorer())
         model = loading.load_scorer(base)
         adapters.adapt(model.model, base="@BASE@", rank=2, alpha=4.0, targets=None, seed=0)
-        loading.save(model, Path(scratch) / "adapter")
+        saving.save(model, Path(scratch) / "adapter")
         return folders.files_in(Path(scratch) / "adapter")
 
 
 def _made(make: str) -> folders.Files:
-    from longrm.modeling import loading, shapes
+    from longrm.modeling import loading, saving, shapes
     from longrm.worlds.words_tokenizer import words_tokenizer
 
     shape = shapes.ModelShape(layers=1, hidden=8, heads=1, kv_heads=1, head_dim=8, intermediate=8)
     with tempfile.TemporaryDirectory() as scratch:
-        loading.save(
+        saving.save(
             getattr(loading, make)(shape, words_tokenizer(verdicts=True), seed=0), Path(scratch) / "model"
         )
         return folders.files_in(Path(scratch) / "model")

@@ -13,7 +13,8 @@ import pytest
 
 from longrm.data import write
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import WorldPlan, generate, words_tokenizer

@@ -11,7 +11,8 @@ from longrm.cli.main import main
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.modeling.loading import load_scorer, new_scorer, save
+from longrm.modeling.loading import load_scorer, new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.training.objectives.bradley_terry import BradleyTerrySettings
 from longrm.training.objectives.preference import PreferenceSettings

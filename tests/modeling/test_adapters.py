@@ -18,8 +18,8 @@ from longrm.modeling import heads
 from longrm.modeling.adapters import adapt, read_adapter
 from longrm.modeling.device_memory import set_precision
 from longrm.modeling.folders import ADAPTER_HEAD, kind_of
-from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer, save
-from longrm.modeling.merging import merge
+from longrm.modeling.loading import LanguageModel, Scorer, load_language_model, load_scorer
+from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 

@@ -32,7 +32,8 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
 from longrm.modeling import heads
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.loading import Scorer, load_language_model, load_scorer, new_scorer, rescale_rope, save
+from longrm.modeling.loading import Scorer, load_language_model, load_scorer, new_scorer, rescale_rope
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack
 

@@ -29,8 +29,8 @@ from longrm.modeling.loading import (
     load_scorer,
     new_language_model,
     new_scorer,
-    save,
 )
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack
 from longrm.training.checkpoints import write_weights
@@ -223,7 +223,8 @@ def test_an_engine_that_nobody_asked_for_prints_nothing(tmp_path: Path):
     pytest.importorskip("deepspeed")
     probe = (
         "import logging, sys\n"
-        "from longrm.modeling.loading import ModelShape, new_scorer, save\n"
+        "from longrm.modeling.loading import ModelShape, new_scorer\n"
+        "from longrm.modeling.saving import save\n"
         "from longrm.worlds import words_tokenizer\n"
         f"save(new_scorer(ModelShape(), words_tokenizer(), seed=0), {str(tmp_path / 'model')!r})\n"
         "assert 'deepspeed' in sys.modules, 'this shows nothing'\n"

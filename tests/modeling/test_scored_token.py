@@ -25,7 +25,7 @@ from transformers import (
 import longrm
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
-from longrm.modeling.merging import merge
+from longrm.modeling.saving import merge
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 from longrm.runs.folder import read_manifest

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
 from longrm.modeling.folders import kind_of
-from longrm.modeling.loading import load_language_model, load_scorer, save
-from longrm.modeling.merging import merge
+from longrm.modeling.loading import load_language_model, load_scorer
+from longrm.modeling.saving import merge, save
 from longrm.planning.model_sizes import sizes_of
 from longrm.training.initial_model import initial_model
 from longrm.training.objectives import OBJECTIVES

@@ -10,7 +10,8 @@ import longrm
 from longrm.data.joining import encode
 from longrm.errors import DataError, ModelError
 from longrm.judging import fit
-from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.reward_models.judge_settings import JudgeSettings

@@ -17,7 +17,8 @@ import pytest
 
 from longrm.data import ComparisonRow, write
 from longrm.errors import ConfigError, RunError
-from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import JudgeSettings
 from longrm.scoring import ray_engine

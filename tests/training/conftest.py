@@ -4,7 +4,8 @@ import json
 import pytest
 
 from longrm.data import write
-from longrm.modeling.loading import new_language_model, save
+from longrm.modeling.loading import new_language_model
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import StepRecord

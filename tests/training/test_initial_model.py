@@ -12,8 +12,8 @@ from longrm.modeling.loading import (
     load_language_model,
     load_scorer,
     new_language_model,
-    save,
 )
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
 from longrm.modeling.shared_prefix import pack
 from longrm.training.initial_model import initial_model

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 import longrm
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.loading import new_language_model, new_scorer, save
+from longrm.modeling.loading import new_language_model, new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import ReferenceRecord, StepRecord

@@ -11,7 +11,8 @@ import yaml
 import longrm
 from longrm.config import read_toml
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.loading import load_language_model, new_language_model, new_scorer, save
+from longrm.modeling.loading import load_language_model, new_language_model, new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.training.initial_model import initial_model
 from longrm.training.model_card import write_card

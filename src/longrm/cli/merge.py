@@ -21,7 +21,7 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     \b
     longrm merge runs/lora --out runs/lora/merged
     """
-    from longrm.modeling.merging import merge
+    from longrm.modeling.saving import merge
 
     trained = (run / "model").is_dir()
     if not trained and (run / MANIFEST).is_file():

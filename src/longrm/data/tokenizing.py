@@ -4,22 +4,19 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
-from pydantic import BaseModel, NonNegativeInt, TypeAdapter
 
 from longrm import hub
 from longrm.data.chat_templates import continues_generation_prompt, render_messages
+from longrm.data.tokenizer_files import FILES, as_transformers_has_it, read_tokenizer
 from longrm.errors import DataError, ModelError
-from longrm.reading import check_file, one_line, read_object, read_text, reading, typed
+from longrm.reading import reading
 from longrm.types import Message, text_of
-
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,13 +51,12 @@ class Tokenizer:
         with reading(source, ModelError):
             path = Path(source).expanduser()
             if path.is_dir():
-                return cls._from_folder(path, path / "tokenizer.json")
+                return cls(*read_tokenizer(path / "tokenizer.json"))
             if path.exists():
-                return cls._from_folder(path.parent, path)
+                return cls(*read_tokenizer(path))
         if path.suffix == ".json" or hub.split_revision(str(source)) is None:
             raise ModelError(f"{source}: there is no such tokenizer file or folder")
-        folder = hub.fetch(str(source), _FILES, ModelError)
-        return cls._from_folder(folder, folder / "tokenizer.json")
+        return cls(*read_tokenizer(hub.fetch(str(source), FILES, ModelError) / "tokenizer.json"))
 
     @classmethod
     def from_backend(
@@ -90,33 +86,7 @@ class Tokenizer:
             if backend.token_to_id(text) is None:
                 raise ValueError(f"{name} {text!r} is not in the vocabulary")
         copy = tokenizers.Tokenizer.from_str(backend.to_str())
-        return cls(_ready(copy, special, {}), chat_template, special)
-
-    @classmethod
-    def _from_folder(cls, folder: Path, file: Path) -> Self:
-        if not file.exists():
-            raise ModelError(
-                f"{folder}: no tokenizer here (tokenizer.json is missing); save the model's tokenizer into it"
-            )
-        check_file(file, ModelError)
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises nothing narrower
-            raise ModelError(f"{file}: not a tokenizer.json that can be read: {one_line(error)}") from error
-        config = _read_object(folder / "tokenizer_config.json")
-        typed(_CONFIG, config, folder / "tokenizer_config.json", ModelError)
-        if "added_tokens_decoder" not in config:  # newer folders keep these in the configuration alone
-            config |= _read_object(folder / "special_tokens_map.json")
-            typed(_CONFIG, config, folder / "special_tokens_map.json", ModelError)
-        special = {name: _token_text(config.pop(name, None)) for name in _NAMED}
-        known = {name: text for name, text in special.items() if text is not None}
-        template = _template(folder, config.pop("chat_template", None))
-        if template is not None:
-            try:
-                continues_generation_prompt(template, tuple(known.items()))
-            except ModelError as error:
-                raise ModelError(f"{folder}: {error}") from None
-        return cls(_ready(backend, known, config), template, known, config)
+        return cls(as_transformers_has_it(copy, special, {}), chat_template, special)
 
     @property
     def bos_id(self) -> int | None:
@@ -289,85 +259,6 @@ class Tokenizer:
         if "add_bos_token" in self.config:
             return bool(self.config["add_bos_token"])
         return self.bos_id in self.backend.encode("", add_special_tokens=True).ids
-
-
-def _ready(
-    backend: tokenizers.Tokenizer, special: Mapping[str, str], config: Mapping[str, Any]
-) -> tokenizers.Tokenizer:
-    """Brings a backend to what transformers makes of it, except that it never cuts or pads."""
-    backend.no_truncation()
-    backend.no_padding()
-    declared = config.get("added_tokens_decoder", {})
-    backend.add_tokens([_added_token(declared[key]) for key in sorted(declared, key=int)])
-    added = {token.content for token in backend.get_added_tokens_decoder().values()}
-    named = dict.fromkeys([*special.values(), *_extra_tokens(config)])
-    backend.add_special_tokens([text for text in named if text not in added])
-    backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
-    return backend
-
-
-def _extra_tokens(config: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("extra_special_tokens", "additional_special_tokens"):
-        extra = config.get(name) or []
-        for token in extra.values() if isinstance(extra, Mapping) else extra:
-            text = _token_text(token)
-            if text is not None:
-                yield text
-
-
-def _added_token(fields: Mapping[str, Any]) -> tokenizers.AddedToken:
-    known = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return tokenizers.AddedToken(
-        fields["content"], **{name: fields[name] for name in known if name in fields}
-    )
-
-
-def _token_text(token: Any) -> str | None:
-    """Special tokens are written as a text or as an object with `content`."""
-    content = token.get("content") if isinstance(token, Mapping) else token
-    return content if isinstance(content, str) else None
-
-
-def _template(folder: Path, declared: Any) -> str | None:
-    file = folder / "chat_template.jinja"
-    if file.exists():
-        return read_text(file, ModelError)
-    if isinstance(declared, list):  # several named templates
-        named = {entry["name"]: entry["template"] for entry in declared}
-        if "default" not in named:
-            raise ModelError(f"{folder}: none of the chat templates ({', '.join(named)}) is named 'default'")
-        declared = named["default"]
-    return declared if isinstance(declared, str) else None
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    return read_object(file, ModelError) if file.exists() else {}
-
-
-class _NamedTemplate(BaseModel):
-    name: str
-    template: str
-
-
-class _AddedToken(BaseModel):
-    content: str
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = False
-    special: bool = False
-
-
-class _TokenizerConfig(BaseModel):
-    """The fields that are read of `tokenizer_config.json`; the rest is kept as it is."""
-
-    added_tokens_decoder: dict[NonNegativeInt, _AddedToken] = {}
-    extra_special_tokens: list[Any] | dict[str, Any] | None = None
-    additional_special_tokens: list[Any] | dict[str, Any] | None = None
-    chat_template: str | list[_NamedTemplate] | None = None
-
-
-_CONFIG = TypeAdapter(_TokenizerConfig)
 
 
 def _why_not_a_prefix(opening: str, whole: str) -> str:

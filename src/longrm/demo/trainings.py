@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from longrm.config import Config, read_toml
-from longrm.modeling.loading import load_language_model, load_scorer, rescale_rope, save
+from longrm.modeling.loading import load_language_model, load_scorer, rescale_rope
+from longrm.modeling.saving import save
 from longrm.report.load import STAGES
 from longrm.runs.progress import Progress
 from longrm.training.initial_model import initial_model

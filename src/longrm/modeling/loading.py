@@ -1,7 +1,5 @@
-"""Loads, makes, rescales and saves language models and scorers: decoders with a scalar head."""
+"""Loads, makes and rescales language models and scorers: decoders with a scalar head."""
 
-import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ModelError, RunError
+from longrm.errors import ModelError
 from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
 from longrm.modeling.capabilities import (
     check_config,
@@ -24,9 +21,8 @@ from longrm.modeling.capabilities import (
     check_writer,
     reads_in_blocks,
 )
-from longrm.modeling.device_memory import is_out_of_memory, precision_of
+from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.folders import (
-    ADAPTER,
     ADAPTER_HEAD,
     ADAPTER_WEIGHTS,
     HEAD,
@@ -37,8 +33,6 @@ from longrm.modeling.folders import (
 from longrm.modeling.heads import TransformersModel
 from longrm.modeling.model_files import read_config, read_head, read_metadata, read_model
 from longrm.modeling.shapes import ModelShape
-from longrm.reading import read_object
-from longrm.runs.folder import keep_umask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,74 +241,6 @@ def rescale_rope(model: TransformersModel, theta: float) -> None:
     base.rotary_emb = type(base.rotary_emb)(config=base.config).to(device)
 
 
-def save(model: LoadedModel, folder: str | Path) -> None:
-    """Writes a folder that transformers' own auto classes load as it is, with plain attention.
-
-    A model that trained in bf16 is written in bf16, its scalar head in fp32. Of a model with adapters these are
-    written, for PEFT, and the head. What is already there is replaced, and only by something complete.
-
-    Raises:
-        RunError: the folder cannot be written, or holds something that is not a model.
-    """
-    target = Path(folder)
-    known = any((target / name).is_file() for name in ("config.json", ADAPTER))
-    empty = target.is_dir() and not any(target.iterdir())
-    if target.exists() and not known and not empty:
-        raise RunError(f"{target} exists and is not a model folder: choose another place")
-    scratch = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
-    try:
-        scratch.mkdir(parents=True)
-        _write(model, scratch)
-        model.tokenizer.save(scratch)
-        for file in scratch.glob("*.safetensors"):
-            keep_umask(file)
-        _swap(scratch, target)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"cannot write the model to {target}: {error}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _write(loaded: LoadedModel, folder: Path) -> None:
-    model = loaded.model
-    if hasattr(model, "peft_config"):
-        from longrm.modeling.adapters import write_adapter  # late, as in _complete
-
-        write_adapter(model, folder)
-        return
-    if isinstance(loaded, LanguageModel):
-        _declare_ends(model, loaded.tokenizer)
-    if precision_of(model) == "float32":
-        model.save_pretrained(folder)
-        return
-    model.save_pretrained(folder, state_dict=_halved(model))
-    config = read_object(folder / "config.json", ModelError)
-    text = json.dumps(config | {"dtype": "bfloat16"}, indent=2, sort_keys=True) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
-
-
-def _halved(model: TransformersModel) -> dict[str, torch.Tensor]:
-    """The weights on the CPU, in bf16 but for the scalar head; what is one tensor in the model stays one."""
-    once: dict[int, torch.Tensor] = {}
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        place = tensor.data_ptr()
-        if place not in once:
-            once[place] = tensor.to("cpu", torch.float32 if name == HEAD else torch.bfloat16)
-        weights[name] = once[place]
-    return weights
-
-
-def _swap(scratch: Path, target: Path) -> None:
-    old = scratch.with_suffix(".old")
-    shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed
-    if target.exists():
-        target.rename(old)
-    scratch.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def resolve_device(device: torch.device | str) -> torch.device | str:
     """Resolves "auto" to a GPU if torch sees one, else to the CPU."""
     if device == "auto":
@@ -387,13 +313,3 @@ def _check_savable(model: TransformersModel, where: str) -> None:
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{where}: its generation_config.json contradicts itself: {reason}") from None
-
-
-def _declare_ends(model: TransformersModel, tokenizer: Tokenizer) -> None:
-    """Makes whoever serves a model stop at the tokenizer's end of a message too, and pad with no such end."""
-    config = model.generation_config
-    declared = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    ends = [end for end in dict.fromkeys([*declared, tokenizer.eos_id]) if end is not None]
-    config.eos_token_id = ends[0] if len(ends) == 1 else ends or None
-    config.pad_token_id = model.config.pad_token_id
-    config._from_model_config = False  # else transformers may put the model config's own in place of these

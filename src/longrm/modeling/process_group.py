@@ -66,7 +66,7 @@ class LaunchedProcesses(WorkerGroup):
 def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
     """Joins the processes that the launcher has started, each on a device of its own; leaves them at the end.
 
-    The first process that fails reports why; the others, whose exchanges break for it, end in silence with exit status 1.
+    The first process that fails reports why. The others, whose exchanges break for it, end silently with exit status 1.
     Pieces are counted once, so two runs are shared out in two blocks. A process that is in a group already stays in it.
 
     Args:

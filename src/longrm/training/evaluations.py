@@ -10,7 +10,8 @@ import torch
 from longrm.errors import ConfigError, LongRMError
 from longrm.evaluation.summary_schema import read_summary
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.loading import LanguageModel, Scorer, save
+from longrm.modeling.loading import LanguageModel, Scorer
+from longrm.modeling.saving import save
 from longrm.runs.folder import SUMMARY, write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord

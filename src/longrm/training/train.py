@@ -15,7 +15,8 @@ from transformers.integrations.integration_utils import (
 from longrm.errors import ConfigError, RunError, first_line, nearest
 from longrm.evaluation.summary_schema import read_summary
 from longrm.modeling.device_memory import return_freed_memory
-from longrm.modeling.loading import LanguageModel, Scorer, save
+from longrm.modeling.loading import LanguageModel, Scorer
+from longrm.modeling.saving import save
 from longrm.modeling.sequence_parallel import share_sequences
 from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json, write_json
 from longrm.runs.logs import Log

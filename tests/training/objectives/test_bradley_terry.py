@@ -6,7 +6,8 @@ from safetensors.torch import load_file
 
 from longrm.data import write
 from longrm.errors import ConfigError, DataError, RunError, TrainingError
-from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.logs import Log
 from longrm.runs.records import ContextRecord, StepRecord

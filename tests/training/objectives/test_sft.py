@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM
 from longrm.data import read_demonstrations
 from longrm.data.joining import encode
 from longrm.errors import ModelError
-from longrm.modeling.loading import new_scorer, save
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.training.train import train
 from longrm.worlds import words_tokenizer

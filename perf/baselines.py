@@ -28,7 +28,7 @@ def main() -> None:
     rows = {}
     for place, model in enumerate([*(f"baseline:{name}" for name in BASELINES), *options.model]):
         settings = Evaluation.model_validate({"model": model, "bench": options.bench, "judge": judge})
-        rows[model] = run_evaluation(settings, options.out / str(place), progress=told(model))
+        rows[model] = run_evaluation(settings, options.out / str(place), progress=printed_progress(model))
     if options.json:
         for summary in rows.values():
             print(json.dumps(summary))
@@ -36,7 +36,7 @@ def main() -> None:
         print("\n".join(table(rows)))
 
 
-def told(model: str) -> Any:
+def printed_progress(model: str) -> Any:
     def progress(_: str, done: int, total: int) -> None:
         print(f"\r{model}: {done} of {total}", end="", file=sys.stderr)
 

@@ -119,7 +119,7 @@ class PairJudge:
 
     Attributes:
         name: How rows call it.
-        read: Words and marks of every prompt that it was shown.
+        read: Approximate tokens of every prompt that it was shown.
     """
 
     def __init__(self, sources: Sequence[SynthesisInput], arm: Arm, seed: int) -> None:
@@ -189,7 +189,7 @@ def _subject(text: str) -> str:
 
 
 def rows_of(sources: Sequence[SynthesisInput], arm: Arm, seed: int) -> tuple[list[Comparison], float]:
-    """The training rows of an arm, and the mean size of what its judge read, in words and marks."""
+    """The training rows of an arm, and the mean approximate tokens that its judge read."""
     settings = ShortToLongSettings(
         rows="pairs",
         judge_reads=arm.reads,

@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import tokenizers
 import torch
-from measuring import circumstances
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from measuring import circumstances, train_bpe
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from longrm.benchmarks import long_rewardbench
@@ -105,14 +103,7 @@ def make_tokenizer(formats: tuple[JudgingFormat, ...]) -> Tokenizer:
         *generate(WorldPlan("chain", 512), 30, words_tokenizer()),
     ]
     texts = [text_of(prompt) for row in rows for prompt in prompts(row, formats)]
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=2048, special_tokens=SPECIALS, initial_alphabet=alphabet)
-    )
-    return Tokenizer.from_backend(backend, chat_template=TEMPLATE, eos="<|end|>", pad="<|pad|>")
+    return train_bpe(texts, 2048, SPECIALS, TEMPLATE)
 
 
 def prompts(row: Comparison, formats: tuple[JudgingFormat, ...]) -> list[Any]:
@@ -200,22 +191,10 @@ def served(model: Path, out: Path) -> Iterator[str]:
     home = out / "home"
     (home / "hub").mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(home)}
-    command = [
-        "transformers",
-        "serve",
-        str(model),
-        "--device",
-        "cpu",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    program = Path(sys.executable).with_name(command[0])
+    program = Path(sys.executable).with_name("transformers")
+    command = [str(program), "serve", str(model), *f"--device cpu --host 127.0.0.1 --port {port}".split()]
     with (out / "serve.log").open("w") as log:
-        server = subprocess.Popen(
-            [str(program), *command[1:]], env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             wait_for(f"http://127.0.0.1:{port}/health", server)
             yield f"http://127.0.0.1:{port}/v1"
@@ -238,7 +217,7 @@ def wait_for(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 
 def compare(one: Path, other: Path) -> dict[str, Any]:
-    """How many askings ended alike: the verdict, and every character of what was written."""
+    """Counts the trials with equal results: the verdict, and every character of the explanation."""
     left, right = ({record.id: record.trials for record in read_judgments(run)} for run in (one, other))
     pairs = [pair for name in left for pair in zip(left[name], right[name], strict=True)]
     same = [(a.outcome, a.scores, a.ranking) == (b.outcome, b.scores, b.ranking) for a, b in pairs]

@@ -20,11 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tokenizers
 import torch
 import transformers
-from measuring import hand_over, peak_growth, peak_growth_in_fresh_process, timed
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from measuring import hand_over, peak_growth, peak_growth_in_fresh_process, timed, train_bpe
 from torch import Tensor
 from torch.nn import functional
 
@@ -56,6 +54,7 @@ TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
+SPECIALS = ("<|pad|>", "<|start|>", "<|end|>")
 SHAPE = {"layers": 2, "hidden": 64, "heads": 4, "head_dim": 32}
 
 
@@ -67,20 +66,6 @@ def texts(path: Path, objective: str) -> Iterator[str]:
         for row in read(path):
             for response in row.comparison.responses:
                 yield text_of([*row.comparison.prompt, *response])
-
-
-def train_tokenizer(rows: Iterator[str], vocabulary: int) -> Tokenizer:
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=["<|pad|>", "<|start|>", "<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(rows, trainer)
-    return Tokenizer.from_backend(backend, chat_template=TEMPLATE, eos="<|end|>", pad="<|pad|>")
 
 
 class _Row:
@@ -234,8 +219,8 @@ def main() -> None:
         hand_over(memory_of(make_arm(recipe, objective, options.memory_of), example))
         return
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizer = train_tokenizer(texts(options.data, options.objective), options.vocabulary)
-        tokenizer.save(Path(scratch) / "tokenizer")
+        rows = texts(options.data, options.objective)
+        train_bpe(rows, options.vocabulary, SPECIALS, TEMPLATE).save(Path(scratch) / "tokenizer")
         recipe = make_recipe(options, Path(scratch))
         result = {
             "objective": options.objective,

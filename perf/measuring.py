@@ -13,15 +13,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
+from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.shapes import TokenTree
 
@@ -83,6 +86,21 @@ def make_workload(
     words = lambda n: [draw.randrange(END + 1, options.vocabulary) for _ in range(n)]  # noqa: E731 (a line's worth)
     tree = TokenTree(words(prompt), [[*words(n - 1), END] for n in responses])
     return Workload(tree, stock, ours)
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int, special: Sequence[str], chat_template: str) -> Tokenizer:
+    """A byte-level BPE tokenizer of these texts; its special tokens begin with `<|pad|>` and end with `<|end|>`."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return Tokenizer.from_backend(backend, chat_template=chat_template, eos="<|end|>", pad="<|pad|>")
 
 
 def linear_flops_per_token(options: argparse.Namespace) -> int:

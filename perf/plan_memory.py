@@ -34,6 +34,8 @@ TOLERANCE = 0.15
 _COLUMNS = (
     "objective layers hidden heads kv_heads intermediate vocabulary rows prompt response rejected settings"
 )
+_ADAPTERS_AND_CHECKPOINTING = "model.lora.rank=8 memory.gradient_checkpointing=true"
+_CHECKPOINTING_AND_TILES = "memory.gradient_checkpointing=true memory.tiled_mlp=true"
 _FITTING: tuple[tuple[Any, ...], ...] = (
     ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, ""),
     ("bradley_terry", 4, 512, 8, 8, 1536, 1000, 1, 4096, 64, 1, "memory.gradient_checkpointing=true"),
@@ -46,35 +48,9 @@ _TEST: tuple[tuple[Any, ...], ...] = (
     ("bradley_terry", 6, 1024, 16, 4, 2816, 8000, 1, 2000, 50, 1, "memory.gradient_checkpointing=true"),
     ("bradley_terry", 5, 512, 8, 8, 2048, 4000, 3, 1500, 64, 1, "model.lora.rank=16"),
     ("sft", 2, 896, 14, 14, 2304, 24000, 1, 3000, 900, 0, "memory.tokens_per_forward=2048"),
-    (
-        "preference",
-        6,
-        768,
-        12,
-        4,
-        2048,
-        48000,
-        2,
-        1200,
-        150,
-        7,
-        "model.lora.rank=8 memory.gradient_checkpointing=true",
-    ),
+    ("preference", 6, 768, 12, 4, 2048, 48000, 2, 1200, 150, 7, _ADAPTERS_AND_CHECKPOINTING),
     ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, "memory.gradient_checkpointing=true"),
-    (
-        "bradley_terry",
-        4,
-        512,
-        8,
-        8,
-        2048,
-        1000,
-        1,
-        6000,
-        64,
-        1,
-        "memory.gradient_checkpointing=true memory.tiled_mlp=true",
-    ),
+    ("bradley_terry", 4, 512, 8, 8, 2048, 1000, 1, 6000, 64, 1, _CHECKPOINTING_AND_TILES),
 )
 SETS = {"fitting": _FITTING, "test": _TEST}
 

@@ -64,17 +64,8 @@ def make_inputs(folder: Path, rows: int) -> Path:
 
 
 def start(recipe: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "longrm",
-        "synthesize",
-        "short-to-long",
-        "--config",
-        recipe,
-        "--out",
-        out,
-    ]
+    words = ["-m", "longrm", "synthesize", "short-to-long", "--config"]
+    command = [sys.executable, *words, str(recipe), "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

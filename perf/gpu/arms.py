@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from longrm.modeling.attention import SHARED_PREFIX
+from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.heads import scores
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import Packed, pack
@@ -82,7 +83,7 @@ def apart(trees: Sequence[TokenTree]) -> list[TokenTree]:
 
 
 def step(model: Any, parts: Sequence[Packed], mode: str) -> None:
-    """Scores all parts; where it trains, the way back too. Parts of one response go back one by one."""
+    """Scores all parts; in training, with the backward pass, one by one for parts of one response."""
     if mode == "scoring":
         with torch.inference_mode():
             for part in parts:
@@ -142,12 +143,10 @@ def measure(model: Any, arm: Arm, mode: str, repeats: int, warm: Sequence[Packed
 OUT_OF_MEMORY = "out of memory"
 """What a cell tells where a device is full, in whatever words the device says so."""
 
-_FULL = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
-
 
 def why(error: Exception) -> str:
     """In one line, what a cell tells in place of a figure."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(said in str(error) for said in _FULL):
+    if is_out_of_memory(error):
         return OUT_OF_MEMORY
     lines = str(error).strip().splitlines()
     return f"error: {type(error).__name__}" + (f": {lines[0][:160]}" if lines else "")

@@ -67,8 +67,9 @@ class Cell:
     part: Literal["ratio", "whole"]
     work: Work
 
-    def told(self) -> str:
-        """In words."""
+    @property
+    def description(self) -> str:
+        """The cell in one line."""
         w = self.work
         return f"{self.part}: {w.mode}, {w.prompt:,} / {w.response} x {w.responses}"
 
@@ -403,7 +404,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left: list[str] = []
     for cell in cells(options):
         if time.perf_counter() - begun > options.seconds:
-            left.append(cell.told())
+            left.append(cell.description)
         else:
             for line in lines_of(cell, options):
                 record.add(line)

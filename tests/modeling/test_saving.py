@@ -223,8 +223,9 @@ def test_an_engine_that_nobody_asked_for_prints_nothing(tmp_path: Path):
     pytest.importorskip("deepspeed")
     probe = (
         "import logging, sys\n"
-        "from longrm.modeling.loading import ModelShape, new_scorer\n"
+        "from longrm.modeling.loading import new_scorer\n"
         "from longrm.modeling.saving import save\n"
+        "from longrm.modeling.shapes import ModelShape\n"
         "from longrm.worlds import words_tokenizer\n"
         f"save(new_scorer(ModelShape(), words_tokenizer(), seed=0), {str(tmp_path / 'model')!r})\n"
         "assert 'deepspeed' in sys.modules, 'this shows nothing'\n"

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeGuard, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -285,6 +285,11 @@ def typed(adapter: TypeAdapter[Value], value: Any, location: object, error_type:
         return adapter.validate_python(value)
     except ValidationError as error:
         raise error_type(f"{shown(location)}{explained(error)}") from None
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number, and no boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def explained(error: ValidationError) -> str:

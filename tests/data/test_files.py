@@ -204,7 +204,7 @@ def test_the_longrm_sample_of_demonstrations():
 def test_the_folder_of_a_run_is_read_from_its_rows(tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "ledger.jsonl").write_text('{"id": "no row"}\n')
-    with pytest.raises(DataError, match=r"this run has made no row so far; its manifest\.json tells"):
+    with pytest.raises(DataError, match=r"this run has no row so far; its manifest\.json counts"):
         find_files(tmp_path)
     (tmp_path / "rows" / "rows-00000.jsonl").write_text("{}\n")
     assert find_files(tmp_path) == [tmp_path / "rows" / "rows-00000.jsonl"]

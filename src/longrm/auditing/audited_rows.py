@@ -17,12 +17,12 @@ from longrm.benchmarks.auditor import AuditFinding, Auditor
 from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
-from longrm.data.fields import FieldError, group_of, is_number, whole_length
+from longrm.data.fields import FieldError, group_of, whole_length
 from longrm.data.files import RawRow, find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.readers import Skipped
 from longrm.errors import DataError, RunError
-from longrm.reading import cut, located, reading, shown, typed
+from longrm.reading import cut, is_number, located, reading, shown, typed
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
 from longrm.synthesis.inputs.documents import Document, document_of, is_leval, read_documents
 from longrm.synthesis.labels.consensus import VotingSettings

@@ -20,7 +20,6 @@ from longrm.data.fields import (
     FileRow,
     find_question,
     group_of,
-    is_number,
     messages_of,
     name_of,
     required,
@@ -28,7 +27,7 @@ from longrm.data.fields import (
     whole_length,
 )
 from longrm.errors import DataError
-from longrm.reading import check_file, reading, short
+from longrm.reading import check_file, is_number, reading, short
 from longrm.types import Comparison, Message, Span, message_text, text_of
 
 _logger = logging.getLogger(__name__)

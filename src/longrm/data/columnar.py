@@ -220,15 +220,7 @@ def _weight(array: Any) -> int:
 
 
 def _has_bytes(kind: Any) -> bool:
-    return any(
-        is_it(kind)
-        for is_it in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-        )
-    )
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _sum(lengths: Any) -> int:

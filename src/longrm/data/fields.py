@@ -3,10 +3,10 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple
 
 from longrm.errors import DataError
-from longrm.reading import short, shown
+from longrm.reading import is_number, short, shown
 from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, message_text
 
 FileRow = Mapping[str, Any]
@@ -55,11 +55,6 @@ def messages_of(value: Any, field: str, role: str) -> tuple[Message, ...]:
     if not texts.strip() and not any(message.get("tool_calls") for message in messages):
         raise FieldError(field, "empty; give it some text, or remove the row")
     return messages
-
-
-def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number, and no boolean."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def responses_of(value: Any, field: str) -> list[Response]:

@@ -117,7 +117,7 @@ def _files_of(path: Path) -> list[Path]:
     if (path / "rows").is_dir():
         if not any((path / "rows").iterdir()):
             raise DataError(
-                located(path, "this run has made no row so far; its manifest.json tells what was dropped")
+                located(path, "this run has no row so far; its manifest.json counts what was dropped")
             )
         return _files_of(path / "rows")
     state = path / "state.json"

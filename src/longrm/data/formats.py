@@ -12,7 +12,6 @@ from longrm.data.fields import (
     FieldError,
     FileRow,
     assemble_comparison,
-    is_number,
     messages_of,
     name_of,
     ranks_of,
@@ -20,6 +19,7 @@ from longrm.data.fields import (
     responses_of,
     to_json_types,
 )
+from longrm.reading import is_number
 from longrm.types import Comparison, Demonstration, Message, Response, message_text
 
 _PROMPTS = ("prompt", "prompt_template", "chat_template")

@@ -73,7 +73,7 @@ class Skipped:
         """Counts the others too."""
         return Skipped(self.count + other.count, (*self.messages, *other.messages)[:_MESSAGES_KEPT])
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Logs which rows were left out, and why."""
         for message in self.messages:
             _logger.info("skipped %s", message)
@@ -110,9 +110,9 @@ class RowReader(Generic[_AnyRow]):
         self._repair = repair
         self._convert = convert
 
-    def tell_skipped(self) -> None:
+    def log_skipped(self) -> None:
         """Logs which rows the latest iteration has left out, and why."""
-        self.skipped.tell()
+        self.skipped.log()
 
     def __iter__(self) -> Iterator[_AnyRow]:
         self.skipped = Skipped()

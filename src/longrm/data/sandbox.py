@@ -6,7 +6,7 @@ loop of loops, a macro that calls itself twice, or a text that is doubled again 
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -141,11 +141,8 @@ def _check_call(name: str, value: Any, *args: Any) -> None:
             (value, args[0]) if isinstance(value, str) and args else (args[0] if args else "", value)
         )
         if isinstance(items, list | tuple | str):
-            _check_length(len(items) * len(str(glue)) + _length(items), _LONGEST)
-
-
-def _length(items: Iterable[Any]) -> int:
-    return sum(len(item) for item in items if isinstance(item, str))
+            texts = sum(len(item) for item in items if isinstance(item, str))
+            _check_length(len(items) * len(str(glue)) + texts, _LONGEST)
 
 
 def _check_format(text: str) -> None:

@@ -42,8 +42,8 @@ class Tokenizer:
         """Loads a `tokenizer.json`, a folder that holds one, or a model of the Hugging Face Hub.
 
         Args:
-            source: A file, a folder, or a Hub id: `owner/name` or `owner/name@revision`. What lies beside the file
-                (`tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`) is read too.
+            source: A file, a folder, or a Hub id: `owner/name` or `owner/name@revision`. The files beside it
+                (`tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`) are read too.
 
         Raises:
             ModelError: There is no such tokenizer, or its files cannot be read.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from longrm.data.fields import FieldError, is_number
+from longrm.data.fields import FieldError
 from longrm.data.joining import Encoded, encode
 from longrm.data.readers import ComparisonRow, DemonstrationRow
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.reading import located
+from longrm.reading import is_number, located
 from longrm.types import Comparison, Demonstration, Response, message_text, text_of
 
 RowKind = Literal["comparison", "demonstration"]
@@ -70,7 +70,7 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Tok
     try:
         if isinstance(row, DemonstrationRow):
             demonstration = row.demonstration
-            _check_own(demonstration)
+            _check_roles(demonstration)
             known = TrainingRow(demonstration.id, (1,), context_digest(demonstration))
             return _with_tokens(known, demonstration.prompt, [demonstration.completion], tokenizer)
         return _tokenized_comparison(row.comparison, tokenizer)
@@ -86,7 +86,7 @@ def context_digest(row: Comparison | Demonstration) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _check_own(demonstration: Demonstration) -> None:
+def _check_roles(demonstration: Demonstration) -> None:
     """Refuses completions of other roles: all tokens of a completion are learned, so a model must write all."""
     for message in demonstration.completion:
         if message["role"] != "assistant":

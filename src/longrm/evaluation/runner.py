@@ -64,7 +64,7 @@ def evaluate(
         place.wait()  # for the summary
         return read_summary(folder.path)
     if bench.reading is not None:
-        bench.reading.tell_skipped()
+        bench.reading.log_skipped()
     summary = summarize(
         records,
         model=model.name,

@@ -121,7 +121,7 @@ def score_file(
         result = ScoreCounts(reading.format)
         write_rows(out, _rows(reading, RowScores(path), column, result))
         result.skipped = reading.skipped.count
-        reading.tell_skipped()
+        reading.log_skipped()
     if not result.outcomes[Outcome.ERROR]:
         shutil.rmtree(partial)
     return result

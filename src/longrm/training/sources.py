@@ -276,7 +276,7 @@ def _part(
         "margin": sum(rows[index].margin is not None for index in kept),
         "probability": sum(rows[index].probability is not None for index in kept),
     }
-    tokenized.skipped.tell()
+    tokenized.skipped.log()
     _logger.info("%s: %d rows read, %d used", file.label, counts["read"], counts["used"])
     _log_rows("left out: all responses tied", [rows[index].id for index in tied])
     _log_rows(f"left out: longer than {most} tokens", [rows[index].id for index in too_long])

@@ -7,10 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from longrm.data.fields import is_number, to_json_types
+from longrm.data.fields import to_json_types
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import DataError
-from longrm.reading import short
+from longrm.reading import is_number, short
 from longrm.synthesis.inputs.documents import Document
 
 

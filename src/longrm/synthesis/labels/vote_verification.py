@@ -7,7 +7,7 @@ Under our rules they are counted again: what the recorded scores decide must com
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from longrm.data.fields import is_number
+from longrm.reading import is_number
 from longrm.synthesis.labels.consensus import (
     UNPARSED,
     Contrast,

@@ -57,11 +57,7 @@ class RawRow:
         return located(self.place, self.fault)
 
     def checked(self) -> dict[str, Any]:
-        """The row.
-
-        Raises:
-            DataError: It cannot be read; the message names its place.
-        """
+        """Returns the row; a `DataError` names its place where it cannot be read."""
         if self.value is None:
             raise DataError(self.message)
         return self.value

@@ -67,7 +67,7 @@ class Skipped:
 
     def with_one_more(self, message: str) -> "Skipped":
         """Counts one more row; its message is kept while they are few."""
-        return Skipped(self.count + 1, (*self.messages, message)[:_MESSAGES_KEPT])
+        return self.joined(Skipped(1, (message,)))
 
     def joined(self, other: "Skipped") -> "Skipped":
         """Counts the others too."""

@@ -12,8 +12,7 @@ from longrm.errors import ModelError
 def check_config(config: Any, where: str) -> None:
     """Refuses a config that asks for what a shared prefix does not compute.
 
-    Raises:
-        ModelError: The message names the capability and why it is in the way.
+    The `ModelError` names the capability and why it is in the way.
     """
     _refuse(config, where, _REASONS)
 
@@ -21,18 +20,13 @@ def check_config(config: Any, where: str) -> None:
 def check_decoder(config: Any, where: str) -> None:
     """Refuses the config of a model that is not a text-only causal decoder.
 
-    Raises:
-        ModelError: The message names what it is instead.
+    The `ModelError` names what it is instead.
     """
     _refuse(config, where, (_structure,))
 
 
 def check_trainable(config: Any, where: str) -> None:
-    """Refuses the config of a model whose weights cannot learn.
-
-    Raises:
-        ModelError: The message names how they are quantized.
-    """
+    """Refuses the config of a model whose weights cannot learn; the `ModelError` names how they are quantized."""
     quantized = getattr(config, "quantization_config", None)
     if quantized:
         fields = quantized if isinstance(quantized, dict) else vars(quantized)
@@ -45,10 +39,7 @@ def check_trainable(config: Any, where: str) -> None:
 def check_packed(model: Any, where: str) -> None:
     """Refuses modules that a shared prefix cannot drive: encoders, fixed attention.
 
-    This works on the meta device, before any weight is read.
-
-    Raises:
-        ModelError: The message names the module or capability.
+    This works on the meta device, before any weight is read; the `ModelError` names the module or capability.
     """
     _check_causal(model, where)
     # The mark, in transformers' attention-interface guide, of models that take a custom attention.
@@ -57,11 +48,7 @@ def check_packed(model: Any, where: str) -> None:
 
 
 def check_scorer(model: Any, where: str) -> None:
-    """Refuses what `check_packed` refuses, and an unknown head.
-
-    Raises:
-        ModelError: The message names the module or capability.
-    """
+    """Refuses what `check_packed` refuses, and an unknown head; the `ModelError` names the module or capability."""
     check_packed(model, where)
     if not isinstance(getattr(model, "score", None), nn.Linear):
         raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
@@ -70,8 +57,7 @@ def check_scorer(model: Any, where: str) -> None:
 def check_writer(model: Any, where: str) -> None:
     """Refuses modules that cannot write token by token from a cache; works on the meta device.
 
-    Raises:
-        ModelError: The message names the module or capability.
+    The `ModelError` names the module or capability.
     """
     _check_causal(model, where)
     if "past_key_values" not in inspect.signature(model.forward).parameters:

@@ -24,11 +24,7 @@ disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no t
 
 
 def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
-    """Reads the config of a model folder.
-
-    Raises:
-        ModelError: It cannot be read.
-    """
+    """Reads the config of a model folder; raises `ModelError` where it cannot be read."""
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (ValueError, KeyError, OSError) as error:

@@ -44,11 +44,7 @@ class LaunchedProcesses(WorkerGroup):
         self._piece = -1
 
     def wait(self) -> None:
-        """Waits until all processes are here.
-
-        Raises:
-            RuntimeError: One of them is gone.
-        """
+        """Waits until all processes are here; raises `RuntimeError` where one of them is gone."""
         dist.barrier()
 
     def takes(self, piece: int) -> bool:

@@ -17,7 +17,7 @@ from longrm.types import Comparison
         ({"length": 1, "depth": 1}, LengthAndDepth(1, 1.0)),
     ],
 )
-def test_whole_lengths_and_fractions_of_depth_are_places(metadata, place):
+def test_whole_lengths_and_fractions_of_depth_are_read_as_they_are(metadata, place):
     found = length_and_depth_of(metadata)
     assert found == place
     assert type(found.length) in (int, type(None))
@@ -38,7 +38,7 @@ def test_any_other_depth_is_refused(depth):
         length_and_depth_of({"depth": depth})
 
 
-def test_a_value_that_is_refused_is_told_on_one_short_line():
+def test_a_value_that_is_refused_is_shown_in_one_short_line():
     with pytest.raises(FieldError) as error:
         length_and_depth_of({"length": "4k\n" * 10_000})
     assert len(str(error.value).splitlines()) == 1

@@ -53,7 +53,7 @@ def small_demo(tmp_path_factory):
         patch.setattr(stage_evaluations, "probes", lambda settings: probes)
         patch.setattr(
             stage_evaluations,
-            "Cell",
+            "ProbeCell",
             lambda lengths, groups, per_group: ProbeCell(lengths=(160,), groups=2, per_group=2),
         )
         with RunFolder(out, "demo", ALL) as folder:

@@ -110,12 +110,12 @@ def test_every_summary_that_is_written_fits(summaries, reference):
 def test_what_fits_is_what_the_reference_says(summaries, reference):
     rng = random.Random(5)
     refused = 0
-    for _ in range(1500):
+    for _ in range(500):
         summary = altered(rng, rng.choice(summaries))
         found = fault_in(summary)
         assert bool(found) != reference.is_valid(summary), found or json.dumps(summary)
         refused += bool(found)
-    assert 500 < refused < 1500
+    assert 150 < refused < 500
 
 
 def test_the_published_schema_is_the_one_that_the_types_make():

@@ -33,13 +33,21 @@ def metrics_for(
     return {metric.name: estimate_metric(table, metric, seed=seed, resamples=resamples) for metric in names}
 
 
+_ROUNDING = 1e-9
+
+
 def estimate_metric(table: ScoreTable, metric: EvaluationMetric, *, seed: int, resamples: int) -> Estimate:
     """One metric of a table with its interval."""
     rows = table.rows_for(metric.needs)
     sample, group = metric.sample(table), table.group
     if not rows.all():
         sample, group = sample.subset(rows), group[rows]
-    return estimate(sample, group, span=metric.span, seed=seed, resamples=resamples)
+    found = estimate(sample, group, span=metric.span, seed=seed, resamples=resamples)
+    low, high = metric.span
+    assert found.value is None or low - _ROUNDING <= found.value <= high + _ROUNDING, (
+        f"the metric {metric.name} is {found.value}, outside its span of {low:g} to {high:g}"
+    )
+    return found
 
 
 def ratio(

@@ -76,7 +76,24 @@ def units(world: WorldRules, draws: Draws) -> Iterator[Unit]:
     """
     holders = map(Holder, draws.order(ENTITIES), cycle(draws.order(VALUES)))
     for group in zip(*[holders] * world.entities, strict=True):
-        yield world.unit(group, draws)
+        unit = world.unit(group, draws)
+        assert len(unit.sentences) == world.sentences, (
+            f"a unit of {len(unit.sentences)} sentences, where the world's entry says sentences={world.sentences}"
+        )
+        yield unit
+
+
+def claim_about(world: WorldRules, unit: Unit, draws: Draws) -> Claim:
+    """What can be asked about a unit, in the words that the world's entry gives to its subjects."""
+    claim = world.claim(unit, draws)
+    subjects = {world.subject.format(holder.entity) for holder in unit.holders}
+    assert claim.subject in subjects, (
+        f"a claim about {claim.subject!r}, where the world's entry says subject={world.subject!r}"
+    )
+    assert all(0 <= sentence < world.sentences for sentence in claim.evidence), (
+        "evidence is a sentence of the unit"
+    )
+    return claim
 
 
 def record(holder: Holder, draws: Draws) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longrm.rng import Draws
-from longrm.worlds.facts import Claim, Unit, WorldRules
+from longrm.worlds.facts import Claim, Unit, WorldRules, claim_about
 from longrm.worlds.vocabulary import ANSWER, CLAIM, NUMBERS, QUESTION, QUESTION_MANY
 
 
@@ -51,7 +51,7 @@ def ask(world: WorldRules, units: Sequence[Unit], responses: int, draws: Draws) 
     positions; the entities of the wrong claims trade their values round a random ring, so that each has a
     value of another entity of the same context. What is left to tell the ranks is the context alone.
     """
-    claims = [world.claim(unit, draws) for unit in units]
+    claims = [claim_about(world, unit, draws) for unit in units]
     if responses == 2:
         return _pair(claims, draws)
     order = list(range(len(claims)))

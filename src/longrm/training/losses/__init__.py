@@ -152,6 +152,10 @@ class LossSettings(Config):
 
     @model_validator(mode="after")
     def _takes_its_options(self) -> "LossSettings":
+        missing = {*self.spec.options} - type(self).model_fields.keys()
+        assert not missing, (
+            f"the loss {self.kind} has options that are no settings of {type(self).__name__}: {missing}"
+        )
         of_others = {name for spec in self.kinds().values() for name in spec.options} - {*self.spec.options}
         for name in sorted(of_others):
             if getattr(self, name) != type(self).model_fields[name].default:

@@ -12,10 +12,9 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig, Qwen3C
 
 from longrm.modeling.adapters import adapt
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.device_memory import checkpoint_activations, set_precision
+from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.shared_prefix import Packed
-from longrm.modeling.tiled_mlp import tile_feed_forward
 
 _COMMON = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 _LLAMA = {"num_hidden_layers": 32, "intermediate_size": 14336, "vocab_size": 128_256}

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from longrm.errors import ModelError
-from longrm.modeling import tiled_mlp
+from longrm.modeling import device_memory
 from longrm.modeling.adapters import adapt
-from longrm.modeling.device_memory import checkpoint_activations, set_precision
+from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
 from longrm.modeling.heads import response_logprobs, scores
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.shared_prefix import pack
-from longrm.modeling.tiled_mlp import tile_feed_forward
 
 from .conftest import CONFIGS, make_pair
 from .test_device_memory import TREE, differently_weighted, far, gradients
@@ -53,7 +52,7 @@ def test_the_comparison_sees_tiles_that_lose_half_of_their_gradient(monkeypatch:
     model = make_pair("llama", "scores")[1].train()
     twin = tiled(model)
     half = lambda compute, tile, **_: compute(tile.detach().lerp(tile, 0.5))  # noqa: E731 (a line's worth)
-    monkeypatch.setattr(tiled_mlp, "checkpoint", half)
+    monkeypatch.setattr(device_memory, "checkpoint", half)
     assert far(after_a_step(model), after_a_step(twin)) > 100 * TOLERANCE
 
 

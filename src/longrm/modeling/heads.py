@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from longrm.modeling.device_memory import autocast_body
-from longrm.modeling.sequence_parallel import gather_rows, join_parts, own_part, own_share, sequence_group
+from longrm.modeling.sequence_parallel import gather_parts, gather_rows, own_part, own_share, sequence_group
 from longrm.modeling.shapes import LOGITS_AT_ONCE
 from longrm.modeling.shared_prefix import Packed
 
@@ -74,7 +74,7 @@ def token_logprobs(
     if group is None:
         return _in_parts(states, head, tokens)
     own = _in_parts(own_part(states, group), head, own_part(tokens, group))
-    return join_parts(own, len(tokens), group)
+    return gather_parts(own, len(tokens), group)
 
 
 def _rows(

@@ -95,11 +95,11 @@ def gather_rows(
 
 
 def own_part(values: Tensor, group: SequenceGroup) -> Tensor:
-    """Returns this process's part of what every process could compute; `join_parts` puts the results together."""
+    """Returns this process's part of what every process could compute; `gather_parts` puts the results together."""
     return torch.tensor_split(values, group.size())[group.rank()]
 
 
-def join_parts(part: Float[Tensor, " n"], total: int, group: SequenceGroup) -> Float[Tensor, " N"]:
+def gather_parts(part: Float[Tensor, " n"], total: int, group: SequenceGroup) -> Float[Tensor, " N"]:
     """Gives every process all results of what `own_part` divided."""
     sizes = [len(one) for one in torch.tensor_split(torch.empty(total, device="meta"), group.size())]
     before = sum(sizes[: group.rank()])

@@ -9,7 +9,7 @@ import torch
 from longrm import hub
 from longrm.errors import ModelError
 from longrm.modeling.capabilities import check_trainable
-from longrm.modeling.device_memory import checkpoint_activations, set_precision
+from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
 from longrm.modeling.folders import find_model_folders, kind_of
 from longrm.modeling.loading import (
     LanguageModel,
@@ -24,7 +24,6 @@ from longrm.modeling.loading import (
 from longrm.modeling.model_files import read_config
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.structured_start import structure
-from longrm.modeling.tiled_mlp import tile_feed_forward
 from longrm.training.objectives.spec import ModelKind
 from longrm.training.training_settings import ModelSettings, NewModelSettings, TrainingSettings
 from longrm.worlds.words_tokenizer import load_tokenizer

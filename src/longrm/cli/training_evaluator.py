@@ -54,14 +54,14 @@ def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluat
             f"{', '.join(metric.name for metric in reported(pairs_only=True))}"
         )
 
-    def evaluate(trainee: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
-        return _evaluate(trainee, folder, evaluation, bench, progress)
+    def evaluate(trained: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
+        return _evaluate(trained, folder, evaluation, bench, progress)
 
     return evaluate
 
 
 def _evaluate(
-    trainee: "Scorer | LanguageModel",
+    trained: "Scorer | LanguageModel",
     folder: Path,
     evaluation: Evaluation,
     bench: LoadedBenchmark,
@@ -69,7 +69,7 @@ def _evaluate(
 ) -> Mapping[str, Any]:
     name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
     named = evaluation.model_copy(update={"model": name})
-    with _judge(trainee, name, evaluation.judge) as model:
+    with _judge(trained, name, evaluation.judge) as model:
         summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
     errors = summary["counts"]["outcomes"]["error"]
     if errors:
@@ -85,16 +85,16 @@ def _evaluate(
 
 
 @contextmanager
-def _judge(trainee: "Scorer | LanguageModel", name: str, settings: JudgeSettings) -> Iterator[RewardModel]:
+def _judge(trained: "Scorer | LanguageModel", name: str, settings: JudgeSettings) -> Iterator[RewardModel]:
     """The reward model that shares its weights with the model in training, which is left as it was."""
     from longrm.modeling.loading import Scorer, generation_mode
     from longrm.modeling.local_writer import LocalWriter
     from longrm.reward_models.discriminative import DiscriminativeRewardModel
     from longrm.reward_models.generative import GenerativeRewardModel
 
-    if isinstance(trainee, Scorer):
-        yield DiscriminativeRewardModel(trainee, name, settings)
+    if isinstance(trained, Scorer):
+        yield DiscriminativeRewardModel(trained, name, settings)
         return
-    with generation_mode(trainee) as language_model:
+    with generation_mode(trained) as language_model:
         writer = LocalWriter(language_model, name)
-        yield GenerativeRewardModel(writer, settings, tokenizer=trainee.tokenizer)
+        yield GenerativeRewardModel(writer, settings, tokenizer=trained.tokenizer)

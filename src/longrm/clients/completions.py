@@ -43,7 +43,7 @@ class Completion:
 
     Attributes:
         outcome: `ANSWERED` where the model ended by itself, `TRUNCATED` where it reached `max_tokens`,
-            `REFUSED`, `TOO_LONG`, `ERROR`, or `UNPARSED` where a model on this machine computed what is no number.
+            `REFUSED`, `TOO_LONG`, `ERROR`, or `UNPARSED` where a model on this machine computed NaN.
         text: What was written, without thinking where the server separates it; else, if it is known that the
             prompt opens a thought, this begins with the tag that does.
         thinking: What the server handed over as thinking.

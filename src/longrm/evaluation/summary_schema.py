@@ -31,7 +31,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """The summary of a finished run as it lies there, once it is known to fit its schema.
+    """The summary of a finished run, once it is known to fit its schema.
 
     Raises:
         RunError: The run has no summary yet, one of another schema version, or one that was changed.

@@ -194,7 +194,7 @@ def check_perturbation(name: str, settings: Mapping[str, Any]) -> None:
     """Refuses what `perturb` cannot apply, before any work is done.
 
     Raises:
-        ConfigError: An unknown name or setting, a missing one, or one that is no number or out of range.
+        ConfigError: An unknown name or setting, a missing one, or one that is not a number or is out of range.
     """
     if name not in PERTURBATIONS:
         raise ConfigError(f"no perturbation '{name}'; {nearest(name, PERTURBATIONS)}")

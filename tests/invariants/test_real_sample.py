@@ -19,12 +19,12 @@ SAMPLE = ROOT.parent / "shared" / "data" / "longrm-sample" / "simpo"
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the real sample does not lie beside the checkout")
 def test_the_shortest_real_rows_train_and_score(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "perf")
-    from long_rows import SHAPE, train_tokenizer
+    from long_rows import SHAPE, SPECIALS, TEMPLATE, train_bpe
 
     rows = sorted(read(SAMPLE / "eval"), key=lambda row: len(str(row.source)))[:1]
     write_rows(tmp_path / "rows.jsonl", (row.source for row in rows))
     texts = iter((tmp_path / "rows.jsonl").read_text().splitlines())
-    train_tokenizer(texts, 2000).save(tmp_path / "tokenizer")
+    train_bpe(texts, 2000, SPECIALS, TEMPLATE).save(tmp_path / "tokenizer")
     settings = BradleyTerrySettings.model_validate(
         {
             "model": {"new": {**SHAPE, "tokenizer": str(tmp_path / "tokenizer")}},

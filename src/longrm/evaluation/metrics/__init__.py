@@ -4,6 +4,7 @@
 docs/measures.md are made from `METRICS`.
 """
 
+from longrm.errors import ConfigError
 from longrm.evaluation.metrics.areas import AUC_MARGIN, AUC_POOLED
 from longrm.evaluation.metrics.exact_order import EXACT_ORDER
 from longrm.evaluation.metrics.kendall_tau import KENDALL_TAU
@@ -33,7 +34,7 @@ def metric_of(name: str) -> EvaluationMetric:
     """The metric of this name.
 
     Raises:
-        ValueError: There is none.
+        ConfigError: There is none.
     """
     return METRICS[known_metric(name)]
 
@@ -42,10 +43,10 @@ def known_metric(name: str) -> str:
     """The name itself.
 
     Raises:
-        ValueError: No metric has it.
+        ConfigError: No metric has it.
     """
     if name not in METRICS:
-        raise ValueError(f"there is no metric {name!r}; one of {', '.join(METRICS)}")
+        raise ConfigError(f"there is no metric {name!r}; one of {', '.join(METRICS)}")
     return name
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import field_validator, model_validator
 
 from longrm.config import Config
-from longrm.errors import nearest
+from longrm.errors import ConfigError, nearest
 
 if TYPE_CHECKING:  # settings are read, and wrong ones refused, without torch
     from torch import Tensor
@@ -147,7 +147,8 @@ class LossSettings(Config):
     @classmethod
     def _is_known(cls, kind: str) -> str:
         if kind not in cls.kinds():
-            raise ValueError(f'objective = "{cls.objective}" has no such loss; {nearest(kind, cls.kinds())}')
+            near = nearest(kind, cls.kinds())
+            raise ConfigError(f'got {kind!r}; objective = "{cls.objective}" has no such loss; {near}')
         return kind
 
     @model_validator(mode="after")
@@ -160,7 +161,7 @@ class LossSettings(Config):
         for name in sorted(of_others):
             if getattr(self, name) != type(self).model_fields[name].default:
                 takes = ", ".join(self.spec.options) or "no options"
-                raise ValueError(
+                raise ConfigError(
                     f'loss.{name} is no option of loss.kind = "{self.kind}", which takes {takes}: leave it out'
                 )
         return self

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from longrm.errors import ConfigError
-from longrm.training import optimizers
 from longrm.training.train import train
 
 IS_THERE = importlib.util.find_spec("bitsandbytes") is not None
@@ -14,7 +13,7 @@ IS_THERE = importlib.util.find_spec("bitsandbytes") is not None
 
 @pytest.mark.parametrize("kind", ["adamw_8bit", "paged_adamw_8bit"])
 def test_without_its_library_it_is_refused_before_any_work(tmp_path, recipe, monkeypatch, kind):
-    monkeypatch.setattr(optimizers, "is_bitsandbytes_available", lambda: False)
+    monkeypatch.setattr("longrm.training.train.is_bitsandbytes_available", lambda: False)
     line = rf'optimizer.kind = "{kind}" needs the package bitsandbytes, .*: pip install -U bitsandbytes'
     with pytest.raises(ConfigError, match=line):
         train(recipe("bradley_terry", optimizer__kind=kind), tmp_path / "run")
@@ -22,7 +21,7 @@ def test_without_its_library_it_is_refused_before_any_work(tmp_path, recipe, mon
 
 
 def test_paging_without_a_gpu_is_refused(tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(optimizers, "is_bitsandbytes_available", lambda: True)
+    monkeypatch.setattr("longrm.training.train.is_bitsandbytes_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match='there is none: take "adamw_8bit"'):
         train(recipe("bradley_terry", optimizer__kind="paged_adamw_8bit"), tmp_path / "run")

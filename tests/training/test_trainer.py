@@ -12,11 +12,11 @@ from transformers.utils import is_torch_mps_available
 
 from longrm.errors import ConfigError, RunError, TrainingError
 from longrm.runs.logs import Log
-from longrm.runs.records import StepRecord, TimingRecord
+from longrm.runs.records import TimingRecord
 from longrm.training import train as running
 from longrm.training.checkpoints import saved_steps
 from longrm.training.distributed import DistributedContext
-from longrm.training.monitor import PlateauWatch
+from longrm.training.monitor import check_plateau
 from longrm.training.objectives.bradley_terry import BradleyTerryObjective
 from longrm.training.train import train
 from longrm.training.trainer import StepTrainer
@@ -320,25 +320,15 @@ def test_training_stays_on_the_device_that_the_model_was_put_on(tmp_path, recipe
     assert len(steps_of(tmp_path / "run")) == 2
 
 
-def steps_with(losses):
-    return [
-        StepRecord(step=at, length=64, loss=loss, accuracy=None, grad_norm=1.0, learning_rate=0.1, tokens=1)
-        for at, loss in enumerate(losses, start=1)
-    ]
-
-
 @pytest.mark.parametrize("start", [0.7, 13.0])
 def test_a_loss_that_falls_from_above_chance_is_no_plateau(start):
     """A reward model with wide scores begins far above a coin's loss."""
-    watch = PlateauWatch(10, math.log(2.0))
-    for record in steps_with(start * 0.95**at for at in range(100)):
-        watch.watch(record)
-    *same, last = steps_with([start] * 10)
-    watch = PlateauWatch(10, math.log(2.0))
-    for record in same:
-        watch.watch(record)
+    falling, same = [start * 0.95**at for at in range(100)], [start] * 10
+    for steps in range(101):
+        check_plateau(falling[:steps], 10, math.log(2.0))
+    check_plateau(same[:9], 10, math.log(2.0))
     with pytest.raises(TrainingError, match="loss plateau at chance"):
-        watch.watch(last)
+        check_plateau(same, 10, math.log(2.0))
 
 
 def test_no_process_goes_on_before_a_checkpoint_is_there(tmp_path, recipe, monkeypatch):

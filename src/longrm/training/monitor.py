@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from longrm.errors import LongRMError, TrainingError
-from longrm.runs.records import StepRecord
 from longrm.training.batches import Example
 
 # Above this share of the loss of a model that knows nothing, nothing has been learned.
@@ -46,40 +45,28 @@ def evaluation_error(step: int, error: Exception) -> LongRMError:
     )
 
 
-class PlateauWatch:
+def check_plateau(losses: Sequence[float], steps: int, chance: float | None) -> None:
     """Stops a run whose loss stays, over many steps, at or above that of a model that knows nothing.
 
     Args:
+        losses: Of all steps so far.
         steps: Over how many; 0 never stops.
         chance: The loss of a model that knows nothing; None where there is no such loss.
+
+    Raises:
+        TrainingError: The loss is on a plateau at chance.
     """
-
-    def __init__(self, steps: int, chance: float | None) -> None:
-        self._window = steps if chance is not None else 0
-        self._chance = chance or 0.0
-        self._losses: list[float] = []
-
-    def watch(self, record: StepRecord) -> None:
-        """Adds a finished step.
-
-        Raises:
-            TrainingError: The loss is on a plateau at chance.
-        """
-        if not self._window:
-            return
-        self._losses = [*self._losses, record.loss][-self._window :]
-        if len(self._losses) < self._window:
-            return
-        half = self._window // 2
-        sooner, later = fmean(self._losses[:-half] or self._losses), fmean(self._losses[-half:])
-        mean = fmean(self._losses)
-        # A scorer with wide scores begins far above the loss at chance, and learns while it falls.
-        if mean > _PLATEAU * self._chance and later > _PLATEAU * sooner:
-            raise TrainingError(
-                f"loss plateau at chance: {mean:.3f} over {self._window} steps (a model that knows nothing has "
-                f"{self._chance:.3f}); try another learning rate, shorter contexts first, or check that the gold "
-                "order is right; plateau_steps = 0 trains on regardless"
-            )
+    if chance is None or not steps or len(losses) < steps:
+        return
+    window, half = losses[-steps:], steps // 2
+    mean, sooner, later = fmean(window), fmean(window[:-half] or window), fmean(window[-half:])
+    # A scorer with wide scores begins far above the loss at chance, and learns while it falls.
+    if mean > _PLATEAU * chance and later > _PLATEAU * sooner:
+        raise TrainingError(
+            f"loss plateau at chance: {mean:.3f} over {steps} steps (a model that knows nothing has {chance:.3f}); "
+            "try another learning rate, shorter contexts first, or check that the gold order is right; "
+            "plateau_steps = 0 trains on regardless"
+        )
 
 
 def list_ids(examples: Sequence[Example]) -> str:

@@ -2,9 +2,9 @@
 
 import os
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
 
 from longrm.errors import RunError
 from longrm.reading import open_file
@@ -14,34 +14,22 @@ from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 LOGS = STEPS, TIMING, CONTEXTS = "steps.jsonl", "timing.jsonl", "contexts.jsonl"
 
 
-class TrainingLogs:
-    """The logs of a training run, open together; each holds one record a step.
-
-    They continue from the copies in a checkpoint, whatever became of the logs since.
-
-    Args:
-        folder: The run folder.
-        checkpoint: The checkpoint that training continues from; None begins anew.
-    """
-
-    def __init__(self, folder: Path, checkpoint: Path | None) -> None:
-        for name in LOGS:
-            if checkpoint:
-                shutil.copyfile(checkpoint / name, folder / name)
-            else:
-                (folder / name).unlink(missing_ok=True)
-        self.steps = Log(folder / STEPS, StepRecord)
-        self.timing = Log(folder / TIMING, TimingRecord)
-        self.contexts = Log(folder / CONTEXTS, ContextRecord)
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        for log in (self.steps, self.timing, self.contexts):
-            self._open.enter_context(log)
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._open.__exit__(*exception)
+@contextmanager
+def training_logs(
+    folder: Path, checkpoint: Path | None
+) -> Iterator[tuple[Log[StepRecord], Log[TimingRecord], Log[ContextRecord]]]:
+    """Opens the logs of a run folder together, as the copies in a checkpoint have them; without one they begin anew."""
+    for name in LOGS:
+        if checkpoint:
+            shutil.copyfile(checkpoint / name, folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
+    with (
+        Log(folder / STEPS, StepRecord) as steps,
+        Log(folder / TIMING, TimingRecord) as timing,
+        Log(folder / CONTEXTS, ContextRecord) as contexts,
+    ):
+        yield steps, timing, contexts
 
 
 def logged_steps(folder: Path) -> int:

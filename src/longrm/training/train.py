@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.integrations.integration_utils import (
     INTEGRATION_TO_CALLBACK,
     get_available_reporting_integrations,
 )
+from transformers.utils.import_utils import is_bitsandbytes_available
 
 from longrm.errors import ConfigError, RunError, first_line, nearest
 from longrm.evaluation.summary_schema import read_summary
@@ -29,13 +31,11 @@ from longrm.training.evaluations import BEST, Evaluations, Evaluator, evaluation
 from longrm.training.initial_model import initial_model
 from longrm.training.model_card import write_card
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.objectives.spec import Objective
-from longrm.training.optimizers import check_optimizer
 from longrm.training.reference import reference_logprobs
 from longrm.training.sampler import Curriculum
-from longrm.training.sources import FileSource, GeneratedSource, source_of
+from longrm.training.sources import source_of
 from longrm.training.step_logs import STEPS, logged_steps
-from longrm.training.trainer import train_steps
+from longrm.training.trainer import StepTrainer
 from longrm.training.training_settings import MOST_STEPS, TrainingSettings
 from longrm.training.zero import whole
 
@@ -73,8 +73,7 @@ def train(
         DataError: The data cannot be read.
         TrainingError: A NaN loss, a loss plateau at chance, or memory that ran out.
     """
-    _check_trackers(settings.report_to)
-    check_optimizer(settings.optimizer)
+    _check_available(settings)
     settings.check_devices(world_size())
     if settings.evaluation is not None and evaluator is None:
         raise ConfigError("the recipe asks for evaluations while training goes on: give train() an evaluator")
@@ -96,7 +95,12 @@ def train(
         counts, evaluations = _train(settings, model, folder.path, out, context, progress, evaluator, clock)
         records = list(Log(folder.path / STEPS, StepRecord))
         summary = _summary(settings.objective, records, counts, evaluations)
-        _save(model, out, context, keep_best=evaluations is not None and evaluations.kept is not None)
+        if evaluations is None or evaluations.kept is None:
+            with whole(model.model):
+                if context.is_main_process:
+                    save(model, out / MODEL)
+        elif context.is_main_process:
+            _copy(out / BEST, out / MODEL)
         if context.is_main_process:
             evaluation = evaluation_of(out, summary["model_step"])
             commit = model.commits.get("commit")
@@ -118,6 +122,7 @@ def _train(
 ) -> tuple[Mapping[str, int], Evaluations | None]:
     """Trains; returns what the data counted, and the evaluations."""
     limit = int(model.model.config.max_position_embeddings)
+    budget = settings.memory.tokens_per_forward
     source = source_of(settings, model.tokenizer, limit=limit, progress=progress)
     _check_same(folder, source.digest)
     steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * (source.epoch_steps() or 0)
@@ -125,12 +130,19 @@ def _train(
         raise ConfigError(
             f"optimizer.epochs makes {steps:,} steps of this data, and a training has {MOST_STEPS:,} at most"
         )
+    build = OBJECTIVES[settings.objective].build
+    objective = build(settings, source.counts, None)
+    if settings.needs_reference:
+        selected = map(objective.select, source.examples())
+        reference = reference_logprobs(
+            model.model, selected, folder, budget=budget, progress=progress, context=context
+        )
+        objective = build(settings, source.counts, reference)
     lengths = settings.curriculum
-    objective = _objective(settings, model.model, source, folder, context, progress)
     batches = Batches(
         source,
         objective,
-        budget=settings.memory.tokens_per_forward,
+        budget=budget,
         limit=limit,
         curriculum=None if lengths is None else Curriculum(lengths, steps=steps, seed=settings.seed),
         share=context.share,
@@ -139,7 +151,7 @@ def _train(
     if settings.evaluation is not None:
         assert evaluator is not None, "checked before"
         evaluations = Evaluations(settings.evaluation, evaluator, model, folder, last=steps, context=context)
-    train_steps(
+    StepTrainer(
         model.model,
         objective,
         batches,
@@ -151,19 +163,9 @@ def _train(
         evaluations=evaluations,
         progress=progress,
         clock=clock,
-    )
+    ).run()
+    model.model.eval()
     return source.counts, evaluations
-
-
-def _save(model: Scorer | LanguageModel, out: Path, context: DistributedContext, *, keep_best: bool) -> None:
-    """Saves the model as it is now, or copies the one that was evaluated best."""
-    if keep_best:
-        if context.is_main_process:
-            _copy(out / BEST, out / MODEL)
-        return
-    with whole(model.model):
-        if context.is_main_process:
-            save(model, out / MODEL)
 
 
 def _check_same(out: Path, digest: str) -> None:
@@ -181,30 +183,6 @@ def _check_same(out: Path, digest: str) -> None:
             f"{out} was begun with other data: a file, the tokenizer or the version of tokenizers has changed; "
             "take another --out, or put back what was there"
         )
-
-
-def _objective(
-    settings: TrainingSettings,
-    model: Any,
-    source: GeneratedSource | FileSource,
-    folder: Path,
-    context: DistributedContext,
-    progress: Progress,
-) -> Objective:
-    """The objective, with what its reference model says of the data where its loss needs that."""
-    build = OBJECTIVES[settings.objective].build
-    objective = build(settings, source.counts, None)
-    if not settings.needs_reference:
-        return objective
-    reference = reference_logprobs(
-        model,
-        map(objective.select, source.examples()),
-        folder,
-        budget=settings.memory.tokens_per_forward,
-        progress=progress,
-        context=context,
-    )
-    return build(settings, source.counts, reference)
 
 
 def _summary(
@@ -243,9 +221,10 @@ def _copy(model: Path, target: Path) -> None:
         raise RunError(f"cannot copy {model} to {target}: {first_line(error)}") from None
 
 
-def _check_trackers(names: Sequence[str]) -> None:
+def _check_available(settings: TrainingSettings) -> None:
+    """Refuses trackers and optimizers whose package is not here, and memory to page where there is no GPU."""
     available = get_available_reporting_integrations()  # type: ignore[no-untyped-call]  # transformers' own
-    for name in names:
+    for name in settings.report_to:
         if name not in INTEGRATION_TO_CALLBACK:
             raise ConfigError(
                 f"report_to: there is no tracker '{name}'; {nearest(name, INTEGRATION_TO_CALLBACK)}"
@@ -254,3 +233,12 @@ def _check_trackers(names: Sequence[str]) -> None:
             raise ConfigError(
                 f"report_to: the package of '{name}' is missing; install it (pip install {name})"
             )
+    kind = settings.optimizer.kind
+    if kind != "adamw" and not is_bitsandbytes_available():
+        raise ConfigError(
+            f'optimizer.kind = "{kind}" needs the package bitsandbytes, 0.46.1 or later: pip install -U bitsandbytes'
+        )
+    if kind == "paged_adamw_8bit" and not torch.cuda.is_available():
+        raise ConfigError(
+            f'optimizer.kind = "{kind}" pages the memory of a GPU, and there is none: take "adamw_8bit"'
+        )

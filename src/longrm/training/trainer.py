@@ -30,29 +30,27 @@ from longrm.training.checkpoints import (
 )
 from longrm.training.distributed import DistributedContext
 from longrm.training.evaluations import Evaluations
-from longrm.training.monitor import PlateauWatch, nan_error, out_of_memory_error
+from longrm.training.monitor import check_plateau, nan_error, out_of_memory_error
 from longrm.training.objectives.spec import Objective
-from longrm.training.optimizers import NAMES
-from longrm.training.step_logs import LOGS, TrainingLogs
-from longrm.training.training_settings import CheckpointSettings, TrainingSettings
+from longrm.training.step_logs import LOGS, training_logs
+from longrm.training.training_settings import TrainingSettings
 from longrm.training.zero import SteppedElsewhere, Zero, whole
 
+_OPTIMIZERS = {
+    "adamw": transformers.TrainingArguments.default_optim,
+    "adamw_8bit": "adamw_bnb_8bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+}
+"""What transformers calls the kinds of a recipe's optimizer."""
 
-def train_steps(
-    model: TransformersModel,
-    objective: Objective,
-    batches: Batches,
-    settings: TrainingSettings,
-    folder: Path,
-    *,
-    main_folder: Path,
-    context: DistributedContext,
-    steps: int,
-    evaluations: Evaluations | None,
-    progress: Progress,
-    clock: Callable[[], float],
-) -> None:
+
+class StepTrainer(transformers.Trainer, transformers.TrainerCallback):
     """Trains a model in place, from the latest checkpoint in the run folder or from its start.
+
+    Its data set is the numbers of the steps: a step's data is made when it begins. It is its own callback, which says
+    when a checkpoint is saved; an evaluation follows the checkpoint of its step. A checkpoint holds what is trained of
+    the model, and appears in one rename, so that a killed run never resumes from half of one; its manifest shows later
+    damage.
 
     Args:
         model: The model as it is at the start, whatever checkpoints there are.
@@ -66,62 +64,20 @@ def train_steps(
         evaluations: The evaluations between the steps, if there are any.
         progress: Called after every step.
         clock: Tells seconds.
-
-    Raises:
-        RunError: A checkpoint or log cannot be read or written.
-        TrainingError: A NaN loss, a loss plateau at chance, or memory that ran out.
-    """
-    checkpoint = context.broadcast(latest(main_folder) if context.is_main_process else None)
-    if evaluations is not None:
-        evaluations.continue_from(int(checkpoint.name) if checkpoint else 0)
-    with TrainingLogs(folder, checkpoint) as logs:
-        trainer = StepTrainer(
-            model,
-            objective,
-            batches,
-            settings,
-            steps,
-            folder=folder,
-            main_folder=main_folder,
-            context=context,
-            logs=logs,
-            progress=progress,
-            clock=clock,
-        )
-        trainer.add_callback(_SavesAndEvaluations(settings.checkpoint, evaluations, trainer, context, clock))
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            step = trainer.current
-            where = f"in step {trainer.state.global_step + 1}" if step else "before the first step"
-            raise out_of_memory_error(where, _examples(step) if step else []) from None
-    model.eval()
-
-
-class StepTrainer(transformers.Trainer):
-    """A Trainer whose data set is the numbers of the steps: a step's data is made when it begins.
-
-    A checkpoint holds what is trained of the model, and appears in one rename, so that a killed run never resumes
-    from half of one; its manifest shows later damage.
-
-    Attributes:
-        current: What the step at work reads.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: TransformersModel,
         objective: Objective,
         batches: Batches,
         settings: TrainingSettings,
-        steps: int,
-        *,
         folder: Path,
+        *,
         main_folder: Path,
         context: DistributedContext,
-        logs: TrainingLogs,
+        steps: int,
+        evaluations: Evaluations | None,
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
@@ -130,6 +86,7 @@ class StepTrainer(transformers.Trainer):
             args=_arguments(settings, model, steps, folder),
             train_dataset=[{"step": step} for step in range(steps)],
             data_collator=lambda rows: rows[0],
+            callbacks=[self],
         )
         self.remove_callback(transformers.PrinterCallback)
         self._settings = settings
@@ -138,16 +95,64 @@ class StepTrainer(transformers.Trainer):
         self._folder = folder
         self._main_folder = main_folder
         self._context = context
-        self._zero: Zero | None = None
-        self._logs = logs
+        self._evaluations = evaluations
         self._progress = progress
         self._clock = clock
-        self._plateau = PlateauWatch(settings.plateau_steps, objective.chance)
-        for record in logs.steps:
-            self._plateau.watch(record)
-        self.current: Step | None = None
+        self._zero: Zero | None = None
+        self._step: Step | None = None  # at work, or the last one
         self._figures: dict[str, float] = {}
-        self._began = 0.0
+        self._began = self._saved = 0.0
+
+    def run(self) -> None:
+        """Trains to the end.
+
+        Raises:
+            RunError: A checkpoint or log cannot be read or written.
+            TrainingError: A NaN loss, a loss plateau at chance, or memory that ran out.
+        """
+        context, evaluations = self._context, self._evaluations
+        checkpoint = context.broadcast(latest(self._main_folder) if context.is_main_process else None)
+        if evaluations is not None:
+            evaluations.continue_from(int(checkpoint.name) if checkpoint else 0)
+        with training_logs(self._folder, checkpoint) as self._logs:
+            self._losses = [record.loss for record in self._logs[0]]
+            self._check_plateau()
+            try:
+                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                where = f"in step {self.state.global_step + 1}" if self._step else "before the first step"
+                raise out_of_memory_error(where, _examples(self._step) if self._step else []) from None
+
+    def _check_plateau(self) -> None:
+        check_plateau(self._losses, self._settings.plateau_steps, self._objective.chance)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Makes up for the evaluation that a kill interrupted."""
+        self._saved = self._clock()
+        self._evaluate_if_due(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Says whether a checkpoint follows: by steps, by minutes, or for an evaluation."""
+        step, settings = state.global_step, self._settings.checkpoint
+        overdue = settings.minutes is not None and self._context.broadcast(
+            self._clock() - self._saved >= 60.0 * settings.minutes
+        )
+        planned = step % settings.every == 0 or step == state.max_steps
+        evaluated = self._evaluations is not None and self._evaluations.due(step)
+        control.should_save = planned or overdue or evaluated
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Evaluates the model whose checkpoint is there."""
+        self._evaluate_if_due(state.global_step)
+        self._saved = self._clock()
+
+    def _evaluate_if_due(self, step: int) -> None:
+        if self._evaluations is not None and self._evaluations.due(step):
+            record = self._evaluations.evaluate(step)
+            if record.value is not None:
+                self._track({f"eval_{record.metric}": record.value})
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward of all micro-batches of a step; the gradient is their weighted sum.
@@ -157,7 +162,7 @@ class StepTrainer(transformers.Trainer):
         """
         self._began = self._clock()
         model.train()
-        self.current = step = self._batches.prepare(int(inputs["step"]))
+        self._step = step = self._batches.prepare(int(inputs["step"]))
         figures: dict[str, float] = {}
         for number, micro in enumerate(step.micro_batches, start=1):
             loss, own = self._zero.loss(micro) if self._zero else self._objective.loss(self.model, micro)
@@ -184,7 +189,7 @@ class StepTrainer(transformers.Trainer):
         """
         if "grad_norm" not in logs:
             return
-        step = self.current
+        step = self._step
         assert step is not None, "a step was made"
         if not math.isfinite(logs["grad_norm"]):
             raise nan_error("gradient", self.state.global_step, logs["grad_norm"], _examples(step))
@@ -200,14 +205,25 @@ class StepTrainer(transformers.Trainer):
             losses=figures,
         )
         seconds = self._clock() - self._began
-        self._logs.timing.append(TimingRecord(record.step, record.tokens, round(seconds, 4)))
-        self._logs.contexts.append(ContextRecord(record.step, step.digests))
-        self._logs.steps.append(record)
-        self.track(_figures(record, seconds))
+        steps, timing, contexts = self._logs
+        timing.append(TimingRecord(record.step, record.tokens, round(seconds, 4)))
+        contexts.append(ContextRecord(record.step, step.digests))
+        steps.append(record)
+        tracked = {
+            "loss": record.loss,
+            "learning_rate": record.learning_rate,
+            "grad_norm": record.grad_norm,
+            "tokens": float(record.tokens),
+            "tokens_per_second": record.tokens / max(seconds, 1e-9),
+        }
+        if record.accuracy is not None:
+            tracked["accuracy"] = record.accuracy
+        self._track(tracked | record.losses)
         self._progress("training", record.step, self.state.max_steps)
-        self._plateau.watch(record)
+        self._losses.append(record.loss)
+        self._check_plateau()
 
-    def track(self, figures: dict[str, float]) -> None:
+    def _track(self, figures: dict[str, float]) -> None:
         """Gives figures to the trackers."""
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, figures)
 
@@ -308,48 +324,6 @@ class StepTrainer(transformers.Trainer):
         read_weights(self.model, Path(resume_from_checkpoint))
 
 
-class _SavesAndEvaluations(transformers.TrainerCallback):
-    """Decides when a checkpoint is saved; an evaluation follows the checkpoint of its step."""
-
-    def __init__(
-        self,
-        settings: CheckpointSettings,
-        evaluations: Evaluations | None,
-        trainer: StepTrainer,
-        context: DistributedContext,
-        clock: Callable[[], float],
-    ) -> None:
-        self._settings = settings
-        self._context = context
-        self._evaluations = evaluations
-        self._trainer = trainer
-        self._clock = clock
-        self._saved = clock()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._saved = self._clock()
-        self._evaluate(state.global_step)  # the evaluation that a kill interrupted
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        step, minutes = state.global_step, self._settings.minutes
-        overdue = minutes is not None and self._context.broadcast(
-            self._clock() - self._saved >= 60.0 * minutes
-        )
-        planned = step % self._settings.every == 0 or step == state.max_steps
-        evaluated = self._evaluations is not None and self._evaluations.due(step)
-        control.should_save = planned or overdue or evaluated
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluate(state.global_step)
-        self._saved = self._clock()
-
-    def _evaluate(self, step: int) -> None:
-        if self._evaluations is not None and self._evaluations.due(step):
-            record = self._evaluations.evaluate(step)
-            if record.value is not None:
-                self._trainer.track({f"eval_{record.metric}": record.value})
-
-
 def _arguments(
     settings: TrainingSettings, model: Any, steps: int, folder: Path
 ) -> transformers.TrainingArguments:
@@ -366,9 +340,9 @@ def _arguments(
         adam_beta1=optimizer.betas[0],
         adam_beta2=optimizer.betas[1],
         weight_decay=optimizer.weight_decay,
-        optim=NAMES[optimizer.kind],
+        optim=_OPTIMIZERS[optimizer.kind],
         max_grad_norm=optimizer.max_grad_norm,
-        save_strategy="no",  # `_SavesAndEvaluations` says when
+        save_strategy="no",  # `on_step_end` says when
         use_cache=bool(model.config.use_cache),  # as the model's config has it, which Trainer would overwrite
         seed=settings.seed,
         logging_steps=1,
@@ -384,19 +358,6 @@ def _arguments(
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments
-
-
-def _figures(record: StepRecord, seconds: float) -> dict[str, float]:
-    figures = {
-        "loss": record.loss,
-        "learning_rate": record.learning_rate,
-        "grad_norm": record.grad_norm,
-        "tokens": float(record.tokens),
-        "tokens_per_second": record.tokens / max(seconds, 1e-9),
-    }
-    if record.accuracy is not None:
-        figures["accuracy"] = record.accuracy
-    return figures | record.losses
 
 
 def _examples(step: Step) -> Sequence[Example]:

@@ -45,9 +45,6 @@ class Advice:
     longest_prompt: int | None
 
 
-_Change = Callable[[TrainingSettings, Workload], TrainingSettings]
-
-
 def advise(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
 ) -> Advice:
@@ -55,7 +52,7 @@ def advise(
     switches: list[Switch] = []
     longest = longest_prompt(settings, sizes, workload, device, devices)
     total = peak_memory(settings, sizes, workload, device.type, devices).total
-    for on_gpu_only, price, change in (*_BEFORE, *_over(devices, sizes), *_AFTER):
+    for on_gpu_only, price, change in _changes(devices, sizes):
         if total <= device.memory:
             break
         if on_gpu_only and device.type == "cpu":
@@ -63,7 +60,10 @@ def advise(
         changed = change(settings, workload)
         if changed.would_deadlock(devices):
             continue
-        read = _reread(changed, workload)
+        read = workload
+        if len(workload.largest.trees) > 1 and workload.largest.tokens > changed.memory.tokens_per_forward:
+            # Under a smaller budget the largest micro-batch is the longest row alone.
+            read = replace(workload, largest=PackedLayout((_longest_row(workload),)), several=True)
         less = peak_memory(changed, sizes, read, device.type, devices).total
         if less <= _WORTH * total:
             switches.append(Switch(_difference(settings, changed), price, less))
@@ -75,7 +75,7 @@ def longest_prompt(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
 ) -> int | None:
     """By bisection: memory grows with the prompt."""
-    branches = max(workload.largest.trees, key=lambda shape: shape.tokens).branches
+    branches = _longest_row(workload).branches
 
     def fits(prompt: int) -> bool:
         alone = replace(workload, largest=PackedLayout((TreeShape(prompt, branches),)))
@@ -88,31 +88,13 @@ def longest_prompt(
     return low or None
 
 
-def _reread(settings: TrainingSettings, workload: Workload) -> Workload:
-    """The largest micro-batch under a smaller budget: the longest row alone."""
-    budget = settings.memory.tokens_per_forward
-    if workload.largest.tokens <= budget or len(workload.largest.trees) == 1:
-        return workload
-    longest = max(workload.largest.trees, key=lambda shape: shape.tokens)
-    return replace(workload, largest=PackedLayout((longest,)), several=True)
-
-
-def _fewer_tokens(settings: TrainingSettings, workload: Workload) -> TrainingSettings:
-    longest = max(shape.tokens for shape in workload.largest.trees)
-    least = min(longest, settings.memory.tokens_per_forward)
-    return _with(settings, "memory", tokens_per_forward=least)
+def _longest_row(workload: Workload) -> TreeShape:
+    return max(workload.largest.trees, key=lambda shape: shape.tokens)
 
 
 def _with(settings: TrainingSettings, group: str, **values: Any) -> TrainingSettings:
     changed = getattr(settings, group).model_copy(update=values)
     return settings.model_copy(update={group: changed})
-
-
-def _adapted(settings: TrainingSettings) -> TrainingSettings:
-    """With adapters, which change a model that is there as it is; not a new one, nor one with other positions."""
-    if settings.model.path is None or settings.model.rope_theta is not None:
-        return settings
-    return _with(settings, "model", lora=settings.model.lora or LoraSettings())
 
 
 def _difference(settings: TrainingSettings, changed: TrainingSettings) -> str:
@@ -127,52 +109,53 @@ def _difference(settings: TrainingSettings, changed: TrainingSettings) -> str:
     return f"{group}.{name}={str(value).lower()}"
 
 
-_Switches = tuple[tuple[bool, str, _Change], ...]
+_Change = Callable[[TrainingSettings, Workload], TrainingSettings]
 
 
-def _over(devices: int, sizes: ModelSizes) -> _Switches:
-    """What several devices may share between them."""
-    if devices == 1:
-        return ()
-    most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
-    return (
+def _changes(devices: int, sizes: ModelSizes) -> list[tuple[bool, str, _Change]]:
+    """What may be switched on, in order: whether on a GPU only, at which price, and how."""
+    several: list[tuple[bool, str, _Change]] = []
+    if devices > 1:
+        most = max(size for size in range(1, devices + 1) if devices % size == 0 and sizes.heads % size == 0)
+        several = [
+            (False, "no more traffic", lambda own, _: _with(own, "parallel", zero=max(2, own.parallel.zero))),
+            (False, "traffic in every layer", lambda own, _: _with(own, "parallel", sequence=most)),
+            (False, "weights gathered layer by layer", lambda own, _: _with(own, "parallel", zero=3)),
+        ]
+    return [
+        (False, "no time to speak of", _fewer_tokens),
+        (False, "a third more time", lambda own, _: _with(own, "memory", gradient_checkpointing=True)),
+        (False, "feed-forward layers once more", lambda own, _: _with(own, "memory", tiled_mlp=True)),
+        *several,
+        (True, "rounding in matrix products", lambda own, _: _with(own, "model", precision="bfloat16")),
         (
-            False,
-            "no more traffic",
-            lambda settings, _: _with(settings, "parallel", zero=max(2, settings.parallel.zero)),
+            True,
+            "traffic to the CPU's memory",
+            lambda own, _: _with(own, "memory", activation_offloading=True),
         ),
-        (False, "traffic in every layer", lambda settings, _: _with(settings, "parallel", sequence=most)),
-        (False, "weights gathered layer by layer", lambda settings, _: _with(settings, "parallel", zero=3)),
-    )
+        (True, "moments in 8 bits", _in_8_bits),
+        (True, "the CPU takes the optimizer's step", _updated_on_cpu),
+        (False, "only adapters are trained", _adapted),
+    ]
 
 
-def _updated_on_cpu(settings: TrainingSettings) -> TrainingSettings:
+def _fewer_tokens(settings: TrainingSettings, workload: Workload) -> TrainingSettings:
+    least = min(_longest_row(workload).tokens, settings.memory.tokens_per_forward)
+    return _with(settings, "memory", tokens_per_forward=least)
+
+
+def _in_8_bits(settings: TrainingSettings, _: Workload) -> TrainingSettings:
+    return settings if settings.parallel.zero else _with(settings, "optimizer", kind="adamw_8bit")
+
+
+def _updated_on_cpu(settings: TrainingSettings, _: Workload) -> TrainingSettings:
     if not settings.parallel.zero or settings.parallel.offload != "none":
         return settings
     return _with(settings, "parallel", offload="optimizer")
 
 
-def _in_8_bits(settings: TrainingSettings) -> TrainingSettings:
-    return settings if settings.parallel.zero else _with(settings, "optimizer", kind="adamw_8bit")
-
-
-_BEFORE: _Switches = (
-    (False, "no time to speak of", _fewer_tokens),
-    (False, "a third more time", lambda settings, _: _with(settings, "memory", gradient_checkpointing=True)),
-    (
-        False,
-        "feed-forward layers once more",
-        lambda settings, _: _with(settings, "memory", tiled_mlp=True),
-    ),
-)
-_AFTER: _Switches = (
-    (True, "rounding in matrix products", lambda settings, _: _with(settings, "model", precision="bfloat16")),
-    (
-        True,
-        "traffic to the CPU's memory",
-        lambda settings, _: _with(settings, "memory", activation_offloading=True),
-    ),
-    (True, "moments in 8 bits", lambda settings, _: _in_8_bits(settings)),
-    (True, "the CPU takes the optimizer's step", lambda settings, _: _updated_on_cpu(settings)),
-    (False, "only adapters are trained", lambda settings, _: _adapted(settings)),
-)
+def _adapted(settings: TrainingSettings, _: Workload) -> TrainingSettings:
+    """With adapters, which change a model that is there as it is; not a new one, nor one with other positions."""
+    if settings.model.path is None or settings.model.rope_theta is not None:
+        return settings
+    return _with(settings, "model", lora=settings.model.lora or LoraSettings())

@@ -36,12 +36,8 @@ class Device:
         return None if peak is None else flops / (peak * UTILIZATION)
 
 
-def _this_machine() -> Device:
-    return Device(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None, None, "cpu")
-
-
 DEVICES = {
-    "cpu": _this_machine(),
+    "cpu": Device(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None, None, "cpu"),
     "rtx3090": Device(24 * 10**9, 71e12, 35.6e12),
     "rtx4090": Device(24 * 10**9, 165.2e12, 82.6e12),
     "l4": Device(24 * 10**9, 121e12, 30.3e12),

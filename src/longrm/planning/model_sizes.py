@@ -11,7 +11,7 @@ from typing import Any
 from longrm import hub
 from longrm.errors import ConfigError, ModelError, first_line
 from longrm.training.objectives.spec import ModelKind
-from longrm.training.training_settings import NewModelSettings, PlannedModel, TrainingSettings
+from longrm.training.training_settings import TrainingSettings
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 
@@ -21,7 +21,6 @@ class ModelSizes:
 
     Attributes:
         kind: With a scalar head, or with one over the vocabulary.
-        layers: Decoder layers.
         hidden: C, the hidden size.
         heads: H, the query heads.
         kv_heads: G, the key-value heads.
@@ -104,9 +103,23 @@ def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
         ModelError: Neither its config nor `[plan.model]` is there, or its architecture is not supported.
         ConfigError: It starts from nothing.
     """
-    if settings.model.new is not None:
-        return _of_new(settings.model.new, kind)
-    path = settings.model.path
+    new, path = settings.model.new, settings.model.path
+    if new is not None:
+        shape = new.shape()
+        queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        return ModelSizes(
+            kind=kind,
+            layers=shape.layers,
+            hidden=shape.hidden,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            intermediate=shape.intermediate,
+            vocabulary=load_tokenizer(new.tokenizer).vocab_size,
+            tied=True,
+            biases=(queries + 2 * keys + shape.hidden) * shape.attention_bias,
+            limit=shape.max_positions,
+        )
     if path is None:
         raise ConfigError("the recipe names no model: give --set model.path=FOLDER")
     planned = settings.plan.model if settings.plan else None
@@ -114,7 +127,8 @@ def sizes_of(settings: TrainingSettings, kind: ModelKind) -> ModelSizes:
     if config is not None:
         return _of_config(config, kind, path)
     assert planned is not None, "without it the config came from the Hub"
-    return _of_planned(planned, kind)
+    origin = "[plan.model]; the model itself is not here"
+    return ModelSizes(kind=kind, **planned.model_dump(), origin=origin)
 
 
 def targets_of(settings: TrainingSettings, sizes: ModelSizes) -> tuple[str, ...]:
@@ -132,28 +146,6 @@ def targets_of(settings: TrainingSettings, sizes: ModelSizes) -> tuple[str, ...]
             known = ", ".join(sizes.matrices)
             raise ConfigError(f"model.lora.targets: '{name}' cannot be planned; a layer has {known}")
     return names
-
-
-def _of_new(new: NewModelSettings, kind: ModelKind) -> ModelSizes:
-    shape = new.shape()
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    return ModelSizes(
-        kind=kind,
-        layers=shape.layers,
-        hidden=shape.hidden,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        intermediate=shape.intermediate,
-        vocabulary=load_tokenizer(new.tokenizer).vocab_size,
-        tied=True,
-        biases=(queries + 2 * keys + shape.hidden) * shape.attention_bias,
-        limit=shape.max_positions,
-    )
-
-
-def _of_planned(planned: PlannedModel, kind: ModelKind) -> ModelSizes:
-    return ModelSizes(kind=kind, **planned.model_dump(), origin="[plan.model]; the model itself is not here")
 
 
 def _config(path: str, *, local: bool) -> Any:
@@ -202,11 +194,8 @@ def _of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
         limit=config.max_position_embeddings,
         origin=f"the config of {path}",
     )
-    return _counted(plain, sum(parameter.numel() for parameter in skeleton.parameters()), path)
-
-
-def _counted(plain: ModelSizes, parameters: int, path: str) -> ModelSizes:
-    """The sizes with as many biases as the parameters leave room for."""
+    parameters = sum(parameter.numel() for parameter in skeleton.parameters())
+    # As many biases as the parameters leave room for.
     biases, rest = divmod(parameters - plain.parameters, plain.layers)
     if rest or not 0 <= biases <= 0.02 * plain.layer_parameters:
         raise ModelError(

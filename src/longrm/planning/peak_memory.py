@@ -77,22 +77,20 @@ def peak_memory(
 def moments_of(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
 ) -> list[PeakMemory]:
-    """The moments at which memory may peak, of a step and before the first; the arguments are `memory_of`'s."""
-    grid = sharding_of(settings.parallel, devices, sizes.heads)
-    return _Account(settings, sizes, workload, device, grid).moments()
+    """The moments at which memory may peak, of a step and before the first; the arguments are `peak_memory`'s."""
+    return _Account(settings, sizes, workload, device, devices).moments()
 
 
 class _Account:
-    """The moments at which memory may peak."""
+    """What a device holds, whatever the moment, and the moments at which memory may peak."""
 
     def __init__(
-        self, settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, grid: Sharding
+        self, settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int
     ) -> None:
         targets = targets_of(settings, sizes)
         rank = settings.model.lora.rank if settings.model.lora else 0
         self._sizes = sizes
-        self._grid = grid
-        self._in_8_bits = settings.optimizer.kind != "adamw"
+        self._grid = grid = sharding_of(settings.parallel, devices, sizes.heads)
         self._layer = _Layer(settings, sizes, workload.largest, targets, device, grid)
         # Rows that are shared out leave a group of devices one micro-batch if there are no more rows than groups.
         self._several = workload.several and (grid.groups == 1 or settings.data.per_step > grid.groups)
@@ -102,82 +100,69 @@ class _Account:
         self._full = not targets
         self._frozen = 2 if settings.model.precision == "bfloat16" else _FP32
         self._adapters = sizes.adapter_parameters(rank, targets)
+        head = sizes.head_parameters if sizes.kind == "scorer" else 0
+        if self._full:
+            self._trained = sizes.parameters
+            self._weights = _FP32 * sizes.parameters
+        else:
+            self._trained = sizes.layers * self._adapters + head
+            self._weights = self._frozen * (sizes.parameters - head) + _FP32 * self._trained
+        self._optimizer = grid.optimizer(self._trained)
+        if settings.optimizer.kind != "adamw":
+            # One byte a moment and a scale for every block; embeddings have theirs in fp32.
+            embedding = sizes.vocabulary * sizes.hidden * self._full
+            in_8_bits = (1 + _FP32 / _BLOCK) * (self._trained - embedding)
+            self._optimizer = HeldBytes(2 * (_FP32 * embedding + in_8_bits))
 
     def moments(self) -> list[PeakMemory]:
         """In the backward pass at the head, the last and the first layer and the embedding; after it; and before."""
         sizes, layer = self._sizes, self._layer
+        embedding = sizes.vocabulary * sizes.hidden
         computing = layer.working + (layer.again if self._checkpointing else 0)
-        last, first = self._head_gradient(), self._head_gradient() + sizes.layers * self._layer_gradient()
-        kept = self._kept(sizes.layers) + self._shared()
+        last = embedding if self._full and sizes.kind != "scorer" else sizes.hidden
+        first = last + sizes.layers * (sizes.layer_parameters if self._full else self._adapters)
+        # What the layers share: the rotation's cosines and sines, and the mask.
+        shared = layer.tokens * 2 * layer.stream * sizes.head_dim + layer.mask
+        kept = self._kept(sizes.layers) + shared
+        # What the last norm keeps, and the states from which tokens are predicted.
+        final = layer.tokens * layer.norm + _FP32 * self._targets * sizes.hidden
         moments = [
-            self._moment("the head's backward", 0, kept + self._final(), self._logits(), 0),
+            self._moment("the head's backward", 0, kept + final, self._logits(), 0),
             self._moment("the last layer's backward", last, kept, 0, computing),
-            self._moment("the first layer's backward", first, self._kept(1) + self._shared(), 0, computing),
-            self._moment("the optimizer's step", self._trained(), 0, 0, 0),
+            self._moment("the first layer's backward", first, self._kept(1) + shared, 0, computing),
+            self._moment("the optimizer's step", self._trained, 0, 0, 0),
         ]
         if self._full:
             # The embedding's gradient comes last, and is added to that of a tied head or of an earlier micro-batch.
             twice = self._several or (sizes.kind == "language_model" and sizes.tied)
-            embedding = _FP32 * sizes.vocabulary * sizes.hidden * twice
-            residual = layer.tokens * layer.stream * sizes.hidden
-            moments.append(
-                self._moment("the embedding's backward", self._trained(), 0, 0, embedding + residual)
-            )
+            working = _FP32 * embedding * twice + layer.input
+            moments.append(self._moment("the embedding's backward", self._trained, 0, 0, working))
         if self._grid.parallel.zero == 3:
             # Every device loads the model whole before it is cut.
-            moments.append(PeakMemory("before the weights are cut", self._weights(), 0, 0, 0, 0, 0))
+            moments.append(PeakMemory("before the weights are cut", self._weights, 0, 0, 0, 0, 0))
         return moments
 
     def _moment(
         self, when: str, gradients: float, activations: float, logits: float, working: float
     ) -> PeakMemory:
-        trained = self._trained()
         if self._several:
             # Gradients of the micro-batch before are there; one matrix at a time is added to its own.
             largest = max(read * write for read, write in self._sizes.matrices.values())
             working += _FP32 * largest if self._full and working else 0
-        grid = self._grid
-        weights = grid.weights(self._sizes.parameters, self._weights())
-        held = grid.gradients(trained, trained if self._several else round(gradients))
-        optimizer = HeldBytes(self._moments_in_8_bits()) if self._in_8_bits else grid.optimizer(trained)
+        weights = self._grid.weights(self._sizes.parameters, self._weights)
+        present = self._trained if self._several else round(gradients)
+        held = self._grid.gradients(self._trained, present)
         inputs = self._sizes.layers * self._layer.input if self._offload else 0.0
         return PeakMemory(
             when=when,
             weights=weights.device,
             gradients=held.device,
-            optimizer=optimizer.device,
+            optimizer=self._optimizer.device,
             activations=activations,
             logits=logits,
             working=working,
-            offloaded=inputs + weights.cpu + held.cpu + optimizer.cpu,
+            offloaded=inputs + weights.cpu + held.cpu + self._optimizer.cpu,
         )
-
-    def _trained(self) -> int:
-        sizes = self._sizes
-        if self._full:
-            return sizes.parameters
-        head = sizes.head_parameters if sizes.kind == "scorer" else 0
-        return sizes.layers * self._adapters + head
-
-    def _weights(self) -> float:
-        if self._full:
-            return _FP32 * self._sizes.parameters
-        head = self._sizes.head_parameters if self._sizes.kind == "scorer" else 0
-        return self._frozen * (self._sizes.parameters - head) + _FP32 * self._trained()
-
-    def _moments_in_8_bits(self) -> float:
-        """One byte a moment and a scale for every block; embeddings have theirs in fp32."""
-        embedding = self._sizes.vocabulary * self._sizes.hidden * self._full
-        return 2 * (_FP32 * embedding + (1 + _FP32 / _BLOCK) * (self._trained() - embedding))
-
-    def _layer_gradient(self) -> int:
-        return self._sizes.layer_parameters if self._full else self._adapters
-
-    def _head_gradient(self) -> int:
-        sizes = self._sizes
-        if not self._full or sizes.kind == "scorer":
-            return sizes.hidden
-        return sizes.vocabulary * sizes.hidden
 
     def _kept(self, layers: int) -> float:
         """Of so many layers whose backward is still to come."""
@@ -188,15 +173,6 @@ class _Account:
         # One more is on its way to the device while a layer is computed.
         on_device = min(2, layers) if self._offload else layers
         return on_device * layer.input
-
-    def _shared(self) -> float:
-        """What the layers share: the rotation's cosines and sines, and the mask."""
-        layer = self._layer
-        return layer.tokens * 2 * layer.stream * self._sizes.head_dim + layer.mask
-
-    def _final(self) -> float:
-        """What the last norm keeps, and the states from which tokens are predicted."""
-        return self._layer.tokens * self._layer.norm + _FP32 * self._targets * self._sizes.hidden
 
     def _logits(self) -> float:
         """Logits or their softmax, and two gradients of theirs; then the gradients of states and head."""
@@ -257,9 +233,7 @@ class _Layer:
         beside = (2 * b + cast) * sizes.intermediate
         if settings.memory.tiled_mlp:
             tile = min(self.tokens, tile_length(sizes.hidden))
-            summed = (
-                _FP32 * 4 * sizes.hidden * sizes.intermediate * full
-            )  # gradients over tiles, and one tile's own
+            summed = _FP32 * 4 * sizes.hidden * sizes.intermediate * full  # over tiles, and one tile's own
             feed, kept = self.input + tile * (wide + beside) + apart + summed, self.input
         else:
             feed, kept = self.tokens * beside, self.tokens * wide + apart
@@ -276,17 +250,11 @@ class _Layer:
     def _read(self, names: Collection[str]) -> int:
         """What trained matrices read, for one token: one copy in fp32, one for every reader in bf16; and adapters."""
         total = 0
-        for readers in (
-            ("q_proj", "k_proj", "v_proj"),
-            ("o_proj",),
-            ("gate_proj", "up_proj"),
-            ("down_proj",),
-        ):
+        for readers in (_ATTENTION[:3], _ATTENTION[3:], _FEED[:2], _FEED[2:]):
             trained = sum(name in self._trained for name in readers if name in names)
             width = self._sizes.matrices[readers[0]][0]
-            total += self._b * (
-                width * (min(trained, 1) if self._b == _FP32 else trained) + self._rank * trained
-            )
+            copies = min(trained, 1) if self._b == _FP32 else trained
+            total += self._b * (width * copies + self._rank * trained)
         return total
 
     def _copies(self, names: Collection[str]) -> int:

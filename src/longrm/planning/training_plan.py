@@ -20,11 +20,7 @@ class TrainingPlan:
     """What a training will need.
 
     Attributes:
-        device: The name of the device.
-        devices: How many there are.
-        offers: What one offers.
-        sizes: The model's.
-        workload: What is read.
+        offers: What one device offers.
         forward: Operations of one forward over it.
         separate: The same if every response had a copy of its prompt.
         flops: Operations of the training.
@@ -129,19 +125,17 @@ def plan_training(
         seconds=None if seconds is None else seconds / devices,
         memory=peak_memory(settings, sizes, workload, offers.type, devices),
         advice=advise(settings, sizes, workload, offers, devices),
-        traffic=_traffic(settings, sizes, workload, devices),
+        traffic=tuple(_traffic(settings, sizes, workload, devices)),
     )
 
 
-def _traffic(
-    settings: TrainingSettings, sizes: ModelSizes, workload: Workload, devices: int
-) -> tuple[str, ...]:
+def _traffic(settings: TrainingSettings, sizes: ModelSizes, workload: Workload, devices: int) -> list[str]:
     grid = sharding_of(settings.parallel, devices, sizes.heads)
     targets, lora = targets_of(settings, sizes), settings.model.lora
     adapters = sizes.layers * sizes.adapter_parameters(lora.rank, targets) if lora else 0
     half = 2 if settings.model.precision == "bfloat16" else 4
     tokens = (workload.prompt_tokens + workload.response_tokens) / workload.steps
-    lines = traffic(
+    return traffic(
         grid,
         sizes,
         trained=adapters or sizes.parameters,
@@ -151,4 +145,3 @@ def _traffic(
         size=half,
         passes=2 + settings.memory.gradient_checkpointing,
     )
-    return tuple(lines)

@@ -1,7 +1,7 @@
 """What a training reads, as shapes: how many rows of which lengths, and its largest micro-batch."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +11,9 @@ from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.runs.progress import Progress, no_progress
 from longrm.training.batches import Batches
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.objectives.spec import Objective
 from longrm.training.sampler import Curriculum
 from longrm.training.sources import FileSource, source_of
-from longrm.training.training_settings import PlannedRows, TrainingSettings
+from longrm.training.training_settings import TrainingSettings
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 _ENDLESS = 2**62
@@ -91,15 +90,14 @@ def workload_of(settings: TrainingSettings, limit: int | None, progress: Progres
         )
     tokenizer = None if missing else _tokenizer(settings, optional=bool(planned))
     if tokenizer is None:
-        return _stated(settings, planned)
+        most = settings.most_responses or _ENDLESS
+        trees: Counter[TreeShape] = Counter()
+        for rows in planned:
+            trees[TreeShape(rows.prompt, (rows.response,) * min(rows.responses, most))] += rows.rows
+        return _of_rows(settings, trees, trees, "[plan.rows]; the data or its tokenizer is not here", {})
     source = source_of(settings, tokenizer, limit=limit or _ENDLESS, progress=progress)
     assert isinstance(source, FileSource), "generated data is planned above"
     return _of_file(settings, source)
-
-
-def objective_of(settings: TrainingSettings) -> Objective:
-    """The objective of a recipe, for the responses that it reads; it has no reference model."""
-    return OBJECTIVES[settings.objective].build(settings, {}, None)
 
 
 def _tokenizer(settings: TrainingSettings, *, optional: bool) -> Tokenizer | None:
@@ -112,17 +110,8 @@ def _tokenizer(settings: TrainingSettings, *, optional: bool) -> Tokenizer | Non
         return None
 
 
-def _stated(settings: TrainingSettings, planned: Iterable[PlannedRows]) -> Workload:
-    most = settings.most_responses or _ENDLESS
-    trees: Counter[TreeShape] = Counter()
-    for rows in planned:
-        responses = min(rows.responses, most)
-        trees[TreeShape(rows.prompt, (rows.response,) * responses)] += rows.rows
-    return _of_rows(settings, trees, trees, "[plan.rows]; the data or its tokenizer is not here", {})
-
-
 def _of_file(settings: TrainingSettings, source: FileSource) -> Workload:
-    select = objective_of(settings).select
+    select = OBJECTIVES[settings.objective].build(settings, {}, None).select
     weights = {file.label: file.weight for file in settings.data.files()}
     trees: Counter[TreeShape] = Counter()
     weighted: dict[TreeShape, float] = {}
@@ -149,42 +138,25 @@ def _of_rows(
     epoch_steps = epoch_steps or -(-trees.total() // per_step)
     steps = settings.optimizer.steps or (settings.optimizer.epochs or 1) * epoch_steps
     passes = steps / epoch_steps
-    longest = sorted(trees, key=lambda shape: -shape.tokens)
+    # The most that a step can put into one micro-batch: the longest row, and what still fits beside it.
+    taken: list[TreeShape] = []
+    room, left, tokens = budget, per_step, 0
+    for shape in sorted(trees, key=lambda shape: -shape.tokens):
+        more = min(trees[shape], per_step - len(taken), max(room // shape.tokens, int(not taken)))
+        taken += [shape] * more
+        room -= more * shape.tokens
+        tokens += min(left, trees[shape]) * shape.tokens
+        left -= min(left, trees[shape])
     return Workload(
         steps=steps,
         rows=passes * sum(weighted.values()),
         trees={shape: passes * count for shape, count in weighted.items()},
-        largest=_fullest(longest, trees, per_step, budget),
-        several=_several(longest, trees, per_step, budget),
+        largest=PackedLayout(tuple(taken)),
+        several=tokens > budget and min(per_step, trees.total()) > 1,
         origin=origin,
         counts=counts,
         epochs=passes,
     )
-
-
-def _fullest(
-    longest: Iterable[TreeShape], trees: Mapping[TreeShape, int], per_step: int, budget: int
-) -> PackedLayout:
-    """The most that a step can put into one micro-batch: the longest row, and what still fits beside it."""
-    taken: list[TreeShape] = []
-    room = budget
-    for shape in longest:
-        fitting = max(room // shape.tokens, int(not taken))
-        more = min(trees[shape], per_step - len(taken), fitting)
-        taken += [shape] * more
-        room -= more * shape.tokens
-    return PackedLayout(tuple(taken))
-
-
-def _several(
-    longest: Iterable[TreeShape], trees: Mapping[TreeShape, int], per_step: int, budget: int
-) -> bool:
-    tokens = left = 0
-    left = per_step
-    for shape in longest:
-        tokens += min(left, trees[shape]) * shape.tokens
-        left -= min(left, trees[shape])
-    return tokens > budget and min(per_step, sum(trees.values())) > 1
 
 
 def _generated(settings: TrainingSettings, limit: int) -> Workload:
@@ -192,14 +164,14 @@ def _generated(settings: TrainingSettings, limit: int) -> Workload:
     assert settings.data.world is not None, "the caller has seen it"
     assert settings.curriculum is not None, "settings ask for it"
     assert settings.optimizer.steps is not None, "settings ask for it"
-    steps, seed = settings.optimizer.steps, settings.seed
-    curriculum = Curriculum(settings.curriculum, steps=steps, seed=seed)
+    steps = settings.optimizer.steps
+    curriculum = Curriculum(settings.curriculum, steps=steps, seed=settings.seed)
     tokenizer = _tokenizer(settings, optional=False)
     assert tokenizer is not None
     source = source_of(settings, tokenizer, limit=limit, progress=no_progress)
     batches = Batches(
         source,
-        objective_of(settings),
+        OBJECTIVES[settings.objective].build(settings, {}, None),
         budget=settings.memory.tokens_per_forward,
         limit=limit,
         curriculum=curriculum,

@@ -135,7 +135,8 @@ class _Account:
         if self._full:
             # The embedding's gradient comes last, and is added to that of a tied head or of an earlier micro-batch.
             twice = self._several or (sizes.kind == "language_model" and sizes.tied)
-            working = _FP32 * embedding * twice + layer.input
+            residual = layer.tokens * layer.stream * sizes.hidden
+            working = _FP32 * embedding * twice + residual
             moments.append(self._moment("the embedding's backward", self._trained, 0, 0, working))
         if self._grid.parallel.zero == 3:
             # Every device loads the model whole before it is cut.

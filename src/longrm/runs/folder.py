@@ -9,7 +9,7 @@ import os
 import platform
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from longrm.runs.workers import WorkerGroup
 SCHEMA_VERSION = 1
 _LARGEST = 100 * 1024 * 1024  # bytes of a file of JSON, which is held in memory many times as large
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
+_CLAIM = (".lock", CONFIG, MANIFEST)
 _logger = logging.getLogger(__name__)
 _RECORDED_PACKAGES = ("longrm", "torch", "transformers", "accelerate", "peft", "tokenizers", "numpy", "scipy")
 
@@ -114,16 +115,13 @@ class RunFolder:
         # A part, empty as it may be, is of another process, which may be about to write to it.
         alone = not any(self.path.glob(f"*{PART}*"))
         if error is not None and self._made and alone and not self._work():
-            self._withdraw()
+            # A run that was refused before it did any work takes back its claim, and files that stayed empty.
+            for entry in [*self.path.iterdir()]:
+                if entry.name in _CLAIM or (entry.is_file() and not entry.stat().st_size):
+                    entry.unlink()
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
         self._lock.close()
-
-    def _withdraw(self) -> None:
-        """Takes back the claim of a run that was refused before it did any work, and files that stayed empty."""
-        for entry in [*self.path.iterdir()]:
-            if entry.name in (CONFIG, MANIFEST, ".lock") or (entry.is_file() and not entry.stat().st_size):
-                entry.unlink()
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
 
     def _claim(self) -> None:
         """Begins the run, or checks that the folder holds the same one."""
@@ -135,7 +133,14 @@ class RunFolder:
                     f"{self.path} holds a run of kind '{held['kind']}', not '{self.kind}'; take another --out"
                 )
             held_settings = reading.read_toml(self.path / CONFIG, RunError)
-            self._check_names(held_settings)
+            outdated = [
+                f"'{old}' is called '{today}' now" for old, today in self._config.outdated(held_settings)
+            ]
+            if outdated:
+                raise RunError(
+                    f"{self.path} holds a run of an earlier version of longrm ({'; '.join(outdated)}); "
+                    "take another --out"
+                )
             changed = self._changed(held_settings, settings)
             if changed:
                 raise RunError(
@@ -152,15 +157,15 @@ class RunFolder:
                 f"{self.path} is not empty and holds no run ({foreign[0]}, ...); take another --out"
             )
         write_file(self.path / CONFIG, to_toml(settings))
-        write_json(self.path / MANIFEST, _manifest(self.kind))
-
-    def _check_names(self, held: dict[str, Any]) -> None:
-        """Refuses the run of an earlier version, whose settings have other names."""
-        outdated = [f"'{old}' is called '{today}' now" for old, today in self._config.outdated(held)]
-        if outdated:
-            raise RunError(
-                f"{self.path} holds a run of an earlier version of longrm ({'; '.join(outdated)}); take another --out"
-            )
+        manifest = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": self.kind,
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            "versions": installed_versions(_RECORDED_PACKAGES),
+        }
+        write_json(self.path / MANIFEST, manifest)
 
     def _changed(self, held: dict[str, Any], settings: dict[str, Any]) -> list[str]:
         """The settings that differ from those that the folder holds, of those that must not."""
@@ -176,8 +181,9 @@ class RunFolder:
 
     def _work(self) -> list[str]:
         """What the folder holds beside the claim; a run that recorded nothing may be begun anew."""
-        claim = (".lock", CONFIG, MANIFEST)
-        return sorted(entry.name for entry in self.path.iterdir() if entry.name not in claim and _size(entry))
+        return sorted(
+            entry.name for entry in self.path.iterdir() if entry.name not in _CLAIM and _size(entry)
+        )
 
     def record(self, **facts: Mapping[str, Any]) -> None:
         """Adds to the manifest what shows only when the work begins, such as the commit of a model of the Hub.
@@ -273,20 +279,10 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
-def _manifest(kind: str) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "versions": _installed_versions(),
-    }
-
-
-def _installed_versions() -> dict[str, str]:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those of the packages that are here."""
     versions = {}
-    for name in _RECORDED_PACKAGES:
+    for name in packages:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

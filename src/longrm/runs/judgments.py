@@ -24,18 +24,15 @@ def read_judgments(folder: Path) -> list[JudgmentRecord]:
     ranks = {gold.id: gold.ranks for gold in _all(folder / GOLD, GoldRecord)}
     # A comparison that was judged again, after an error, has its last record.
     records = {record.id: record for record in _all(folder / JUDGMENTS, JudgmentRecord)}
-    return [_with_gold(record, ranks.get(name), folder) for name, record in records.items()]
-
-
-def _with_gold(record: JudgmentRecord, ranks: tuple[int, ...] | None, folder: Path) -> JudgmentRecord:
-    whole = replace(record, ranks=ranks)
-    try:
-        whole.check()
-    except ValueError as error:
-        raise RunError(
-            f"{folder / JUDGMENTS}: the judgment of {short(record.id)} does not fit its ranks in {GOLD}: {error}"
-        ) from None
-    return whole
+    for name, record in records.items():
+        records[name] = replace(record, ranks=ranks.get(name))
+        try:
+            records[name].check()
+        except ValueError as error:
+            raise RunError(
+                f"{folder / JUDGMENTS}: the judgment of {short(name)} does not fit its ranks in {GOLD}: {error}"
+            ) from None
+    return list(records.values())
 
 
 def _all(path: Path, record_type: type[LoggedRecord]) -> Iterator[LoggedRecord]:

@@ -139,16 +139,12 @@ def _fault(error: ValueError) -> str:
 def to_line(record: Any) -> bytes:
     """One record as a JSON line. Numbers keep every digit; fields at their defaults are left out."""
     shown = record.logged() if isinstance(record, JudgmentRecord) else record
-    plain = {
-        field.name: _plain(value)
-        for field in dataclasses.fields(shown)
-        if (value := getattr(shown, field.name)) != _default(field)
-    }
+    plain = {}
+    for field in dataclasses.fields(shown):
+        factory, value = field.default_factory, getattr(shown, field.name)
+        if value != (field.default if factory is dataclasses.MISSING else factory()):
+            plain[field.name] = _plain(value)
     return compact_line(plain)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _plain(value: Any) -> Any:

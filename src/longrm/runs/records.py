@@ -170,7 +170,17 @@ class JudgmentRecord:
 
     def __post_init__(self) -> None:
         if len(self.trials) < 2:  # what was asked once is its own trial
-            object.__setattr__(self, "trials", (self._own_trial(),))
+            own = Trial(
+                self.order,
+                self.outcome,
+                self.scores,
+                self.ranking,
+                self.explanation,
+                self.detail,
+                self.attempts,
+                self.contradicted,
+            )
+            object.__setattr__(self, "trials", (own,))
 
     def logged(self) -> Self:
         """The record as its log holds it: without the trial that it is itself."""
@@ -189,18 +199,6 @@ class JudgmentRecord:
         _check_sizes(*own, *(trial.order for trial in self.trials), *self.baselines.values())
         for trial in self.trials:
             trial.check()
-
-    def _own_trial(self) -> Trial:
-        return Trial(
-            self.order,
-            self.outcome,
-            self.scores,
-            self.ranking,
-            self.explanation,
-            self.detail,
-            self.attempts,
-            self.contradicted,
-        )
 
 
 @dataclass(frozen=True, slots=True)

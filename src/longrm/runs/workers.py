@@ -20,18 +20,14 @@ def is_main_process() -> bool:
     return world_size() == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
-def is_local_main_process() -> bool:
-    """Whether this process prints what all processes of a machine find alike."""
-    return world_size() == 1 or int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))) == 0
-
-
 def print_error(line: str, error: BaseException) -> None:
     """Prints on standard error why this process ends; of several on a machine the first does.
 
     An error that passed by the others, and is reported by this one, has a note that says so.
     """
     notes = getattr(error, "__notes__", [])
-    if notes or is_local_main_process():
+    local_rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
+    if notes or world_size() == 1 or int(local_rank) == 0:
         # Not needed to end early, when every import would take its time.
         from longrm.reading import visible
 

@@ -3,7 +3,7 @@
 Torch is imported where trees are packed; a plan needs no more than their shapes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -191,11 +191,19 @@ class Batches:
         return examples
 
     def _trees(self, examples: Sequence[Example]) -> list["_ExampleTree"]:
-        """The largest first; trees of one shape come together, for side by side they are computed as a batch."""
-        return sorted(
-            _trees_of(examples, self._budget),
-            key=lambda tree: (-tree.shape.tokens, tree.shape.prefix, tree.shape.branches),
-        )
+        """Each example whole in one tree, where prompts that begin alike stand side by side; the largest tree first.
+
+        Trees of one shape come together, for side by side they are computed as a batch.
+        """
+        ordered = sorted(examples, key=lambda example: list(example.tokens.prompt))
+        rest = iter(ordered)
+        trees: list[_ExampleTree] = []
+        for tree in build_trees([example.tokens for example in ordered], self._budget):
+            own: list[Example] = []
+            while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
+                own.append(next(rest))
+            trees.append(_ExampleTree(tree, own))
+        return sorted(trees, key=lambda one: (-one.shape.tokens, one.shape.prefix, one.shape.branches))
 
     def _micro_batches(self, trees: Sequence["_ExampleTree"]) -> list[MicroBatch]:
         """The micro-batches of this process, as many as the other processes have.
@@ -227,17 +235,6 @@ class _ExampleTree:
     @property
     def shape(self) -> TreeShape:
         return TreeShape(len(self.tree.prefix), tuple(map(len, self.tree.branches)))
-
-
-def _trees_of(examples: Sequence[Example], budget: int) -> Iterator[_ExampleTree]:
-    """Makes trees of examples, each of them whole in one tree; prompts that begin alike stand side by side."""
-    ordered = sorted(examples, key=lambda example: list(example.tokens.prompt))
-    rest = iter(ordered)
-    for tree in build_trees([example.tokens for example in ordered], budget):
-        own: list[Example] = []
-        while sum(len(example.tokens.responses) for example in own) < len(tree.branches):
-            own.append(next(rest))
-        yield _ExampleTree(tree, own)
 
 
 def _share_out(trees: Sequence[_ExampleTree], parts: int) -> list[list[_ExampleTree]]:

@@ -72,7 +72,10 @@ def latest(folder: Path) -> Path | None:
         reason = damage(checkpoint)
         if reason is None:
             for other, why in damaged:
-                aside = _set_aside(other)
+                # From among the others, which are counted, pruned, and written anew.
+                aside = other.with_name(f"{other.name}.damaged")
+                shutil.rmtree(aside, ignore_errors=True)
+                other.rename(aside)
                 _logger.warning(
                     "%s is damaged (%s): it is now %s, and training continues from %s",
                     other,
@@ -200,16 +203,12 @@ def _random_state(path: Path) -> dict[str, Any]:
         return _state(torch.load(path, weights_only=True), "python", "numpy", "cpu")
 
 
-def _records(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
-
-
 _READERS: dict[str, Callable[[Path], Any]] = {
     _WEIGHTS: _weight_names,
     _OPTIMIZER: _optimizer_state,
     _SCHEDULE: _schedule_state,
     _STATE: lambda path: TrainerState.load_from_json(str(path)),
-    **dict.fromkeys(LOGS, _records),
+    **dict.fromkeys(LOGS, lambda path: [json.loads(line) for line in path.read_bytes().splitlines()]),
 }
 """What every checkpoint holds, and how it is read."""
 
@@ -240,13 +239,6 @@ def _file(path: Path) -> _File:
         descriptor = file.fileno()
         parts = list(threads.map(digest, range(0, size, _CHUNK)))
     return _File(size, hashlib.sha256(b"".join(parts)).hexdigest())
-
-
-def _set_aside(checkpoint: Path) -> Path:
-    """Takes a checkpoint from among the others, which are counted, pruned, and written anew."""
-    aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
-    shutil.rmtree(aside, ignore_errors=True)
-    return checkpoint.rename(aside)
 
 
 def _trained(model: Any) -> dict[str, torch.Tensor]:

@@ -111,8 +111,12 @@ def join_processes(settings: ParallelSettings) -> Iterator[DistributedContext]:
         yield ALONE
         return
     with join("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo") as joined:
-        group = _sequence_group(joined.rank, count, size)
-        yield DistributedContext(joined.rank, count, Share(joined.rank // size, count // size), group)
+        part, group = joined.rank // size, None
+        if size > 1:
+            groups = [dist.new_group(list(range(first, first + size))) for first in range(0, count, size)]
+            extend_timeouts()
+            group = groups[part]
+        yield DistributedContext(joined.rank, count, Share(part, count // size), group)
 
 
 @contextmanager
@@ -139,11 +143,3 @@ def process_folder(context: DistributedContext, out: Path, settings: Config) -> 
         context.wait()
         with RunFolder(copy, "training", settings) as folder:
             yield folder
-
-
-def _sequence_group(rank: int, count: int, size: int) -> Any:
-    if size == 1:
-        return None
-    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, count, size)]
-    extend_timeouts()
-    return groups[rank // size]

@@ -3,7 +3,6 @@
 import json
 import platform
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.modeling.folders import ADAPTER
 from longrm.modeling.loading import scored_at
-from longrm.runs.folder import write_file
+from longrm.runs.folder import installed_versions, write_file
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.training_settings import TrainingSettings
 
@@ -55,55 +54,43 @@ def write_card(
         commit: Of the model that training started from, where that comes from the Hub.
     """
     objective = OBJECTIVES[settings.objective]
-    base = _base(settings)
+    path = settings.model.path
+    named = None if path is None or Path(path).exists() else hub.split_revision(path)
+    base = path if named is None else named[0]  # a folder, or an id of the Hub without its revision
     adapter, scores = (folder / ADAPTER).is_file(), objective.trains == "scorer"
     start = f"`{base}`" if base is not None else "random weights"
     saved = folder.resolve()
-    text = (
-        _environment()
-        .from_string((files(__package__) / "model_card.md.j2").read_text())
-        .render(
-            front=_front(base, adapter=adapter, scores=scores),
-            name=saved.parent.name if saved.name == "model" else saved.name,
-            start=start if commit is None else f"{start} at commit `{commit}`",
-            base=base,
-            commit=commit,
-            adapter=adapter,
-            scores=scores,
-            auto_class="SequenceClassification" if scores else "CausalLM",
-            objective=objective,
-            loss=settings.loss_spec,
-            settings=settings,
-            summary={"accuracy": None, **summary},
-            counts=_COUNTS,
-            evaluation=evaluation,
-            figure=None if figure is None else FIGURE,
-            # An adapter is loaded onto a base whose weights are as they were measured.
-            rounded=settings.model.precision == "bfloat16" and not adapter,
-            toml=to_toml(settings.to_dict()).strip(),
-            versions=_versions(),
-            **_evaluated(evaluation),
-            **_read_by(folder),
-        )
-    )
-    if figure is not None:
-        write_file(folder / FIGURE, figure)
-    write_file(folder / CARD, text)
-
-
-def _environment() -> Environment:
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
     environment.filters |= {"number": "{:,}".format, "to_json": json.dumps}  # JSON is YAML
-    return environment
-
-
-def _base(settings: TrainingSettings) -> str | None:
-    """What training started from: a folder, or an id of the Hub without its revision."""
-    path = settings.model.path
-    named = None if path is None or Path(path).exists() else hub.split_revision(path)
-    return path if named is None else named[0]
+    versions = [f"{name} {version}" for name, version in installed_versions(_PACKAGES).items()]
+    text = environment.from_string((files(__package__) / "model_card.md.j2").read_text()).render(
+        front=_front(base, adapter=adapter, scores=scores),
+        name=saved.parent.name if saved.name == "model" else saved.name,
+        start=start if commit is None else f"{start} at commit `{commit}`",
+        base=base,
+        commit=commit,
+        adapter=adapter,
+        scores=scores,
+        auto_class="SequenceClassification" if scores else "CausalLM",
+        objective=objective,
+        loss=settings.loss_spec,
+        settings=settings,
+        summary={"accuracy": None, **summary},
+        counts=_COUNTS,
+        evaluation=evaluation,
+        figure=None if figure is None else FIGURE,
+        # An adapter is loaded onto a base whose weights are as they were measured.
+        rounded=settings.model.precision == "bfloat16" and not adapter,
+        toml=to_toml(settings.to_dict()).strip(),
+        versions=", ".join([f"Python {platform.python_version()}", *versions]),
+        **_evaluated(evaluation),
+        **_read_by(folder),
+    )
+    if figure is not None:
+        write_file(folder / FIGURE, figure)
+    write_file(folder / CARD, text)
 
 
 def _front(base: str | None, *, adapter: bool, scores: bool) -> dict[str, Any]:
@@ -167,13 +154,3 @@ def _boundary(boundary: Mapping[str, Any] | None) -> str | None:
         case unknown:
             raise ValueError(f"the status {unknown!r} of a boundary is not known")
     return f"Context boundary ({boundary['status'].replace('_', ' ')}): accuracy is {known}{ends}."
-
-
-def _versions() -> str:
-    found = [f"Python {platform.python_version()}"]
-    for package in _PACKAGES:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)

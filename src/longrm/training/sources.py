@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from longrm.data.joining import encode
+from longrm.data.joining import Encoded, encode
 from longrm.data.token_cache import TokenizedRows, open_tokenized
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import RowKind, context_digest
@@ -72,30 +72,30 @@ class GeneratedSource:
                 seed=world.seed,
             )
             rows += group(plan, step * world.responses_per_step + index, self._tokenizer)
-        shown = [_shuffled(row) if world.shuffle_labels else row for row in rows]
+        if world.shuffle_labels:
+            rows = list(map(_shuffled, rows))
+        examples = [example for row in rows if (example := self._example(row)) is not None]
+        if not examples:
+            raise ConfigError(
+                f"step {step + 1}: the judges agree on all {len(rows)} questions, so nothing is preferred; raise "
+                "data.world.responses_per_step or data.world.judge_error_rate"
+            )
+        return examples
+
+    def _example(self, row: Comparison) -> Example | None:
+        """None for a question on which all judges agree."""
+        demonstrates = self._kind == "demonstration"
+        tokens: Encoded | None
         if self._writer is not None:
-            judgments = list(self._judgments(shown, self._writer))
-            if not judgments:
-                raise ConfigError(
-                    f"step {step + 1}: the judges agree on all {len(shown)} questions, so nothing is preferred; raise "
-                    "data.world.responses_per_step or data.world.judge_error_rate"
-                )
-            return judgments
-        return [self._example(row) for row in shown]
-
-    def _judgments(self, rows: Sequence[Comparison], writer: JudgmentWriter) -> Iterator[Example]:
-        for row in rows:
-            tokens = writer.demonstration(row) if self._kind == "demonstration" else writer.preference(row)
-            if tokens is not None:
-                ranks = (1, *[2] * (len(tokens.responses) - 1))
-                yield Example(row.id, tokens, ranks, context_digest(row), source=self._world.name)
-
-    def _example(self, row: Comparison) -> Example:
-        assert row.ranks is not None, "worlds know the order"
-        tokens = encode(self._tokenizer, row.prompt, row.responses)
-        ranks = row.ranks
-        if self._kind == "demonstration":
-            tokens, ranks = tokens.only(row.best_first()[:1]), (1,)
+            tokens = self._writer.demonstration(row) if demonstrates else self._writer.preference(row)
+            if tokens is None:
+                return None
+            ranks = (1, *[2] * (len(tokens.responses) - 1))
+        else:
+            assert row.ranks is not None, "worlds know the order"
+            tokens, ranks = encode(self._tokenizer, row.prompt, row.responses), row.ranks
+            if demonstrates:
+                tokens, ranks = tokens.only(row.best_first()[:1]), (1,)
         return Example(row.id, tokens, ranks, context_digest(row), source=self._world.name)
 
     def _responses(self, turn: int, length: int) -> int:
@@ -133,9 +133,6 @@ class _Part:
     kept: Sequence[int]
     counts: Mapping[str, int]
 
-    def stock(self) -> SampledSource:
-        return SampledSource([self.tokenized.longest[index] for index in self.kept], self.file.weight)
-
 
 class FileSource:
     """The rows of one file or several, in an order drawn anew for every epoch; see `sampling.Mixture`.
@@ -151,7 +148,9 @@ class FileSource:
         self.digest = "-".join(part.tokenized.digest for part in parts)
         self._parts = parts
         self._per_step = per_step
-        self._mixture = Mixture([part.stock() for part in parts], seed)
+        lengths = [[part.tokenized.longest[index] for index in part.kept] for part in parts]
+        sampled = [SampledSource(own, part.file.weight) for own, part in zip(lengths, parts, strict=True)]
+        self._mixture = Mixture(sampled, seed)
         self._epoch = lru_cache(maxsize=2)(self._mixture.epoch)
 
     def batch(self, step: int, length: int | None) -> list[Example]:

@@ -399,7 +399,17 @@ class TrainingSettings(Config):
             if self.optimizer.steps is None:
                 raise ValueError("generated data has no end: set optimizer.steps")
             if self.needs_reference:
-                raise ValueError(self._endless_reference())
+                spec = self.loss_spec
+                assert spec is not None, "only a loss needs a reference"
+                others = [
+                    f'"{name}"'
+                    for name, other in LOSSES.items()
+                    if other.objective == spec.objective and not other.needs_reference
+                ]
+                raise ValueError(
+                    f"{spec.title} asks its reference model about every row once, and generated data has no end: take "
+                    f"data.path, or loss.kind = {' or '.join(others)}"
+                )
         elif self.curriculum is not None:
             raise ValueError("curriculum sets the lengths of generated data; a file's rows have their own")
         if self.parallel.zero and self.optimizer.kind != "adamw":
@@ -407,16 +417,3 @@ class TrainingSettings(Config):
                 f'parallel.zero cuts the state of optimizer.kind = "adamw" only: drop "{self.optimizer.kind}", or zero'
             )
         return self
-
-    def _endless_reference(self) -> str:
-        spec = self.loss_spec
-        assert spec is not None, "only a loss needs a reference"
-        others = [
-            f'"{name}"'
-            for name, other in LOSSES.items()
-            if other.objective == spec.objective and not other.needs_reference
-        ]
-        return (
-            f"{spec.title} asks its reference model about every row once, and generated data has no end: take "
-            f"data.path, or loss.kind = {' or '.join(others)}"
-        )

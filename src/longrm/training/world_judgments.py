@@ -5,7 +5,6 @@ judgments are found as in LongRM's stage 2, by consensus of several judges; here
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import assert_never
@@ -24,22 +23,10 @@ TEMPLATES = {
 }
 """The prompts of judges of generated worlds, in the words of the worlds."""
 
+_Judgment = tuple[str, str]
+"""The record that decides as it was read, and the verdict."""
+
 _REJECTED = 2  # at most, as in LongRM's stage 2
-
-
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """One query of a judge.
-
-    Attributes:
-        prompt: The prompt.
-        right: The record that decides, and the verdict that follows from it.
-        misread: The same by a judge that mistakes the value of the record.
-    """
-
-    prompt: tuple[Message, ...]
-    right: tuple[str, str]
-    misread: tuple[str, str]
 
 
 class JudgmentWriter:
@@ -77,8 +64,8 @@ class JudgmentWriter:
         form = draws.one(self._forms)
         if form == "fact":
             return self._encoded(row.prompt, [_record(row, _value(row, row.best_first()[0]))])
-        query = self._query(row, form, draws)
-        return self._encoded(query.prompt, [_judgment(query.right)])
+        prompt, right, _ = self._query(row, form, draws)
+        return self._encoded(prompt, [_written(right)])
 
     def preference(self, row: Comparison) -> Encoded | None:
         """The prompt, the judgment that most judges agree on, and what a minority wrote; None where all agree.
@@ -87,8 +74,14 @@ class JudgmentWriter:
         cluster; the rejected ones are the most frequent of the others, two at most.
         """
         draws = Draws("written", row.id)
-        query = self._query(row, draws.one(self._forms), draws)
-        votes = Counter(self._vote(query, draws) for _ in range(self._judges))
+        prompt, right, misread = self._query(row, draws.one(self._forms), draws)
+        votes = Counter[_Judgment]()
+        for _ in range(self._judges):
+            drawn = draws.fraction()
+            wrong_verdict = (right[0], misread[1])
+            votes[
+                misread if drawn < self._error / 2 else wrong_verdict if drawn < self._error else right
+            ] += 1
         clusters = Counter[str]()
         for (_, verdict), count in votes.items():
             clusters[verdict] += count
@@ -96,15 +89,12 @@ class JudgmentWriter:
         ranked = [judgment for judgment, _ in votes.most_common()]
         chosen = next(judgment for judgment in ranked if judgment[1] == verdict)
         rejected = [judgment for judgment in ranked if judgment[1] != verdict][:_REJECTED]
-        return self._encoded(query.prompt, list(map(_judgment, [chosen, *rejected]))) if rejected else None
+        return self._encoded(prompt, list(map(_written, [chosen, *rejected]))) if rejected else None
 
-    def _vote(self, query: _Query, draws: Draws) -> tuple[str, str]:
-        drawn = draws.fraction()
-        if drawn < self._error / 2:
-            return query.misread
-        return (query.right[0], query.misread[1]) if drawn < self._error else query.right
-
-    def _query(self, row: Comparison, form: CompletionForm, draws: Draws) -> _Query:
+    def _query(
+        self, row: Comparison, form: CompletionForm, draws: Draws
+    ) -> tuple[tuple[Message, ...], _Judgment, _Judgment]:
+        """A prompt, the right judgment, and that of a judge who mistakes the value of the record."""
         best, other = row.best_first()
         order = [best, other]
         draws.shuffle(order)
@@ -119,14 +109,14 @@ class JudgmentWriter:
                 assert_never(unknown)
         (prompt,) = self._formats[form].render(query_of(row, shown))
         records = [_record(row, _value(row, index)) for index in (best, other)]
-        return _Query(prompt, (records[0], right), (records[1], wrong))
+        return prompt, (records[0], right), (records[1], wrong)
 
     def _encoded(self, prompt: tuple[Message, ...], texts: list[str]) -> Encoded:
         responses = [({"role": "assistant", "content": text},) for text in texts]
         return encode(self._tokenizer, prompt, responses)
 
 
-def _judgment(judgment: tuple[str, str]) -> str:
+def _written(judgment: _Judgment) -> str:
     record, verdict = judgment
     return f"{record} [[{verdict}]]"
 

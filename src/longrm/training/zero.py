@@ -84,8 +84,11 @@ class Zero:
 
         self._link()
         is_main = dist.get_rank() == 0
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in self._groups()]
-        steps = self._steps()
+        inner = self.engine.optimizer.optimizer
+        groups = [
+            {key: value for key, value in group.items() if key != "params"} for group in inner.param_groups
+        ]
+        steps = next(iter(inner.state.values()))["step"].cpu()
         state: dict[int, dict[str, Tensor]] = {}
         for group, parameters in zip(groups, self._parameters, strict=True):
             group["params"] = list(range(len(state), len(state) + len(parameters)))
@@ -96,24 +99,20 @@ class Zero:
 
     def load(self, stored: dict[str, Any]) -> None:
         """Loads what `state`, or the optimizer's own `state_dict`, returned."""
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+
         adopt(self.engine.optimizer.optimizer, self._parts(), stored)
         self._link()
         flat = [parameter for parameters in self._parameters for parameter in parameters]
         for index, parameter in enumerate(flat):
             for name in _MOMENTS:
-                self._set(parameter, stored["state"][index][name], name)
-
-    def _set(self, parameter: nn.Parameter, whole: Tensor, name: str) -> None:
-        """Keeps of a moment what this process has of its weight."""
-        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
-
-        if self._stage < 3:
-            safe_set_full_optimizer_state(parameter, whole, name)
-            return
-        cut: Any = parameter
-        group = cut.ds_process_group
-        part = own_part(whole, dist.get_rank(group), dist.get_world_size(group))
-        safe_set_local_optimizer_state(parameter, part, name)
+                moment = stored["state"][index][name]
+                if self._stage < 3:
+                    safe_set_full_optimizer_state(parameter, moment, name)
+                    continue
+                group = parameter.ds_process_group
+                part = own_part(moment, dist.get_rank(group), dist.get_world_size(group))
+                safe_set_local_optimizer_state(parameter, part, name)
 
     def _link(self) -> None:
         """Has every weight know its place in the state: DeepSpeed 0.19 does so once, before it steps a second group."""
@@ -122,21 +121,12 @@ class Zero:
             own._hp_optimizer_states_linked = False
             own._lazy_init_hp_params_optimizer_state()
 
-    def _steps(self) -> Tensor:
-        inner = self.engine.optimizer.optimizer
-        step: Tensor = next(iter(inner.state.values()))["step"]
-        return step.cpu()
-
-    def _groups(self) -> list[dict[str, Any]]:
-        groups: list[dict[str, Any]] = self.engine.optimizer.optimizer.param_groups
-        return groups
-
     def _parts(self) -> list[list[Tensor]]:
         """The flat tensors of every group of which this process keeps the state."""
         own = self.engine.optimizer
         if self._stage < 3:
             return [[part] for part in own.single_partition_of_fp32_groups]
-        parts: list[list[Tensor]] = [[] for _ in self._groups()]
+        parts: list[list[Tensor]] = [[] for _ in own.optimizer.param_groups]
         for number, part in enumerate(own.fp32_partitioned_groups_flat):
             parts[own.sub_group_to_group_id[number]].append(part)
         return parts

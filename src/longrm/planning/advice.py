@@ -33,7 +33,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What fits, and how.
+    """What fits.
 
     Attributes:
         switches: What to switch on, in order, until it fits or nothing more helps; none where it fits as it is.

@@ -20,15 +20,10 @@ class ModelSizes:
     """The sizes of a decoder with gated feed-forward layers, as Llama, Mistral and Qwen have them.
 
     Attributes:
-        kind: With a scalar head, or with one over the vocabulary.
-        hidden: C, the hidden size.
-        heads: H, the query heads.
-        kv_heads: G, the key-value heads.
-        head_dim: D, the size of a head.
+        hidden: C; there are H (query) heads and G key-value heads of size D.
         intermediate: I, the size of the feed-forward layer.
         vocabulary: V, the rows of the embedding.
         tied: Whether the head over the vocabulary is the embedding.
-        qk_norm: Whether queries and keys are normed.
         biases: Parameters of a layer beside its matrices and norms.
         limit: Tokens that it reads; None where that is not known.
         origin: Where the sizes come from, in a few words.

@@ -56,14 +56,7 @@ class PeakMemory:
 def peak_memory(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
 ) -> PeakMemory:
-    """The peak of a training on one of its devices.
-
-    Args:
-        settings: What is trained how.
-        sizes: The model's.
-        workload: What is read; its largest micro-batch counts.
-        device: "cpu" or "cuda".
-        devices: How many there are; `settings.parallel` says what each of them holds.
+    """The peak of a training on one of its devices, "cpu" or "cuda", in the largest micro-batch of what is read.
 
     Raises:
         ConfigError: The devices cannot be laid out as the settings say.
@@ -77,7 +70,7 @@ def peak_memory(
 def moments_of(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: str, devices: int = 1
 ) -> list[PeakMemory]:
-    """The moments at which memory may peak, of a step and before the first; the arguments are `peak_memory`'s."""
+    """The moments at which memory may peak, of a step and before the first."""
     return _Account(settings, sizes, workload, device, devices).moments()
 
 

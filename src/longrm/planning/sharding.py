@@ -34,12 +34,7 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """A grid of devices: `sequence` neighbors share every sequence, and each such group reads its own rows.
-
-    Attributes:
-        devices: How many there are.
-        parallel: The recipe's settings.
-    """
+    """A grid of devices: `sequence` neighbors share every sequence, and each such group reads its own rows."""
 
     devices: int
     parallel: ParallelSettings

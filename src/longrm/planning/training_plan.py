@@ -83,13 +83,7 @@ class TrainingPlan:
 def plan_training(
     settings: TrainingSettings, device: str, *, devices: int = 1, progress: Progress = no_progress
 ) -> TrainingPlan:
-    """Plans a training.
-
-    Args:
-        settings: What to train, on what.
-        device: A name of `DEVICES`.
-        devices: How many of them, laid out as the recipe's `parallel` says.
-        progress: Called while rows are tokenized.
+    """Plans a training on so many devices of a kind that `DEVICES` names, laid out as the recipe's `parallel` says.
 
     Raises:
         ConfigError: Model or data are not at hand, and the recipe's `[plan]` does not state them; or the devices

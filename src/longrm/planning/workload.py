@@ -24,8 +24,7 @@ class Workload:
     """What a training reads.
 
     Attributes:
-        steps: Optimizer steps.
-        rows: Rows in all of them.
+        rows: Rows in all steps.
         trees: How often a tree of each shape is read.
         largest: The micro-batch with the most tokens.
         several: Whether a step may have several micro-batches.
@@ -68,12 +67,7 @@ class Workload:
 
 
 def workload_of(settings: TrainingSettings, limit: int | None, progress: Progress) -> Workload:
-    """What a recipe reads; `[plan.rows]` stand in for data that is not at hand.
-
-    Args:
-        settings: The recipe.
-        limit: Tokens that the model reads, where that is known.
-        progress: Called while rows are tokenized.
+    """What a recipe reads; `[plan.rows]` stand in for data that is not at hand, and the model may read `limit` tokens.
 
     Raises:
         ConfigError: Neither the data nor `[plan.rows]` are there.

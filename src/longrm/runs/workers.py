@@ -52,11 +52,8 @@ def check_seen(folder: Path) -> None:
 class WorkerGroup:
     """The processes that share a run: this one alone, or several in a subclass.
 
-    The pieces of a run are numbered from 0, the same everywhere, and each is taken by one process.
-
-    Attributes:
-        rank: The number of this process, from 0.
-        count: How many there are.
+    The pieces of a run are numbered from 0, the same everywhere, and each is taken by one process. So are the
+    processes: `rank` is the number of this one, `count` how many there are.
     """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:

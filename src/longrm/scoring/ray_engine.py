@@ -39,17 +39,10 @@ _MAX_TRIES = 4
 def scored_by_ray(
     model: str, judge: JudgeSettings, workers: int | None, reading: ComparisonReader, done: RowScores
 ) -> Generator[list[ScoreRecord]]:
-    """Scores every row that the log does not hold.
+    """Scores every row that is not done, in any order.
 
-    Args:
-        model: Its name; each worker loads it.
-        judge: How queries are put to it.
-        workers: How many; by default one per GPU, or one per CPU where there is no GPU.
-        reading: The rows, which a process on this machine reads.
-        done: What has been scored already.
-
-    Returns:
-        Records in any order.
+    A process on this machine reads the rows, and each worker loads the model; by default there is one worker per GPU,
+    or one per CPU where there is no GPU.
 
     Raises:
         ConfigError: Ray is not installed, or this machine has too few GPUs.
@@ -72,7 +65,10 @@ def scored_by_ray(
                     raise records
                 yield [record for record in records if record.number not in done]
         except ray.exceptions.RayError as error:
-            raise _failure(error) from None
+            last = str(error).strip().splitlines()[-1]
+            raise RunError(
+                f"the workers of Ray failed: {last}; what was scored is kept, the same command continues"
+            ) from None
 
 
 def _pipeline(
@@ -109,7 +105,7 @@ def _read(
     _enter(home)
     try:
         for batch in batches(reading):
-            if not all(number < len(scored) and scored[number] for number in batch.numbers):
+            if not all(number < len(scored) and scored[number] for number, _ in batch):
                 yield {"batch": [pickle.dumps(batch)]}
     except LongRMError as error:  # raised, it would arrive as a text of Ray's
         yield {"batch": [pickle.dumps(error)]}
@@ -148,23 +144,21 @@ class _Worker:
             return {"records": [pickle.dumps(error)]}
 
     def _score(self, read: list[ScoreBatch | LongRMError]) -> list[ScoreRecord]:
+        import ray
+
         some: list[ScoreBatch] = []
         for one in read:
             if isinstance(one, LongRMError):
                 raise one
             some.append(one)
-        self._begin(some[0].numbers[0], some[-1].numbers[-1])
-        self._loaded = self._loaded or reward_models.load(self._model, judge=self._judge)
-        return [record for batch in some for record in score(batch, self._loaded)]
-
-    def _begin(self, first: int, last: int) -> None:
-        import ray
-
+        first, last = some[0][0][0], some[-1][-1][0]
         if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
             raise RunError(
                 f"{_MAX_TRIES} workers of Ray were killed while they scored rows {first} to {last}, perhaps for "
                 "want of memory; look at these rows, or give a worker more"
             )
+        self._loaded = self._loaded or reward_models.load(self._model, judge=self._judge)
+        return [record for batch in some for record in score(batch, self._loaded)]
 
 
 def _enter(home: str) -> None:
@@ -255,9 +249,3 @@ def _keep_to_this_machine() -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its errors come as exceptions too
     # By default all else on a busy machine goes before Ray's workers.
     os.environ.setdefault("RAY_worker_niceness", "0")
-
-
-def _failure(error: Exception) -> RunError:
-    """Why the workers failed, in one line."""
-    last = str(error).strip().splitlines()[-1]
-    return RunError(f"the workers of Ray failed: {last}; what was scored is kept, the same command continues")

@@ -27,32 +27,23 @@ class ScoreRecord:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreBatch:
-    """Rows that are always scored together: how a model's numbers are rounded may depend on the batch.
-
-    Attributes:
-        numbers: The rows' numbers.
-        queries: One query per row.
-    """
-
-    numbers: tuple[int, ...]
-    queries: tuple[Query, ...]
+ScoreBatch = list[tuple[int, Query]]
+"""Rows, each a number and a query, that are always scored together: how a model rounds may depend on the batch."""
 
 
 def batches(rows: Iterable[ComparisonRow]) -> Iterator[ScoreBatch]:
     """Cuts rows into batches, the same way whatever has been scored already."""
     stream = iter(rows)
     while some := list(islice(stream, _ROWS_PER_BATCH)):
-        queries = [query_of(row.comparison, range(len(row.comparison.responses))) for row in some]
-        yield ScoreBatch(tuple(row.number for row in some), tuple(queries))
+        yield [(row.number, query_of(row.comparison, range(len(row.comparison.responses)))) for row in some]
 
 
 def score(batch: ScoreBatch, model: RewardModel) -> list[ScoreRecord]:
     """Scores every row, in several orders where the model sees the order."""
+    numbers, queries = zip(*batch, strict=True)
     return [
         ScoreRecord(number, whole.outcome, points(whole), whole.detail)
-        for number, whole in zip(batch.numbers, model.judge_in_all_orders(batch.queries), strict=True)
+        for number, whole in zip(numbers, model.judge_in_all_orders(queries), strict=True)
     ]
 
 

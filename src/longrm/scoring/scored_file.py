@@ -58,7 +58,6 @@ class ScoreCounts:
     """Counts of a file that was scored.
 
     Attributes:
-        format: The rows' format.
         rows: Rows written.
         outcomes: How many rows had each outcome; only answered ones have scores.
         skipped: Rows that could not be read and were left out.
@@ -71,13 +70,6 @@ class ScoreCounts:
     skipped: int = 0
     first_unscored: dict[str, str] = field(default_factory=dict)
 
-    def count(self, record: ScoreRecord) -> None:
-        """Counts one more row."""
-        self.rows += 1
-        self.outcomes[str(record.outcome)] += 1
-        if record.outcome is not Outcome.ANSWERED:
-            self.first_unscored.setdefault(str(record.outcome), f"row {record.number}: {record.detail}")
-
 
 def score_file(
     settings: ScoreSettings,
@@ -86,16 +78,10 @@ def score_file(
     workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> ScoreCounts | None:
-    """Writes the rows of a file with their scores, in one step at the end.
+    """Writes the rows of a file with their scores to a JSONL or Parquet file, in one step at the end.
 
     Scores are logged in `OUT.partial`, from which a killed run continues: with this engine or another, as one process
     or as several. The folder is kept where rows ended in errors, which the same settings then try again.
-
-    Args:
-        settings: Which model, which data.
-        out: The JSONL or Parquet file to write.
-        workers: This process among those that share the rows; alone by default.
-        progress: Called after every batch; the total is not known.
 
     Returns:
         The counts; None for a process that does not write the file.
@@ -185,7 +171,7 @@ def _scored_here(
     for piece, batch in enumerate(batches(reading)):
         if not workers.takes(piece):
             continue
-        fresh = {number for number in batch.numbers if number not in done}
+        fresh = {number for number, _ in batch if number not in done}
         yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
 
 
@@ -193,9 +179,14 @@ def _rows(
     reading: ComparisonReader, scores: RowScores, column: str, result: ScoreCounts
 ) -> Iterator[dict[str, Any]]:
     for row, record in scores.of(reading):
-        result.count(record)
-        values = list(record.scores) if record.outcome is Outcome.ANSWERED else None
-        yield {**row.source, column: values, f"{column}_outcome": str(record.outcome)}
+        outcome, values = str(record.outcome), None
+        result.rows += 1
+        result.outcomes[outcome] += 1
+        if record.outcome is Outcome.ANSWERED:
+            values = list(record.scores)
+        else:
+            result.first_unscored.setdefault(outcome, f"row {record.number}: {record.detail}")
+        yield {**row.source, column: values, f"{column}_outcome": outcome}
 
 
 def _free_column(reading: ComparisonReader, wanted: str | None) -> str:

@@ -25,8 +25,6 @@ class Example:
     """A row of training data as token ids: a comparison, or a demonstration with its one completion.
 
     Attributes:
-        id: The row's id.
-        tokens: Prompt and responses.
         ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
         digest: Of its context, for the log of what was trained on.
         source: The name of the data that it comes from.
@@ -54,7 +52,6 @@ class MicroBatch:
 
     Attributes:
         packed: The token trees; their branches are the responses of the examples, in order.
-        examples: Whose responses they are.
         weight: Its share of the step; the weights of a step sum to 1.
     """
 
@@ -103,12 +100,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of every step a process reads.
-
-    Attributes:
-        index: Of the part, counted from 0.
-        parts: How many there are.
-    """
+    """Which of the parts of every step a process reads, counted from 0."""
 
     index: int = 0
     parts: int = 1
@@ -129,12 +121,8 @@ class Batches:
     """The steps of a training; each a pure function of its number.
 
     Args:
-        source: Whose examples they are made of.
-        objective: What is minimized.
         budget: Tokens of a micro-batch; a longer example stands alone.
         limit: Tokens that the model reads.
-        curriculum: Lengths of generated data.
-        share: What this process reads of every step.
     """
 
     def __init__(

@@ -32,8 +32,6 @@ class DistributedContext:
     """The number of this process among those of a training, and its part of their work.
 
     Attributes:
-        rank: Its number, from 0.
-        count: How many there are.
         share: What it reads of every step.
         sequence: The processes that share its sequences; None where it reads them alone.
     """

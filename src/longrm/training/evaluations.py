@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from longrm.errors import ConfigError, LongRMError
+from longrm.errors import ConfigError, LongRMError, TrainingError
 from longrm.evaluation.summary_schema import read_summary
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.loading import LanguageModel, Scorer
@@ -16,7 +16,6 @@ from longrm.runs.folder import SUMMARY, write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
 from longrm.training.distributed import ALONE, DistributedContext
-from longrm.training.monitor import evaluation_error
 from longrm.training.training_settings import EvaluationSettings
 from longrm.training.zero import readable, whole
 
@@ -33,9 +32,6 @@ class Evaluations:
     it, with the same weights, and repeats none.
 
     Args:
-        settings: When, and what decides which model is the best.
-        evaluator: Evaluates.
-        model: The model.
         folder: The run folder.
         last: The last step of the training, which is evaluated too.
         context: This process among those that evaluate the model together; the main one keeps the best.
@@ -85,10 +81,15 @@ class Evaluations:
         try:
             with torch.random.fork_rng(devices=devices), readable(model):
                 summary = self._evaluator(self._model, self._folder / EVALUATIONS / str(step))
-        except (LongRMError, MemoryError, RuntimeError) as error:
-            if not isinstance(error, LongRMError) and not is_out_of_memory(error):
+        except LongRMError as error:
+            raise type(error)(f"the evaluation after step {step}: {error}") from None
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
                 raise
-            raise evaluation_error(step, error) from None
+            raise TrainingError(
+                f"memory ran out in the evaluation after step {step}; evaluation.settings.judge.max_length bounds what "
+                "it reads, and without [evaluation] the model can be evaluated by longrm evaluate"
+            ) from None
         value = self._context.broadcast(self._figure(summary))
         record = EvaluationRecord(step, self._settings.metric, value)
         self.records.append(record)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from longrm.errors import LongRMError, TrainingError
+from longrm.errors import TrainingError
 from longrm.training.batches import Example
 
 # Above this share of the loss of a model that knows nothing, nothing has been learned.
@@ -32,16 +32,6 @@ def out_of_memory_error(where: str, examples: Sequence[Example]) -> TrainingErro
         f"memory ran out {where}{example}; in this order: a smaller memory.tokens_per_forward, "
         "memory.gradient_checkpointing, memory.tiled_mlp, memory.activation_offloading, "
         'model.lora, model.precision = "bfloat16"; longrm plan computes what each saves'
-    )
-
-
-def evaluation_error(step: int, error: Exception) -> LongRMError:
-    """The error for an evaluation between steps that cannot be finished, which is no error of the training itself."""
-    if isinstance(error, LongRMError):
-        return type(error)(f"the evaluation after step {step}: {error}")
-    return TrainingError(
-        f"memory ran out in the evaluation after step {step}; evaluation.settings.judge.max_length bounds what it "
-        "reads, and without [evaluation] the model can be evaluated by longrm evaluate"
     )
 
 

@@ -34,15 +34,11 @@ def reference_logprobs(
     """The summed fp32 log-probability of every response, by example id.
 
     They are written to the run folder batch by batch. Batches are cut the same way whatever is there already, and
-    a half-written one is computed again whole, so that an interrupted run ends with the same numbers.
+    a half-written one is computed again whole, so that an interrupted run ends with the same numbers. Several processes
+    compute batches at the same time.
 
-    Args:
-        model: As it is before training; fresh adapters change nothing.
-        examples: With the responses that the loss reads.
-        folder: The run folder.
-        budget: Tokens of one forward pass; a longer example stands alone.
-        progress: Called after every batch.
-        context: This process among those of the training: their parts compute batches at the same time.
+    The model is as it is before training (fresh adapters change nothing), the examples have the responses that the loss
+    reads, and `budget` is the tokens of one forward pass, in which a longer example stands alone.
 
     Raises:
         DataError: Two examples have the same id.

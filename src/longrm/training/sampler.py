@@ -20,12 +20,7 @@ StratumKey = TypeVar("StratumKey", int, tuple[int, int])
 
 @dataclass(frozen=True, slots=True)
 class SampledSource:
-    """A source as sampling sees it.
-
-    Attributes:
-        lengths: The length of every row, in tokens.
-        weight: Passes over the source in one epoch.
-    """
+    """A source as sampling sees it: the tokens of every row, and how many passes over it one epoch makes."""
 
     lengths: Sequence[int]
     weight: float = 1.0

@@ -119,14 +119,7 @@ class GeneratedSource:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A file that training reads.
-
-    Attributes:
-        file: Which.
-        tokenized: Its rows.
-        kept: The indices of those that are not left out.
-        counts: See `FileSource`.
-    """
+    """A file that training reads; `kept` are the indices of the rows that are not left out."""
 
     file: SourceFile
     tokenized: TokenizedRows
@@ -208,14 +201,8 @@ def open_source(
 ) -> GeneratedSource | FileSource:
     """Opens the data that the settings name; says what is left out, and why.
 
-    Args:
-        data: What to read.
-        tokenizer: Whose tokens the examples are made of.
-        seed: Of the order of the rows.
-        kind: Whether rows are comparisons or demonstrations. A world's best responses are its demonstrations.
-        limit: Tokens that the model reads.
-        ties: Whether the loss learns from comparisons whose responses are all tied.
-        progress: Called while rows are tokenized.
+    A world's best responses are its demonstrations. The model reads `limit` tokens. With `ties` the loss learns from
+    comparisons whose responses are all tied.
 
     Raises:
         ConfigError: A format of comparisons is named for demonstrations.

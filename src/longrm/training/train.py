@@ -54,17 +54,9 @@ def train(
     evaluator: Evaluator | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
-    """Trains into the folder `out`, continuing from its latest checkpoint.
+    """Trains into the run folder `out`, continuing from its latest checkpoint; the model is saved to `out/model`.
 
-    Args:
-        settings: What to train, on what.
-        out: The run folder; the model is saved to `out/model` at the end.
-        progress: Called after every step.
-        evaluator: Evaluates the model as often as `settings.evaluation` says.
-        clock: Tells seconds.
-
-    Returns:
-        The summary; `summary.json` holds the same.
+    An evaluator evaluates the model as often as `settings.evaluation` says. `summary.json` holds what is returned.
 
     Raises:
         ConfigError: The processes cannot be laid out as the settings say, a tracker is not there, or evaluations have

@@ -54,15 +54,8 @@ class StepTrainer(transformers.Trainer, transformers.TrainerCallback):
 
     Args:
         model: The model as it is at the start, whatever checkpoints there are.
-        objective: What is minimized.
-        batches: The steps.
-        settings: How.
         folder: The run folder, which gets logs and evaluations; of this process alone, where there are several.
         main_folder: The run folder of the main process, which gets the checkpoints.
-        context: This process among all of them.
-        steps: How many.
-        evaluations: The evaluations between the steps, if there are any.
-        progress: Called after every step.
         clock: Tells seconds.
     """
 

@@ -33,7 +33,6 @@ class JudgmentWriter:
     """Turns comparisons of two responses into completions to learn.
 
     Args:
-        tokenizer: Encodes it.
         forms: The forms of completions; the one of a comparison is drawn from its id.
         judges: Simulated judges that vote on every comparison.
         error: How often one of them errs: half of the time in what it reads, half in the verdict alone.

@@ -44,9 +44,6 @@ class Zero:
     Args:
         model: Whole on every process; its weights may be cut in place.
         optimizer: AdamW over the weights that are trained, which was not used yet; stepped by the engine from here on.
-        objective: What is minimized.
-        settings: What is cut, and what is kept in the CPU's memory.
-        max_norm: The gradient is clipped to this norm.
     """
 
     def __init__(

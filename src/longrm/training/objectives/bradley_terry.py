@@ -62,7 +62,6 @@ class BradleyTerryObjective:
     """Scores over shared prefixes, ordered by gold ranks; a mean over comparisons.
 
     Args:
-        settings: How scores and gold ranks become a loss.
         graded: Whether examples have margins or probabilities.
     """
 

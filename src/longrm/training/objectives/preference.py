@@ -62,9 +62,7 @@ class PreferenceSettings(TrainingSettings):
 class PreferenceObjective:
     """Chosen against rejected responses by their log-probabilities over a shared prefix; a mean over comparisons.
 
-    Args:
-        settings: Which loss.
-        reference: For a loss that needs it, what the reference model says of every selected response.
+    A loss that needs it has a reference, which is of every selected response.
     """
 
     def __init__(self, settings: PreferenceLossSettings, reference: ReferenceLogprobs | None = None) -> None:

@@ -41,12 +41,11 @@ class SFTObjective:
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""
-        from longrm.modeling.heads import hidden_states, token_logprobs  # late, for torch
+        import torch  # late, as settings need none
+
         from longrm.training.losses import likelihood_losses
 
-        packed = micro.packed.to(model.device)
-        targets = [index for own in micro.response_targets() for index in own]
-        return likelihood_losses.sft(token_logprobs(model, hidden_states(model, packed), packed, targets))
+        return likelihood_losses.sft(torch.cat(micro.response_logprobs(model)))
 
 
 SFT = ObjectiveSpec(

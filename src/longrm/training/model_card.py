@@ -45,8 +45,13 @@ def write_card(
 ) -> None:
     """Writes the model card of a folder with a trained model, valid as a README of the Hub.
 
-    It is a full model, or an adapter; the summary is of its training, and an evaluation is the summary of one of this
-    very model, whose figure (a PNG) is written beside the card. A model of the Hub, as a start, has a commit.
+    Args:
+        folder: A full model, or an adapter.
+        settings: What it was trained with.
+        summary: Of its training.
+        evaluation: The summary of an evaluation of this very model.
+        figure: Its results as a PNG, which is written beside the card.
+        commit: Of the model that training started from, where that comes from the Hub.
     """
     objective = OBJECTIVES[settings.objective]
     path = settings.model.path

@@ -37,8 +37,8 @@ def reference_logprobs(
     a half-written one is computed again whole, so that an interrupted run ends with the same numbers. Several processes
     compute batches at the same time.
 
-    The model is as it is before training (fresh adapters change nothing), the examples have the responses that the loss
-    reads, and `budget` is the tokens of one forward pass, in which a longer example stands alone.
+    The model is as it is before training; fresh adapters change nothing. The examples have the responses that the loss
+    reads. A forward pass has `budget` tokens at most; a longer example stands alone.
 
     Raises:
         DataError: Two examples have the same id.

@@ -76,11 +76,12 @@ class JudgmentWriter:
         prompt, right, misread = self._query(row, draws.one(self._forms), draws)
         votes = Counter[_Judgment]()
         for _ in range(self._judges):
-            drawn = draws.fraction()
-            wrong_verdict = (right[0], misread[1])
-            votes[
-                misread if drawn < self._error / 2 else wrong_verdict if drawn < self._error else right
-            ] += 1
+            drawn, vote = draws.fraction(), right
+            if drawn < self._error / 2:
+                vote = misread
+            elif drawn < self._error:
+                vote = (right[0], misread[1])
+            votes[vote] += 1
         clusters = Counter[str]()
         for (_, verdict), count in votes.items():
             clusters[verdict] += count

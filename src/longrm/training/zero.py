@@ -55,7 +55,6 @@ class Zero:
         *,
         max_norm: float,
     ) -> None:
-        self._model = model
         self._stage = settings.zero
         self._parameters = [list(group["params"]) for group in optimizer.param_groups]
         self.engine: Any = _engine(_Losses(model, objective), optimizer, settings, max_norm)

@@ -93,15 +93,8 @@ def dpo(
 ) -> PreferenceLossResult:
     """The mean over pairs of -log sigmoid(beta (h(chosen) - h(rejected))), plus nll (-l(chosen)).
 
-    h(y) = L(y) - L_reference(y): DPO (Rafailov et al. 2023, equation 7).
-
-    Args:
-        logprobs: Log-probabilities of the tokens of every response.
-        counts: Responses of every comparison.
-        reference: The reference model's L of every response.
-        beta: Scale of the log-ratios.
-        nll: Weight of the chosen response's negative log-likelihood.
-        label_smoothing: The share of preferences that are taken to be wrong.
+    h(y) = L(y) - L_reference(y): DPO (Rafailov et al. 2023, equation 7). `reference` holds the reference model's L of
+    every response, and `beta` is the scale of the log-ratios; the other arguments are those of `logo`.
 
     Raises:
         ValueError: A comparison has no rejected response.

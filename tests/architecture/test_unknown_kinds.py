@@ -29,7 +29,7 @@ from longrm.training.objectives.bradley_terry import RankingLossSettings
 from longrm.training.objectives.preference import PreferenceLossSettings
 from longrm.training.objectives.sft import SFTSettings
 from longrm.training.sources import source_of
-from longrm.training.train import _objective
+from longrm.training.train import train
 from longrm.training.training_settings import MemorySettings, ParallelSettings
 from longrm.training.world_judgments import JudgmentWriter
 from longrm.types import Comparison, Outcome, Span
@@ -66,10 +66,10 @@ def test_losses(settings):
         settings.model_construct(kind=OTHER).options()
 
 
-def test_objectives():
+def test_objectives(tmp_path):
     settings = SFTSettings.model_construct(objective=OTHER, data=None, seed=0)
     for use in (
-        lambda: _objective(settings, None, SimpleNamespace(counts={}), None, None, None),
+        lambda: train(settings, tmp_path / "run"),
         lambda: plan_training(
             settings.model_copy(update={"parallel": ParallelSettings(), "memory": MemorySettings()}), "cpu"
         ),

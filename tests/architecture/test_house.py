@@ -88,7 +88,7 @@ def test_the_public_names_are_few_and_exist():
         "longrm.synthesis.recipes.short_to_long",
         "longrm.synthesis.benchmark_rows",
         "longrm.synthesis.recipes.distill",
-        "longrm.synthesis.labels.panel",
+        "longrm.synthesis.recipes.vote",
         "longrm.worlds",
     ],
 )

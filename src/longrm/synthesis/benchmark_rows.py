@@ -9,8 +9,8 @@ from longrm.data import write_rows
 from longrm.errors import DataError
 from longrm.synthesis.inputs.candidates import CandidateAnswer
 from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.inputs.policy_prompts import policy_prompt
 from longrm.synthesis.inputs.selection import ReadInputs, SelectableComparison
-from longrm.synthesis.question_prompts import question_prompt
 from longrm.types import Comparison
 
 Watch = Callable[[Comparison], None]
@@ -56,7 +56,7 @@ def _comparison(
     document: Document, best_first: Sequence[CandidateAnswer], chosen: SelectableComparison
 ) -> Comparison:
     """One comparison in full; prompt, context and question as they are written."""
-    prompt, kind = question_prompt(document), chosen.ranked.kind
+    prompt, kind = policy_prompt(document), chosen.ranked.kind
     models = [candidate.model for candidate in best_first]
     paired = kind in ("cross", "same")
     written_by = (
@@ -83,7 +83,7 @@ def _comparison(
         responses=tuple(({"role": "assistant", "content": candidate.text},) for candidate in best_first),
         ranks=tuple(range(1, len(models) + 1)),
         metadata={name: value for name, value in metadata.items() if value is not None},
-        context=(prompt.context,),
+        context=prompt.context,
         question=prompt.question,
     )
 

@@ -8,16 +8,21 @@ ledger does not know of is cut off, so no row is lost or doubled, and the bytes 
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from longrm.config import Config
 from longrm.errors import DataError, RunError
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
+from longrm.synthesis.model_requests import AsyncModel
+from longrm.synthesis.models import AskedModel, Spending, open_models
 from longrm.synthesis.shards import OutputSettings, Shards
+from longrm.synthesis.simulated_model import GoldAnswers
 from longrm.synthesis.stats import InputOutcome, LedgerEntry, RunCounts
 
 LEDGER, ROWS = "ledger.jsonl", "rows"
@@ -58,8 +63,76 @@ def prompt_hash(*texts: str) -> str:
     return hashlib.sha256("\x00".join(texts).encode()).hexdigest()
 
 
-def ignore(outcomes: Sequence[InputOutcome]) -> None:
-    """Keeps nothing but the rows of what a batch became."""
+class SynthesisRecipe(Config):
+    """What every recipe says.
+
+    Attributes:
+        output: How rows are written.
+    """
+
+    output: OutputSettings = OutputSettings()
+
+
+@dataclass(frozen=True)
+class SynthesisRun:
+    """A recipe's open run folder, with the models that are asked, by what they do, and what they cost."""
+
+    folder: RunFolder
+    models: Mapping[str, AsyncModel]
+    spending: Spending
+    answers: GoldAnswers
+    provenance: Provenance
+    output: OutputSettings
+
+    def write(
+        self,
+        inputs: Iterable[PipelineInput],
+        make_rows: MakeRows[PipelineInput],
+        *,
+        total: int,
+        progress: Progress,
+        log: Callable[[Sequence[InputOutcome]], None] = lambda outcomes: None,
+    ) -> dict[str, Any]:
+        """Works on the inputs that the folder does not hold yet, as `run_pipeline` does, and returns the manifest."""
+        run = run_pipeline(
+            self.folder,
+            self.answers.watching(inputs),
+            make_rows,
+            self.provenance,
+            self.output,
+            total=total,
+            progress=progress,
+            note=self.spending.note,
+            log=log,
+        )
+        asyncio.run(run)
+        manifest = read_manifest(self.folder.path) | {"spending": self.spending.to_dict()}
+        write_json(self.folder.path / MANIFEST, manifest)
+        return manifest
+
+
+@contextmanager
+def open_run(
+    kind: str, recipe: SynthesisRecipe, out: Path, models: Mapping[str, AskedModel], provenance: Provenance
+) -> Iterator[SynthesisRun]:
+    """Opens the folder `out` for a recipe, to begin it or to continue what is there, and its models.
+
+    Args:
+        kind: Which subcommand.
+        recipe: Its settings.
+        out: The run folder.
+        models: The models that are asked, by what they do.
+        provenance: For the manifest, where the names of these models are added.
+    """
+    answers = GoldAnswers(max(1024, 2 * recipe.output.batch))
+    names = {role: model.called for role, model in models.items()}
+    provenance = replace(provenance, models=names | dict(provenance.models))
+    with (
+        RunFolder(out, f"synthesis of {kind}", recipe) as folder,
+        open_models([*models.values()], out, answers=answers, seed=provenance.seed) as (opened, spending),
+    ):
+        by_role = dict(zip(models, opened, strict=True))
+        yield SynthesisRun(folder, by_role, spending, answers, provenance, recipe.output)
 
 
 async def run_pipeline(
@@ -72,7 +145,7 @@ async def run_pipeline(
     total: int = 0,
     progress: Progress = no_progress,
     note: Callable[[], str] = str,
-    log: Callable[[Sequence[InputOutcome]], None] = ignore,
+    log: Callable[[Sequence[InputOutcome]], None] = lambda outcomes: None,
 ) -> RunCounts:
     """Works on the inputs that the run folder, which must be open, does not hold yet.
 
@@ -145,8 +218,7 @@ def _replay(
 def _check_same(folder: RunFolder, provenance: Provenance) -> None:
     """Refuses to continue a run whose sources or prompts have changed: its rows would be of two kinds."""
     held = read_manifest(folder.path) if folder.continued else {}
-    now = {"sources": [dict(source) for source in provenance.sources], "prompts": dict(provenance.prompts)}
-    for name, found in now.items():
+    for name, found in (("sources", provenance.sources), ("prompts", provenance.prompts)):
         if name in held and held[name] != found:
             raise RunError(
                 f"{folder.path}: the {name} have changed since this run began; bring back what they were, or take "
@@ -158,10 +230,7 @@ def _write_manifest(folder: Path, provenance: Provenance, counts: RunCounts | No
     """Writes what a run is made of into its manifest, and at its end the counts of every step."""
     manifest = read_manifest(folder)
     manifest |= {
-        "sources": [dict(source) for source in provenance.sources],
-        "seed": provenance.seed,
-        "prompts": dict(provenance.prompts),
-        "models": dict(provenance.models),
+        **asdict(provenance),
         "counts": None if counts is None else counts.to_dict(),
     }
     write_json(folder / MANIFEST, manifest)

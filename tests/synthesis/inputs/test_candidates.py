@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from longrm.data import read, read_demonstrations
@@ -12,8 +10,6 @@ from longrm.synthesis.inputs.candidates import (
     read_candidates,
 )
 from longrm.synthesis.inputs.documents import Document
-from longrm.synthesis.synthesized_rows import JudgmentRow, LabeledDemonstration, row_of
-from longrm.types import Span
 from longrm.worlds import words_tokenizer
 
 USER = ({"role": "user", "content": "The access code of Alora is anchor. Score :"},)
@@ -31,7 +27,7 @@ def judgment(**changed):
         "conf": (2, 1),
         "insert_index": 0,
     }
-    return JudgmentRow(**given | changed)
+    return given | changed
 
 
 def test_candidates_come_back_as_they_were(put):
@@ -39,22 +35,25 @@ def test_candidates_come_back_as_they_were(put):
         CandidateAnswer("d1", "m", "yes", "cut", 0.5, {"share": 0.2}),
         CandidateAnswer("d1", "n", "no"),
     ]
-    assert list(read_candidates(put("c.jsonl", *map(row_of, given)))) == given
+    assert list(read_candidates(put("c.jsonl", *(one.to_row() for one in given)))) == given
 
 
 @pytest.mark.parametrize("change", [{"text": " "}, {"document": 3}, {"score": "high"}])
 def test_a_bad_candidate_is_named_by_file_row_and_field(put, change):
-    row = row_of(CandidateAnswer("d1", "m", "yes")) | change
+    row = CandidateAnswer("d1", "m", "yes").to_row() | change
     with pytest.raises(DataError, match=rf"c\.jsonl, line 1, field '{next(iter(change))}'"):
         list(read_candidates(put("c.jsonl", row)))
 
 
 def test_demonstrations_are_read_by_the_door_that_training_uses(put):
-    row = LabeledDemonstration(
-        "d/1#0", USER, "Score : [[ 10 ]]", "d/1", "qa_faithfulness", "en", "m", "", "j", 10,
-        evidence=(Span(0, 0, 5),), depths=(0.25,),
-    )  # fmt: skip
-    (found,) = read_demonstrations(put("rows.jsonl", row_of(row)))
+    row = {
+        "id": "d/1#0",
+        "prompt": USER,
+        "completion": "Score : [[ 10 ]]",
+        "document": "d/1",
+        "evidence": [{"message": 0, "start": 0, "end": 5}],
+    }
+    (found,) = read_demonstrations(put("rows.jsonl", row))
     assert found.demonstration.id == "d/1#0"
     assert found.demonstration.prompt == USER
     assert found.demonstration.completion == ({"role": "assistant", "content": "Score : [[ 10 ]]"},)
@@ -65,7 +64,7 @@ def test_demonstrations_are_read_by_the_door_that_training_uses(put):
 
 
 def test_judgment_rows_are_read_as_the_authors_rows_are(put):
-    reading = read(put("rows.jsonl", row_of(judgment())))
+    reading = read(put("rows.jsonl", judgment()))
     assert reading.format == "chat_template"
     (row,) = reading
     comparison = row.comparison
@@ -78,14 +77,8 @@ def test_judgment_rows_are_read_as_the_authors_rows_are(put):
     # The reject with the chosen score carries no contrast, and training puts it last.
     assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast is True
     alike = judgment(scores={"a": 8, "b": 8, "c": 8})
-    (row,) = read(put("alike.jsonl", row_of(alike)))
+    (row,) = read(put("alike.jsonl", alike))
     assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast is False
-
-
-def test_unknown_fields_are_left_out_and_rows_are_json():
-    row = row_of(judgment(insert_index=None, metadata={"weights": (0.5, 1.0)}))
-    assert "insert_index" not in row
-    assert json.loads(json.dumps(row)) == row
 
 
 def test_documents_and_candidates_are_joined_in_order():

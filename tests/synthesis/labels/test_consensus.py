@@ -17,7 +17,6 @@ from longrm.synthesis.labels.consensus import (
     read_vote,
 )
 from longrm.synthesis.labels.vote_verification import verify_votes
-from longrm.synthesis.synthesized_rows import row_of
 
 SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "longrm-sample" / "simpo"
 PROMPT = ({"role": "user", "content": "Judge this."},)
@@ -162,7 +161,7 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
         )
         for number, scores in enumerate(cases)
     ]
-    write_rows(tmp_path / "rows.jsonl", map(row_of, rows))
+    write_rows(tmp_path / "rows.jsonl", rows)
     reading = read(tmp_path / "rows.jsonl")
     assert reading.format == "chat_template"
     for row in reading:
@@ -173,6 +172,15 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
         assert found.contrast == row.comparison.metadata["contrast"]
         assert row.comparison.group == "g"
         assert row.source["insert_index"] == 3
+
+
+def test_what_is_unknown_is_no_column_and_columns_of_the_release_come_first():
+    counted = count_votes(votes(8, 8, 2), VotingSettings())
+    judgment = consensus_judgment(counted, VotingSettings())
+    given = {"domain": "chat", "insert_index": None, "length": None, "query": "What?", "tag": ""}
+    row = judgment_row("d#0", "g", PROMPT, judgment, given)
+    assert list(row)[:4] == ["id", "chat_template", "chosen", "rejects"]
+    assert list(row)[8:] == ["query", "domain", "tag", "group", "contrast", "consensus_score"]
 
 
 def test_rows_that_tell_no_votes_are_passed_over(put):

@@ -1,8 +1,8 @@
 import pytest
 
 from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.inputs.policy_prompts import plain_content, policy_prompt
 from longrm.synthesis.labels.labeling import pair_up
-from longrm.synthesis.question_prompts import plain_content, question_prompt
 from longrm.synthesis.stats import StepCounts
 from longrm.types import message_text
 
@@ -26,9 +26,9 @@ def test_pairs_follow_the_scores(scores, gap, found, counted):
 
 
 def test_spans_of_a_question_prompt_point_at_what_they_name():
-    prompt = question_prompt(Document("d", "One. Two. Three.", "Which two?", "2"))
+    prompt = policy_prompt(Document("d", "One. Two. Three.", "Which two?", "2"))
     text = message_text(prompt.messages[0])
-    found = [text[span.start : span.end] for span in (prompt.context, prompt.question)]
+    found = [text[span.start : span.end] for span in (*prompt.context, prompt.question)]
     assert found == ["One. Two. Three.", "Which two?"]
     assert text == plain_content("One. Two. Three.", "Which two?")
     assert plain_content("", "Which two?") == "Which two?"

@@ -34,6 +34,12 @@ class CandidateAnswer:
     score: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_row(self) -> dict[str, Any]:
+        """The fields in order, then the metadata, each of its keys a column; what is unknown (None) is left out."""
+        row = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "metadata"}
+        assert not row.keys() & self.metadata.keys(), "metadata repeats a column"
+        return {name: value for name, value in row.items() if value is not None} | dict(self.metadata)
+
 
 @dataclass(frozen=True, slots=True)
 class SynthesisInput:
@@ -49,7 +55,7 @@ class SynthesisInput:
 
 
 def candidate_from(row: Mapping[str, Any], place: str) -> CandidateAnswer:
-    """Reads what `synthesized_rows.row_of` made of a candidate; columns that are not ours become metadata.
+    """Reads what `CandidateAnswer.to_row` wrote; columns that are not ours become metadata.
 
     Raises:
         DataError: A field is missing or of another type.

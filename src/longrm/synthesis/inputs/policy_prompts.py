@@ -12,9 +12,11 @@ from longrm.data.formats import recognize
 from longrm.errors import DataError
 from longrm.reading import located
 from longrm.synthesis.inputs.documents import Document
-from longrm.synthesis.question_prompts import question_prompt
 from longrm.types import Message, Span, message_text
 
+OPENING = "A document comes first, and a question about it after it.\n\n"
+CLOSING = "\n\nHere the document ends. Rely on it alone.\n\n"
+ASKING = "Question: "
 _PROMPTS = ("prompt", "prompt_template", "chat_template")
 
 
@@ -53,16 +55,24 @@ class PolicyPrompt:
 
 def policy_prompt(document: Document) -> PolicyPrompt:
     """A document's question, asked about the whole text."""
-    prompt = question_prompt(document)
+    content = plain_content(document.text, document.question)
     metadata = {"task": document.task, "source": document.metadata.get("source")}
     return PolicyPrompt(
         document.id,
         document.group,
-        prompt.messages,
-        (prompt.context,),
-        prompt.question,
+        ({"role": "user", "content": content},),
+        (Span(0, len(OPENING), len(OPENING) + len(document.text)),),
+        Span(0, len(content) - len(document.question), len(content)),
         {name: value for name, value in metadata.items() if value},
     )
+
+
+def plain_content(context: str, question: str, about: str = "") -> str:
+    """The context first, then the question; the question alone where there is no context."""
+    if not context:
+        return question
+    hint = f"{about}\n\n" if about else ""
+    return f"{OPENING}{context}{CLOSING}{hint}{ASKING}{question}"
 
 
 def read_policy_prompts(path: str | Path) -> Iterator[PolicyPrompt]:

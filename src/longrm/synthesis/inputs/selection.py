@@ -31,7 +31,7 @@ from longrm.synthesis.inputs.candidate_ranking import (
 )
 from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
 from longrm.synthesis.inputs.documents import Document
-from longrm.synthesis.question_prompts import ASKING, CLOSING, OPENING
+from longrm.synthesis.inputs.policy_prompts import ASKING, CLOSING, OPENING
 from longrm.synthesis.stats import Dropped, StepCounts
 
 ReadInputs = Callable[[], Iterable[SynthesisInput]]

@@ -16,7 +16,6 @@ from pydantic import Field
 from longrm.answer_metrics.token_f1 import word_overlap
 from longrm.config import Config
 from longrm.judging.contradiction import names_another_score
-from longrm.synthesis.synthesized_rows import JudgmentRow
 from longrm.types import Message
 
 UNPARSED = -1
@@ -24,7 +23,7 @@ UNPARSED = -1
 
 _ROUNDING = 1e-9  # as in `agreement`: scores this far beyond the tolerance still agree
 
-_OWN = ("document", "query", "answer", "insert_index", "prompt_ctx_length")
+_RELEASED = ("document", "query", "answer", "insert_index", "prompt_ctx_length")
 
 Reason = Literal["", "nothing_read", "tie", "no_majority"]
 Contrast = Literal["score", "format", "none"]
@@ -224,30 +223,37 @@ def judgment_row(
     group: str,
     prompt: Sequence[Message],
     found: ConsensusJudgment,
-    metadata: Mapping[str, Any] | None = None,
-) -> JudgmentRow:
-    """A stage-2 row. Beside the columns of the released sample it says `group`, `contrast` and `consensus_score`."""
+    columns: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A stage-2 row (paper, section 4), as the authors' release has them; what is unknown (None) is left out.
+
+    Of its own columns `scores` says -1 where no score could be read, `conf` has the sizes of the clusters of agreeing
+    judges, the largest first, and `insert_index` is the chunk of the context at which the critical part begins.
+    Beside those of the release it says `group`, `contrast` and `consensus_score`, and whatever else `columns` hold.
+    """
     counted = found.count
     assert counted.consensus is not None, "a verdict has a consensus"
+    assert found.rejected, "a row without a rejected judgment teaches no contrast"
     votes = [*(vote for cluster in counted.clusters for vote in cluster.votes), *counted.unparsed]
-    given = dict(metadata or {})
-    own = {name: given.pop(name) for name in _OWN if name in given}
-    columns = {"group": group, "contrast": found.contrast, "consensus_score": counted.consensus.score}
-    return JudgmentRow(
-        id=identity,
-        chat_template=tuple(prompt),
-        chosen=found.chosen.text,
-        rejects=tuple(vote.text for vote in found.rejected),
-        chosen_model=found.chosen.judge,
-        reject_models=tuple(vote.judge for vote in found.rejected),
-        scores={
+    row = {
+        "id": identity,
+        "chat_template": tuple(prompt),
+        "chosen": found.chosen.text,
+        "rejects": [vote.text for vote in found.rejected],
+        "chosen_model": found.chosen.judge,
+        "reject_models": [vote.judge for vote in found.rejected],
+        "scores": {
             vote.judge: UNPARSED if vote.score is None else vote.score
             for vote in sorted(votes, key=lambda vote: vote.judge)
         },
-        conf=tuple(counted.cluster_sizes),
-        metadata={**given, **columns},
-        **own,
-    )
+        "conf": counted.cluster_sizes,
+        **{name: columns[name] for name in _RELEASED if name in columns},
+        **columns,
+        "group": group,
+        "contrast": found.contrast,
+        "consensus_score": counted.consensus.score,
+    }
+    return {name: value for name, value in row.items() if value is not None}
 
 
 def _heaviest(

@@ -16,6 +16,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.rng import Draws
 from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
 from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.inputs.policy_prompts import plain_content
 from longrm.synthesis.judge import judge_request, judging_messages
 from longrm.synthesis.labels.consensus import ConsensusJudgment
 from longrm.synthesis.long_context.distractors import DistractorPool
@@ -24,7 +25,6 @@ from longrm.synthesis.long_context.padding import PaddedPrompt, PromptPadder, Un
 from longrm.synthesis.model_requests import AsyncModel, JudgeResponse, TaskRequest
 from longrm.synthesis.pipeline import prompt_hash
 from longrm.synthesis.prompt_tags import draw_tag, wrapped
-from longrm.synthesis.question_prompts import plain_content
 from longrm.synthesis.rubrics import DOMAINS, check_language
 from longrm.synthesis.short_to_long_settings import ShortToLongSettings
 from longrm.synthesis.stats import Dropped, InputOutcome, StepCounts, Steps, VoteRecord
@@ -287,7 +287,13 @@ class Labeling:
         labeled: LabeledAnswer,
         padded: PaddedPrompts,
     ) -> dict[str, Any]:
-        """The columns of every row: how its context was made."""
+        """How the context of a row was made.
+
+        `tokens` is the prompt's length as the target tokenizer counts it, its chat template included, and
+        `short_tokens` that of what the judge read; `length` is the target length, None where nothing pads. `depths`
+        are the shares of the padding before each critical chunk. `padding` names the documents that foreign chunks
+        come from; `own_chunks` counts the discarded chunks of the document itself.
+        """
         document, key = source.document, labeled.answer.prompt.key
         prompt, is_short = padded[key], self._domain.layout == "short"
         foreign = dict.fromkeys(chunk.document for chunk in prompt.padding[prompt.own :])
@@ -299,7 +305,10 @@ class Labeling:
             "tokens": prompt.tokens,
             "short_tokens": self._padder.tokens(labeled.request.messages),
             "found_by": "" if is_short else self._settings.evidence_from,
-            "evidence": tuple(Span(len(prompt.messages) - 1, *span) for span in prompt.evidence),
+            "evidence": [
+                {"message": len(prompt.messages) - 1, "start": start, "end": end}
+                for start, end in prompt.evidence
+            ],
             "depths": prompt.context.depths,
             "tag": labeled.answer.prompt.tag,
             "padding": tuple(foreign),

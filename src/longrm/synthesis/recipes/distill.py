@@ -34,11 +34,10 @@ from longrm.synthesis.model_requests import (
     ask,
     check_answered,
 )
-from longrm.synthesis.models import CACHE, AskedModel, Spending
-from longrm.synthesis.pipeline import Provenance
+from longrm.synthesis.models import CACHE, AskedModel
+from longrm.synthesis.pipeline import Provenance, SynthesisRecipe, open_run
 from longrm.synthesis.short_context_model import KeptPart, ShortContextModel
 from longrm.synthesis.stats import Dropped, InputOutcome, StepCounts
-from longrm.synthesis.synthesis_run import RowWork, SynthesisRecipe, run_recipe
 from longrm.types import Outcome, Query, as_messages
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -142,22 +141,12 @@ RECIPE = DistillRecipe
 
 def synthesize(recipe: DistillRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes demonstrations into the run folder `out`, continuing what is there."""
-
-    def prepare(models: Mapping[str, AsyncModel], spending: Spending) -> RowWork[DistillInput]:
-        reward_model = _load_reward_model(recipe, out, partial(spending.pay, recipe.reward_model))
-        distillation = Distillation(models["policy"], reward_model, recipe)
-        return RowWork(distillation.make_rows, sum(1 for _ in recipe.read()))
-
-    return run_recipe(
-        "distill",
-        recipe,
-        out,
-        inputs=recipe.read,
-        models={"policy": recipe.policy},
-        provenance=Provenance([recipe.provenance()], recipe.seed, {}, {"reward model": recipe.reward_model}),
-        prepare=prepare,
-        progress=progress,
-    )
+    provenance = Provenance([recipe.provenance()], recipe.seed, {}, {"reward model": recipe.reward_model})
+    with open_run("distill", recipe, out, {"policy": recipe.policy}, provenance) as run:
+        reward_model = _load_reward_model(recipe, out, partial(run.spending.pay, recipe.reward_model))
+        distillation = Distillation(run.models["policy"], reward_model, recipe)
+        total = sum(1 for _ in recipe.read())
+        return run.write(recipe.read(), distillation.make_rows, total=total, progress=progress)
 
 
 class Distillation:

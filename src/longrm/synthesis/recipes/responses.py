@@ -23,7 +23,7 @@ from longrm.synthesis.inputs.candidates import CandidateAnswer
 from longrm.synthesis.inputs.documents import Document
 from longrm.synthesis.inputs.input_settings import DocumentSettings
 from longrm.synthesis.model_requests import AnswerQuestion, AsyncModel, TaskRequest, ask
-from longrm.synthesis.models import AskedModel, Spending
+from longrm.synthesis.models import AskedModel
 from longrm.synthesis.perturbations import (
     Passage,
     PerturbationContext,
@@ -35,10 +35,8 @@ from longrm.synthesis.perturbations import (
     perturb,
     shown_text,
 )
-from longrm.synthesis.pipeline import Provenance, prompt_hash
+from longrm.synthesis.pipeline import Provenance, SynthesisRecipe, open_run, prompt_hash
 from longrm.synthesis.stats import Dropped, InputOutcome, StepCounts
-from longrm.synthesis.synthesis_run import RowWork, SynthesisRecipe, run_recipe
-from longrm.synthesis.synthesized_rows import row_of
 from longrm.types import Message, Outcome
 
 # The largest seed that every server takes: signed 32 bits.
@@ -113,27 +111,13 @@ _EXAMPLE = ShownDocument(
 def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes candidates into the run folder `out`, continuing what is there."""
     count = Tokenizer.load(recipe.tokenizer).count if recipe.tokenizer else approximate_tokens
-
-    def prepare(models: Mapping[str, AsyncModel], spending: Spending) -> RowWork[Document]:
+    models = {f"writer {number}": model for number, model in enumerate(recipe.writers, start=1)}
+    prompts = {"answering": prompt_hash(str(_messages(_EXAMPLE)))}
+    provenance = Provenance([recipe.documents.provenance()], recipe.seed, prompts, {})
+    with open_run("responses", recipe, out, models, provenance) as run:
         pool = PassagePool(recipe.documents.read(), recipe)
-        writing = ResponseWriting(recipe, [*models.values()], pool, count)
-        return RowWork(writing.make_rows, pool.documents)
-
-    return run_recipe(
-        "responses",
-        recipe,
-        out,
-        inputs=recipe.documents.read,
-        models={f"writer {number}": model for number, model in enumerate(recipe.writers, start=1)},
-        provenance=Provenance(
-            [recipe.documents.provenance()],
-            recipe.seed,
-            {"answering": prompt_hash(str(_messages(_EXAMPLE)))},
-            {},
-        ),
-        prepare=prepare,
-        progress=progress,
-    )
+        writing = ResponseWriting(recipe, [*run.models.values()], pool, count)
+        return run.write(recipe.documents.read(), writing.make_rows, total=pool.documents, progress=progress)
 
 
 class PassagePool:
@@ -191,7 +175,7 @@ class ResponseWriting:
                     counts.drop(found)
                 else:
                     counts.keep("written")
-                    rows.append(row_of(found))
+                    rows.append(found.to_row())
         return InputOutcome(document.id, tuple(rows), counts.steps)
 
     def _views(self, document: Document) -> list[ShownDocument]:

@@ -20,12 +20,10 @@ from longrm.synthesis.labels.labeling import (
 )
 from longrm.synthesis.long_context.padding import PaddedPrompt
 from longrm.synthesis.model_requests import AsyncModel, TaskRequest, ask
-from longrm.synthesis.models import AskedModel, Spending
-from longrm.synthesis.pipeline import Provenance
+from longrm.synthesis.models import AskedModel
+from longrm.synthesis.pipeline import Provenance, SynthesisRecipe, open_run
 from longrm.synthesis.short_to_long_settings import ShortToLongSettings
 from longrm.synthesis.stats import Dropped, StepCounts
-from longrm.synthesis.synthesis_run import RowWork, SynthesisRecipe, run_recipe
-from longrm.synthesis.synthesized_rows import LabeledDemonstration, row_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 
@@ -70,25 +68,14 @@ RECIPE = ShortToLongRecipe
 def synthesize(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-1 rows into the run folder `out`, continuing what is there."""
     tokenizer = load_tokenizer(recipe.tokenizer)
-
-    def prepare(models: Mapping[str, AsyncModel], spending: Spending) -> RowWork[SynthesisInput]:
-        judge = models["judge"]
+    models = recipe.with_evidence_model({"judge": recipe.judge})
+    provenance = Provenance(recipe.provenance(), recipe.seed, prompt_hashes(recipe), {})
+    with open_run("short-to-long", recipe, out, models, provenance) as run:
+        judge = run.models["judge"]
+        finder = run.models.get("evidence model", judge)
         pool = gather_pool(recipe.read(), tokenizer, recipe)
-        labeling = Labeling(
-            recipe, tokenizer, pool, JudgeLabeler(judge), judge, models.get("evidence model", judge)
-        )
-        return RowWork(labeling.make_rows, pool.documents)
-
-    return run_recipe(
-        "short-to-long",
-        recipe,
-        out,
-        inputs=recipe.read,
-        models=recipe.with_evidence_model({"judge": recipe.judge}),
-        provenance=Provenance(recipe.provenance(), recipe.seed, prompt_hashes(recipe), {}),
-        prepare=prepare,
-        progress=progress,
-    )
+        labeling = Labeling(recipe, tokenizer, pool, JudgeLabeler(judge), judge, finder)
+        return run.write(recipe.read(), labeling.make_rows, total=pool.documents, progress=progress)
 
 
 class JudgeLabeler:
@@ -114,17 +101,17 @@ class JudgeLabeler:
     def row(
         self, source: SynthesisInput, labeled: LabeledAnswer, prompt: PaddedPrompt, columns: dict[str, Any]
     ) -> dict[str, Any]:
-        """A demonstration of the judgment over the long context."""
+        """A demonstration of the judgment over the long context (paper, section 3); its prompt holds no rubric."""
         candidate = labeled.answer.candidate
-        return row_of(
-            LabeledDemonstration(
-                id=f"{source.id}#{labeled.answer.number}",
-                prompt=prompt.messages,
-                completion=labeled.label.judgment,
-                model=candidate.model,
-                perturbation=candidate.perturbation,
-                judge=self._judge.name,
-                score=int(labeled.score),
-                **columns,
-            )
-        )
+        row = {
+            "id": f"{source.id}#{labeled.answer.number}",
+            "prompt": prompt.messages,
+            "completion": labeled.label.judgment,
+            **{name: columns[name] for name in ("document", "domain", "language")},
+            "model": candidate.model,
+            "perturbation": candidate.perturbation,
+            "judge": self._judge.name,
+            "score": int(labeled.score),
+            **columns,
+        }
+        return {name: value for name, value in row.items() if value is not None}

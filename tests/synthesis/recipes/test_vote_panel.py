@@ -7,9 +7,8 @@ from longrm.clients import Completion
 from longrm.errors import ConfigError, RunError
 from longrm.runs.logs import Log
 from longrm.synthesis.labels.consensus import VotingSettings, count_votes
-from longrm.synthesis.labels.panel import Panel, VoteLog, measure_agreement
 from longrm.synthesis.model_requests import TaskRequest
-from longrm.synthesis.recipes.vote import PanelLabeler
+from longrm.synthesis.recipes.vote import PanelLabeler, VoteLog, measure_agreement
 from longrm.synthesis.stats import InputOutcome, VoteRecord
 from longrm.types import Outcome, message_text
 
@@ -51,7 +50,7 @@ async def votes_of(panel, given):
 
 
 def counted_votes(judges, given, voting=None, weights=None):
-    voted = asyncio.run(votes_of(Panel(judges), given))
+    voted = asyncio.run(votes_of(PanelLabeler(judges, VotingSettings()), given))
     return [count_votes(votes, voting or VotingSettings(), weights) for votes in voted]
 
 
@@ -117,7 +116,7 @@ def test_weights_of_judges_are_used():
 
 
 def log_votes(log, judges, given):
-    voted = asyncio.run(votes_of(Panel(judges), given))
+    voted = asyncio.run(votes_of(PanelLabeler(judges, VotingSettings()), given))
     records = tuple(
         VoteRecord(identity, group, {vote.judge: vote.score for vote in votes})
         for (identity, group, *_), votes in zip(given, voted, strict=True)
@@ -139,7 +138,7 @@ def test_votes_are_logged_once_and_measured(tmp_path):
 
 def test_what_a_user_did_wrong_is_said():
     with pytest.raises(ConfigError, match="two judges"):
-        Panel(judges(0))
+        PanelLabeler(judges(0), VotingSettings())
     with pytest.raises(ConfigError, match="judge 1"):
         PanelLabeler(judges(0, 0), VotingSettings(), weights={"judge 0": 1.0})
     lost = [Judge("here"), Judge("gone", outcome=Outcome.ERROR)]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.auditing.result import NOT_READ, Bias, DataSetAudit, Lengths
+from longrm.auditing.result import NOT_READ, Bias, DataSetAudit, Depths, Lengths, Votes
 from longrm.report.wording import plural, tokens
 from longrm.runs.records import Estimate
 
@@ -25,14 +25,9 @@ _QUANTILES = {
 
 @dataclass(frozen=True, slots=True)
 class AuditTable:
-    """One table.
+    """One table, whose note may be empty; the first column has the rows' names.
 
-    Attributes:
-        title: What it shows.
-        note: What must be known to read it; may be empty.
-        columns: Heads of the columns, that of the rows' names first.
-        rows: A name, and the cells.
-        bars: One share from 0 to 1 a row, drawn as a bar; empty where there are none.
+    `bars` are shares from 0 to 1, one a row; empty where there are none.
     """
 
     title: str
@@ -44,14 +39,7 @@ class AuditTable:
 
 @dataclass(frozen=True, slots=True)
 class ShownFinding:
-    """One kind of finding that there was.
-
-    Attributes:
-        name: In two or three words.
-        what: In a sentence.
-        count: How often, with separators.
-        examples: The first of them.
-    """
+    """A kind of finding that there was: its name, what it is in a sentence, how often, and the first examples."""
 
     name: str
     what: str
@@ -100,25 +88,20 @@ def not_found(audit: DataSetAudit) -> str:
 
 def tables(audit: DataSetAudit) -> tuple[AuditTable, ...]:
     """All tables of an audit, those without a row left out."""
-    only_documents = [*audit.kinds] == ["document"]
+    only_documents = [*audit.kinds] == ["document"]  # answers, not judgments, are learned from these
     learned, head = _LEARNED["document"] if only_documents else _SCORES
-    every = [
-        *(_lengths(name, measured) for name, measured in audit.lengths.items()),
-        *_buckets(audit),
-        _biases(audit),
-        _places(audit),
-        _depths(audit),
-        _votes(audit),
-        *(
-            _count(f"Rows by {name}", counts, name)
-            for name, counts in audit.counts.items()
-            if len(counts) > 1
-        ),
-        _count(
-            learned, {} if [*audit.labels] == [NOT_READ] else audit.labels, head
-        ),  # answers, not judgments
-        *_steps(audit),
-    ]
+    labels = {} if [*audit.labels] == [NOT_READ] else audit.labels
+    places = {str(place): count for place, count in audit.places.items()}
+    every = [_lengths(name, measured) for name, measured in audit.lengths.items()]
+    for name, measured in audit.lengths.items():
+        buckets = {f"up to {tokens(size)}": count for size, count in measured["prompts"].buckets.items()}
+        every.append(_counted(f"Prompts by length ({name})", ("tokens", "rows"), buckets))
+    every += [_biases(audit), _counted("Best response by its place in the list", ("place", "rows"), places)]
+    every += [_depths(audit.depths)] if audit.depths.known else []
+    every += [_votes(audit.votes)] if audit.votes is not None else []
+    for name, counts in audit.counts.items():
+        every += [_count(f"Rows by {name}", counts, name)] if len(counts) > 1 else []
+    every += [_count(learned, labels, head), *_steps(audit)]
     return tuple(part for part in every if part.rows)
 
 
@@ -142,12 +125,9 @@ def _lengths(name: str, measured: Mapping[str, Lengths]) -> AuditTable:
     return AuditTable(f"Lengths in tokens ({name})", note, ("", *measured), tuple(rows))
 
 
-def _buckets(audit: DataSetAudit) -> Iterator[AuditTable]:
-    for name, measured in audit.lengths.items():
-        buckets = measured["prompts"].buckets
-        rows = [(f"up to {tokens(size)}", tokens(count)) for size, count in buckets.items()]
-        bars = _bars(buckets.values())
-        yield AuditTable(f"Prompts by length ({name})", "", ("tokens", "rows"), tuple(rows), bars)
+def _counted(title: str, columns: tuple[str, str], counts: Mapping[str, int], note: str = "") -> AuditTable:
+    rows = tuple((name, tokens(count)) for name, count in counts.items())
+    return AuditTable(title, note, columns, rows, _bars(counts.values()))
 
 
 def _bars(counts: Collection[int]) -> tuple[float, ...]:
@@ -156,22 +136,17 @@ def _bars(counts: Collection[int]) -> tuple[float, ...]:
     return tuple(count / most for count in counts)
 
 
-def _depths(audit: DataSetAudit) -> AuditTable:
-    depths = audit.depths
-    if not depths.known:
-        return AuditTable("", "", (), ())
-    rows = [
-        (f"{place / 10:.1f} to {(place + 1) / 10:.1f}", tokens(count))
-        for place, count in enumerate(depths.tenths)
-    ]
+def _depths(depths: Depths) -> AuditTable:
+    tenths = {
+        f"{place / 10:.1f} to {(place + 1) / 10:.1f}": count for place, count in enumerate(depths.tenths)
+    }
     even = ""
     if depths.even is not None:
         chance = "less than 0.001" if depths.even < 0.001 else f"{depths.even:.3f}"
         even = f" Were depths drawn evenly, they would spread as unevenly as this with a probability of {chance}."
     known = f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
-    note = f"0 is the start and 1 the end of the context; rows that share theirs count once. {known}"
-    bars = _bars(depths.tenths)
-    return AuditTable("Evidence by depth", note + even, ("depth", "pieces"), tuple(rows), bars)
+    note = f"0 is the start and 1 the end of the context; rows that share theirs count once. {known}{even}"
+    return _counted("Evidence by depth", ("depth", "pieces"), tenths, note)
 
 
 def _biases(audit: DataSetAudit) -> AuditTable:
@@ -185,10 +160,7 @@ def _biases(audit: DataSetAudit) -> AuditTable:
     )
 
 
-def _votes(audit: DataSetAudit) -> AuditTable:
-    title, votes = "Votes of the judges, counted again", audit.votes
-    if votes is None:
-        return AuditTable(title, "", (), ())
+def _votes(votes: Votes) -> AuditTable:
     rows = [
         ("rows that tell their votes", tokens(votes.rows)),
         ("clusters of the recorded sizes", f"{votes.same_clusters:,} of {votes.recorded:,}"),
@@ -203,9 +175,8 @@ def _votes(audit: DataSetAudit) -> AuditTable:
         "judges agree less on all that they were asked. Alpha is Krippendorff's, for "
         "interval data: 1 is agreement, 0 chance. Equal scores: the share of pairs of judges. 95% intervals over texts."
     )
-    return AuditTable(
-        title, note, ("", "found"), tuple(row for row in rows if row[1] and not row[1].endswith(" of 0"))
-    )
+    told = tuple(row for row in rows if row[1] and not row[1].endswith(" of 0"))
+    return AuditTable("Votes of the judges, counted again", note, ("", "found"), told)
 
 
 def _measured(one: Estimate) -> str:
@@ -213,12 +184,6 @@ def _measured(one: Estimate) -> str:
         return ""
     interval = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
     return f"{one.value:.2f}{interval}"
-
-
-def _places(audit: DataSetAudit) -> AuditTable:
-    rows = [(str(place), tokens(count)) for place, count in audit.places.items()]
-    bars = _bars(audit.places.values())
-    return AuditTable("Best response by its place in the list", "", ("place", "rows"), tuple(rows), bars)
 
 
 def _cells(bias: Bias) -> tuple[str, ...]:

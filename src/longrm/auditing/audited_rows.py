@@ -18,7 +18,7 @@ from longrm.benchmarks.long_rewardbench import TASKS
 from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import FieldError, group_of, whole_length
-from longrm.data.files import RawRow, find_files, raw_rows
+from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.readers import Skipped
 from longrm.errors import DataError, RunError
@@ -41,23 +41,13 @@ _FREE = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_similarity"}
 
 @dataclass(frozen=True, slots=True)
 class AuditedRow:
-    """One row, whatever it is.
+    """One row, whatever it is: a "comparison", a "judgment", a "demonstration" or a "document".
 
-    Attributes:
-        id: The row's id.
-        kind: "comparison", "judgment", "demonstration" or "document".
-        group: The document or context that it shares with others.
-        prompt: All text of the prompt.
-        context: The context, or the prompt where it is not known.
-        rest: What distinguishes the row from others about its context: question and responses. The prompt too
-            where no context is known.
-        question: The question; empty if unknown.
-        responses: The texts to choose from, or to learn.
-        ranks: Of the responses; empty where the order is unknown or there is none.
-        places: Where the evidence stands in the context.
-        label: What is to be learned: the score of a judgment; the metric of a document's answer.
-        votes: Of a judgment row that tells them, counted again.
-        facts: Task, source and stated length, as far as they are told.
+    Rows about one document or context share their `group`. The context is the prompt where it is not known. `rest` is
+    what distinguishes the row from others about its context: question and responses, and the prompt where no context is
+    known. `responses` are the texts to choose from, or to learn; `ranks` are empty where there is no order. `label` is
+    what is to be learned: the score of a judgment, or the metric of a document's answer. `votes` are counted again;
+    `facts` are task, source and stated length, as far as they are told.
     """
 
     id: str
@@ -86,12 +76,13 @@ class AuditedRows:
 
     Attributes:
         format: The format.
-        origin: The manifest of the run that made the rows, where they lie in its folder.
+        origin: The manifest of the run that made the rows; empty where they do not lie in its folder.
         unreadable: What the latest iteration could not read so far.
         noted: What else only reading could see, once an iteration is complete, such as L-Eval's repeated documents.
 
     Raises:
         DataError: There is nothing to read, or it is in no known format.
+        RunError: The manifest is damaged.
     """
 
     def __init__(self, path: str | Path, format: str | None = None) -> None:
@@ -99,7 +90,7 @@ class AuditedRows:
         named = bool(place) and name in BENCHMARKS
         folder = Path(place) if named else Path(path)
         with reading(folder, DataError):
-            self.origin = origin_of(folder)
+            self.origin = read_manifest(folder) if (folder / MANIFEST).is_file() else {}
             if not named and format is None and _is_long_rewardbench(folder):
                 named, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
         self._path = folder
@@ -140,7 +131,12 @@ class AuditedRows:
         if self.format == "documents":
             skipped = Skipped()
             for raw in raw_rows(find_files(self._path), repair=True):
-                row, fault = _document_row(raw)
+                row, fault = None, raw.message
+                if raw.value is not None:
+                    try:
+                        row = of_document(document_of(raw.value, raw.number, raw.place))
+                    except DataError as error:
+                        fault = str(error)
                 skipped = skipped if row else skipped.with_one_more(fault)
                 yield row, skipped
         elif self.format == "demonstrations":
@@ -157,15 +153,6 @@ class AuditedRows:
 
 def _unreadable(count: int = 0, examples: tuple[str, ...] = ()) -> AuditFinding:
     return AuditFinding(FINDINGS["unreadable_rows"], count, examples)
-
-
-def origin_of(folder: Path) -> dict[str, Any]:
-    """The manifest of a run that wrote rows; empty where the folder holds none.
-
-    Raises:
-        RunError: The manifest is damaged.
-    """
-    return read_manifest(folder) if (folder / MANIFEST).is_file() else {}
 
 
 def _rules_of(folder: Path, origin: Mapping[str, Any]) -> tuple[VotingSettings, Mapping[str, float] | None]:
@@ -314,22 +301,10 @@ def _recognized(path: Path) -> str:
 
 def _is_long_rewardbench(folder: Path) -> bool:
     """Whether all that a folder has to read is files with the names of that benchmark's tasks."""
-    if not folder.is_dir():
-        return False
     try:
-        files = find_files(folder)
+        return folder.is_dir() and all(file.name.split(".")[0] in TASKS for file in find_files(folder))
     except DataError:
         return False
-    return all(file.name.split(".")[0] in TASKS for file in files)
-
-
-def _document_row(raw: RawRow) -> tuple[AuditedRow | None, str]:
-    if raw.value is None:
-        return None, raw.message
-    try:
-        return of_document(document_of(raw.value, raw.number, raw.place)), ""
-    except DataError as error:
-        return None, str(error)
 
 
 def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:

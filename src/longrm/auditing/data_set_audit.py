@@ -67,7 +67,11 @@ class _AuditPass:
         }
         self._labels: Counter[str] = Counter()
         self._findings = FindingCounter(
-            {kind: what for kind, what in FINDINGS.items() if self._looked_for(kind)}
+            {
+                kind: what
+                for kind, what in FINDINGS.items()
+                if kind not in _OF_RUNS and (settings.against or not kind.startswith("leaked_"))
+            }
         )
         self._votes = VoteMeasure()
         self._any_question = False  # whether any row tells its question
@@ -94,6 +98,10 @@ class _AuditPass:
     def result(self, path: str, rows: AuditedRows) -> DataSetAudit:
         """What was found."""
         first, longer = self._biases.result(self._settings)
+        counts = {name: dict(found.most_common()) for name, found in self._counts.items() if found}
+        for name in (_STATED, _RESPONSES):  # numbers rise; of names the most frequent ones come first
+            if name in counts:
+                counts[name] = dict(sorted(counts[name].items(), key=lambda item: int(item[0])))
         findings = {kind: one for kind, one in self._findings.findings.items() if self._applies(kind, one)}
         findings["unreadable_rows"] = rows.unreadable
         findings |= rows.noted | _of_run(rows.origin, sum(self.kinds.values()) + rows.unreadable.count)
@@ -102,7 +110,7 @@ class _AuditPass:
             format=rows.format,
             kinds=dict(self.kinds),
             groups=len(self._groups),
-            counts={name: _ordered(name, counts) for name, counts in self._counts.items() if counts},
+            counts=counts,
             labels=dict(sorted(self._labels.items(), key=_by_number)),
             lengths={lengths.name: lengths.result() for lengths in self._lengths},
             depths=self._depths.result(),
@@ -143,9 +151,6 @@ class _AuditPass:
             return bool(self._depths.result().known)
         return kind != "lengths_off" or bool(self._counts[_STATED])
 
-    def _looked_for(self, kind: str) -> bool:
-        return kind not in _OF_RUNS and (self._leakage is not None or not kind.startswith("leaked_"))
-
 
 def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
     """Whether a run's folder holds what its manifest says."""
@@ -160,13 +165,6 @@ def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
         what = FINDINGS["rows_not_as_counted"]
         findings["rows_not_as_counted"] = AuditFinding(what, abs(counted - rows), example)
     return findings
-
-
-def _ordered(name: str, counts: Counter[str]) -> dict[str, int]:
-    """Numbers rise; of names the most frequent ones come first."""
-    if name in (_STATED, _RESPONSES):
-        return {key: counts[key] for key in sorted(counts, key=int)}
-    return dict(counts.most_common())
 
 
 def _by_number(item: tuple[str, int]) -> tuple[bool, float, str]:

@@ -23,12 +23,7 @@ _Sketch = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """An earlier text that is nearly the same.
-
-    Attributes:
-        number: Its number: texts are counted from 0 as they are taken in.
-        similarity: The estimated Jaccard similarity of their shingles, from 0 to 1.
-    """
+    """An earlier text, numbered from 0 as texts are taken in, and the estimated Jaccard similarity to it."""
 
     number: int
     similarity: float
@@ -70,7 +65,11 @@ class NearTexts:
         bands = self._bands_of(sketch)
         proposed = self._index.having(bands)
         similar = (self._sketches[proposed] == sketch).mean(axis=1)
-        self._keep(number, sketch)
+        if number >= len(self._sketches):
+            longer: _Sketch = np.empty((2 * number, self._settings.permutations), np.uint32)
+            longer[: len(self._sketches)] = self._sketches
+            self._sketches = longer
+        self._sketches[number] = sketch
         self._index.add(number, bands)
         near = [
             Near(int(other), float(share))
@@ -88,13 +87,6 @@ class NearTexts:
         return bool(
             (self._sketches[one] == self._sketches[other]).mean() >= self._settings.similarity_threshold
         )
-
-    def _keep(self, number: int, sketch: _Sketch) -> None:
-        if number >= len(self._sketches):
-            longer: _Sketch = np.empty((2 * number, self._settings.permutations), np.uint32)
-            longer[: len(self._sketches)] = self._sketches
-            self._sketches = longer
-        self._sketches[number] = sketch
 
     def _sketch(self, numbers: Numbers) -> _Sketch:
         sketch: Any = self._datasketch.MinHash(num_perm=self._settings.permutations, hashfunc=int)
@@ -174,7 +166,11 @@ class Duplicates:
         context = self._contexts.setdefault(digest, len(self._contexts))
         if not known:
             self._groups[context] = row.group, row.id
-            yield from self._see_context(row, context)
+            for one in self._near_contexts.see(row.context):
+                group, name = self._groups[one.number]
+                if group != row.group:
+                    yield "near_contexts", f"that of {row.id} is {one.similarity:.0%} like that of {name}"
+                    break
         row_digest = _digest(row.prompt, *sorted(row.responses))
         if row_digest in self._exact:
             yield "exact_duplicates", f"{row.id} repeats {self._exact[row_digest]}"
@@ -187,13 +183,6 @@ class Duplicates:
             kind = "near_duplicates" if here else "repeated_elsewhere"
             nearest = (here or near)[0]
             yield kind, f"{row.id} is {nearest.similarity:.0%} like {self._rows[nearest.number][0]}"
-
-    def _see_context(self, row: AuditedRow, context: int) -> Iterator[tuple[str, str]]:
-        for near in self._near_contexts.see(row.context):
-            group, name = self._groups[near.number]
-            if group != row.group:
-                yield "near_contexts", f"that of {row.id} is {near.similarity:.0%} like that of {name}"
-                return
 
 
 def _digest(*texts: str) -> bytes:

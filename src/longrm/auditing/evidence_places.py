@@ -15,10 +15,9 @@ _CONTEXT = re.compile(r"<(context(?:-\d+)?)>\n")  # how the judging prompts of o
 class EvidencePlaces:
     """Where the evidence of a row stands.
 
-    Attributes:
-        depths: Of every piece that was found: the share of the rest of the context before it, from 0 to 1.
-        shares: The share of the context that each of these takes; empty where nobody knows.
-        missing: Whether a piece is told that the context does not hold.
+    Of every piece that was found `depths` has the share of the rest of the context before it, and `shares` that of the
+    context that it takes (empty where nobody knows); `missing` says that a piece is told which the context does not
+    hold.
     """
 
     depths: tuple[float, ...] = ()

@@ -14,13 +14,10 @@ from longrm.data.chunking import words_of
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a text shares with the texts of benchmarks.
+    """What a text shares with the texts of benchmarks; `name` is that of the one that shares the most.
 
-    Attributes:
-        name: The benchmark text that shares the most.
-        of_row: Share of the row's n-grams that benchmark texts hold, all of them together: a long context may be made
-            of several.
-        of_benchmark: Share of the named text's n-grams that the row holds.
+    `of_row` is the share of the row's n-grams that benchmark texts hold, all of them together, for a long context may
+    be made of several; `of_benchmark` the share of the named text's n-grams that the row holds.
     """
 
     name: str
@@ -76,7 +73,7 @@ class Leakage:
 
     Args:
         settings: Which benchmarks, and how closely.
-        entries: The benchmarks' rows, each with the benchmark's name; loaded by name where not given.
+        rows: The benchmarks' rows, each with the benchmark's name; loaded by name where not given.
 
     Raises:
         ConfigError: An unknown benchmark.
@@ -90,7 +87,13 @@ class Leakage:
         responses: dict[str, Numbers] = {}
         seen: set[str] = set()
         known: set[str] = set()
-        for name, row in _benchmarks(settings.against) if rows is None else rows:
+        if rows is None:
+            rows = (
+                (name, of_comparison(comparison))
+                for name in settings.against
+                for comparison in benchmark(name).comparisons
+            )
+        for name, row in rows:
             where = f"{name} {row.id}"
             if row.group not in seen:
                 seen.add(row.group)
@@ -134,12 +137,6 @@ class Leakage:
     def _long_enough(self, text: str) -> bool:
         """Whether a text has an n-gram at all: shorter ones are shared by chance."""
         return len(words_of(text)) >= self._settings.ngram
-
-
-def _benchmarks(names: Sequence[str]) -> Iterator[tuple[str, AuditedRow]]:
-    for name in names:
-        for comparison in benchmark(name).comparisons:
-            yield name, of_comparison(comparison)
 
 
 def _plain(text: str) -> str:

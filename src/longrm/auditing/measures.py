@@ -57,7 +57,9 @@ class LengthMeasure:
 
     def see(self, row: AuditedRow) -> tuple[int, tuple[int, ...]]:
         """Measures a row: its prompt's tokens, and those of its responses."""
-        context = self._of_context(row.context)
+        if row.context != self._last[0]:  # rows about one context follow each other
+            self._last = (row.context, self._count(row.context))
+        context = self._last[1]
         prompt = context if row.prompt == row.context else self._count(row.prompt)
         responses = tuple(map(self._count, row.responses))
         self._held["prompts"].append(prompt)
@@ -69,11 +71,6 @@ class LengthMeasure:
     def result(self) -> dict[str, Lengths]:
         """The lengths of what there was."""
         return {part: _lengths(held) for part, held in self._held.items() if held}
-
-    def _of_context(self, text: str) -> int:
-        if text != self._last[0]:  # rows about one context follow each other
-            self._last = (text, self._count(text))
-        return self._last[1]
 
 
 def _lengths(held: "array[int]") -> Lengths:
@@ -148,11 +145,7 @@ class BiasMeasure:
 
 
 class VoteMeasure:
-    """Counts the votes of judgment rows again.
-
-    Attributes:
-        rows: Rows that told their votes so far.
-    """
+    """Counts the votes of judgment rows again; `rows` told theirs so far."""
 
     def __init__(self) -> None:
         self.rows = 0

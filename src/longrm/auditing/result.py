@@ -79,11 +79,8 @@ class AuditSettings(Config):
 class Lengths:
     """Lengths of some texts in tokens.
 
-    Attributes:
-        texts: How many texts there are.
-        total: Tokens of all of them.
-        quantiles: By share of the texts that are no longer: 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1.
-        buckets: Texts by the power of two that they are rounded up to.
+    `quantiles` are by the share of the texts that are no longer: 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1; `buckets` count
+    texts by the power of two that they are rounded up to.
     """
 
     texts: int
@@ -113,11 +110,7 @@ class Depths:
 
 @dataclass(frozen=True, slots=True)
 class Bias(Estimate):
-    """The share in which a thing that should not matter goes with being better.
-
-    Attributes:
-        chance: The share where it would not matter; None where there is nothing to tell it from.
-    """
+    """How often a thing that should not matter goes with being better, and how often it would by chance."""
 
     chance: float | None
 

@@ -21,14 +21,7 @@ assert {*_OPINIONS} == {*get_args(SecondOpinion)}
 
 @dataclass
 class BestResponseBias:
-    """How far the better response can be told without reading.
-
-    Attributes:
-        comparisons: How many there are.
-        longest: Of those in which the best response is longer than all others, in characters.
-        shortest: Of those in which it is shorter than all others.
-        best_by_model: How often each model wrote the best response.
-    """
+    """How often the best response is the longest or the shortest, in characters, and which models wrote it."""
 
     comparisons: int = 0
     longest: int = 0

@@ -56,21 +56,13 @@ Task = JudgeResponse | CheckSufficiency | NamePassages | AnswerQuestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequest(Request):
-    """A request that also says what its prompt is made of, which a simulated model goes by.
-
-    Attributes:
-        task: The kind of the task and its parts; None where nobody knows them.
-    """
+    """A request that also says what its prompt is made of, which a simulated model goes by; None if unknown."""
 
     task: Task | None = None
 
 
 class AsyncModel(Protocol):
-    """What judges and writers are to a recipe.
-
-    Attributes:
-        name: How rows and manifests call it.
-    """
+    """What judges and writers are to a recipe; rows and manifests call it by its name."""
 
     name: str
 
@@ -122,18 +114,14 @@ class BatchedCalls(Generic[BatchItem, BatchReply]):
     async def _send(self) -> None:
         try:
             while self._waiting:
-                await self._until_all_wait()
+                known = 0
+                while known < len(self._waiting):  # lets the inputs that are ready to ask do so first
+                    known = len(self._waiting)
+                    await asyncio.sleep(0)
                 batch, self._waiting = self._waiting, []
                 await self._answer(batch)
         finally:
             self._sending = None
-
-    async def _until_all_wait(self) -> None:
-        """Lets the inputs that are ready to ask do so first."""
-        known = 0
-        while known < len(self._waiting):
-            known = len(self._waiting)
-            await asyncio.sleep(0)
 
     async def _answer(
         self, batch: Sequence[tuple[Sequence[BatchItem], asyncio.Future[list[BatchReply]]]]

@@ -79,10 +79,7 @@ class AskedModel(Config):
 class PaidAnswer:
     """One answer that was paid for, a line of `spending.jsonl`; answers from the cache are in none.
 
-    Attributes:
-        model: What wrote it.
-        prompt_tokens: Tokens read; None where the server does not say.
-        completion_tokens: Tokens written; likewise.
+    Tokens are None where the server does not say.
     """
 
     model: str
@@ -92,14 +89,7 @@ class PaidAnswer:
 
 @dataclass
 class ModelAccount:
-    """What one model was asked and cost, in all processes of a run.
-
-    Attributes:
-        answers: Answers that were paid for.
-        prompt_tokens: Tokens read.
-        completion_tokens: Tokens written.
-        cost: At the prices of the settings.
-    """
+    """What one model was asked and cost, in all processes of a run: only answers that were paid for count."""
 
     answers: int = 0
     prompt_tokens: int = 0

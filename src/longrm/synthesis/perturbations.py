@@ -30,15 +30,10 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class ShownDocument:
-    """What a model is shown.
+    """What a model is shown: passages in reading order, a question, and exemplars that show how it is done.
 
-    Attributes:
-        passages: In reading order.
-        question: What it is asked.
-        exemplars: Questions with answers that show how it is done.
-        steps: The way to the gold answer, step by step, if known; not shown unless `hints` hold it.
-        hints: Steps that are shown, right or wrong.
-        done: The perturbations so far, each `(name, what was done)`.
+    `steps` is the way to the gold answer, if known, which is not shown unless `hints` hold it, right or wrong. `done`
+    are the perturbations so far, each `(name, what was done)`.
     """
 
     passages: tuple[Passage, ...]
@@ -51,13 +46,7 @@ class ShownDocument:
 
 @dataclass(frozen=True, slots=True)
 class PerturbationContext:
-    """What a perturbation may draw on.
-
-    Attributes:
-        draws: Decides what is hit.
-        foreign: Passages of other documents.
-        count: Tokens of a text.
-    """
+    """What decides on what is hit, passages of other documents, and what counts the tokens of a text."""
 
     draws: Draws
     foreign: Sequence[str] = ()

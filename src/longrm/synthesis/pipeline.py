@@ -45,11 +45,8 @@ MakeRows = Callable[[PipelineInput], Awaitable[InputOutcome]]
 class Provenance:
     """What the manifest says of a run before its first row.
 
-    Attributes:
-        sources: Name and license of each source, and what else tells which version of it was read.
-        seed: Of all draws.
-        prompts: SHA-256 of every text that models are asked with, by name: `prompt_hash`.
-        models: Names of the models by what they do.
+    `sources` have names and licenses, and what else tells which version was read; `prompts` the SHA-256 of every text
+    that models are asked with, by name (`prompt_hash`); `models` their names by what they do.
     """
 
     sources: Sequence[Mapping[str, str]]

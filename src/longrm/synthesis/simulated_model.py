@@ -56,16 +56,10 @@ _ANALYSES: dict[Language, tuple[str, str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswer:
-    """What is known of one document.
+    """What is known of one document, which `position` others came before; no metric stands for token F1.
 
-    Attributes:
-        position: How many documents came before it.
-        document: Its id.
-        question: What is asked.
-        answer: The gold answer.
-        metric: Which metric rates answers to it; empty for token F1.
-        scores: By the digest of a candidate's text, its score; None where it has none.
-        sentences: Digests of its text's different sentences.
+    `scores` are those of candidates by the digests of their texts, `sentences` digests of its text's different
+    sentences.
     """
 
     position: int
@@ -178,9 +172,14 @@ class SimulatedModel:
         draws = Draws("simulated model", self.name, self._seed, _digest(text), drawn)
         match request.task if isinstance(request, TaskRequest) else None:
             case CheckSufficiency() as task:
-                written: str | None = _sufficiency(task)
+                enough = _coverage(task.question, task.answer, task.passages) >= _COVERAGE
+                written: str | None = (
+                    "The passages give it.\n[[yes]]" if enough else "The passages do not give it.\n[[no]]"
+                )
             case NamePassages() as task:
-                written = _named_passages(task)
+                shares = {one: _coverage(task.question, task.answer, part) for one, part in task.passages}
+                held = [str(number) for number, share in shares.items() if share >= _COVERAGE]
+                written = f"[[{', '.join(held) or 'none'}]]"
             case JudgeResponse() as task:
                 written = self._judgment(task, size, draws)
             case AnswerQuestion() as task:
@@ -233,20 +232,6 @@ def _true_score(known: GoldAnswer, response: str) -> int | None:
     if share is None and known.answer.strip():
         share = answer_metric(known.metric or "token_f1")(response, known.answer)
     return None if share is None else round(10 * share)
-
-
-def _sufficiency(task: CheckSufficiency) -> str:
-    enough = _coverage(task.question, task.answer, task.passages) >= _COVERAGE
-    return "The passages give it.\n[[yes]]" if enough else "The passages do not give it.\n[[no]]"
-
-
-def _named_passages(task: NamePassages) -> str:
-    held = [
-        number
-        for number, passage in task.passages
-        if _coverage(task.question, task.answer, passage) >= _COVERAGE
-    ]
-    return f"[[{', '.join(map(str, held)) or 'none'}]]"
 
 
 def _coverage(question: str, answer: str, text: str) -> float:

@@ -19,11 +19,7 @@ class Dropped:
 
 
 class StepCounts:
-    """Counts, step by step, the units that were kept and those that were dropped.
-
-    Attributes:
-        steps: The counts so far, in the order in which the steps were first met.
-    """
+    """Counts, step by step in order, the units that were kept and those that were dropped."""
 
     def __init__(self) -> None:
         self.steps: Steps = {}
@@ -64,10 +60,8 @@ class StepCounts:
 class VoteRecord:
     """What all judges of a panel scored one response (`votes.jsonl`): the agreement of a run is measured on these.
 
-    Attributes:
-        id: The response's id, unique in its run.
-        group: The document or context that it shares with others.
-        scores: By judge, in points; None where none could be read.
+    Responses about one document or context share their `group`. Scores are by judge and in points, None where none
+    could be read.
     """
 
     id: str
@@ -77,14 +71,7 @@ class VoteRecord:
 
 @dataclass(frozen=True)
 class InputOutcome:
-    """What became of one input.
-
-    Attributes:
-        id: The input's id, unique in its run.
-        rows: What is to be written, in order.
-        steps: Counts of each step that the input came to, in the order of the steps.
-        votes: What the judges of a panel scored, where one was asked.
-    """
+    """What became of one input: its rows in order, the counts of each step, and the votes of a panel."""
 
     id: str
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -94,16 +81,7 @@ class InputOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A line of the ledger.
-
-    Attributes:
-        id: The input's id.
-        rows: How many rows it became.
-        shard: The shard that holds them.
-        shard_rows: Rows of that shard so far.
-        end: Bytes of that shard so far, as JSONL.
-        steps: As in `InputOutcome`.
-    """
+    """How many rows an input became and in which shard, and the rows and JSONL bytes of that shard so far."""
 
     id: str
     rows: int
@@ -114,13 +92,7 @@ class LedgerEntry:
 
 
 class RunCounts:
-    """Counts over all inputs of a run.
-
-    Attributes:
-        inputs: How many there were.
-        rows: How many rows they became.
-        steps: What every step kept and dropped.
-    """
+    """Counts over all inputs of a run."""
 
     def __init__(self) -> None:
         self.inputs, self.rows, self.steps = 0, 0, StepCounts()

@@ -94,14 +94,14 @@ def folder(put, tmp_path):
 def test_answers_are_joined_by_their_place_and_what_does_not_fit_is_counted(folder):
     auditor = Auditor(leval.FINDINGS)
     found = list(read_answered(folder, auditor))
-    assert [(a.document.id, dict(a.answers)) for a in found] == [
+    assert [(document.id, dict(answers)) for document, answers in found] == [
         ("quiz/1", {"m": "rot"}),
         ("quiz/2", {"m": "B"}),
         ("quiz/3", {}),  # its line names another gold answer
         ("quiz/4", {}),  # empty
         ("silent/1", {}),
     ]
-    assert [a.document.metric for a in found] == [
+    assert [document.metric for document, _ in found] == [
         "token_f1",
         "right_choices",
         "math_equality",
@@ -129,10 +129,10 @@ def test_the_folder_is_recognized_and_documents_need_no_answers(folder):
 def test_the_real_folder_is_in_line():
     auditor = Auditor(leval.FINDINGS)
     found = list(read_answered(REAL, auditor))
-    assert len({a.document.id for a in found}) == len(found) == 1193
-    assert len({a.document.group for a in found}) == 213
-    assert sum(len(a.answers) for a in found) == 2849
-    assert Counter(a.document.metric for a in found) == {
+    assert len({document.id for document, _ in found}) == len(found) == 1193
+    assert len({document.group for document, _ in found}) == 213
+    assert sum(len(answers) for _, answers in found) == 2849
+    assert Counter(document.metric for document, _ in found) == {
         "right_choices": 374,
         "token_f1": 500,
         "rouge_l": 219,
@@ -145,10 +145,10 @@ def test_the_real_folder_is_in_line():
     task = "natural_question"
     rows = [json.loads(line) for line in (REAL / "data" / f"{task}.jsonl").read_text().splitlines()]
     flat = [pair for row in rows for pair in zip(row["instructions"], row["outputs"], strict=True)]
-    for answered in found:
-        if answered.document.task == task:
-            number = int(answered.document.id.split("/")[1])
-            assert (answered.document.question, answered.document.answer) == flat[number - 1]
+    for document, _ in found:
+        if document.task == task:
+            number = int(document.id.split("/")[1])
+            assert (document.question, document.answer) == flat[number - 1]
 
 
 def test_an_id_of_0_is_one_and_lists_are_kept(put):

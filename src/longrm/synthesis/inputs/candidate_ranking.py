@@ -46,11 +46,8 @@ class ScoreGap(Config):
 class RankedCandidates:
     """Candidates of one document in an order that their scores tell: a comparison, before its texts are joined.
 
-    Attributes:
-        document: Id of the document.
-        kind: "cross" and "same" are pairs of two models and of one; "best-of-N" are rankings.
-        candidates: Positions in the document's list of candidates, best first.
-        scores: Theirs, in shares of the gold score: strictly falling.
+    Kinds "cross" and "same" are pairs of two models and of one. `candidates` are positions in the document's list, best
+    first, and `scores` theirs, in shares of the gold score: strictly falling.
     """
 
     document: str

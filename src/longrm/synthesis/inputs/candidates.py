@@ -18,13 +18,9 @@ from longrm.synthesis.inputs.documents import Document
 class CandidateAnswer:
     """One model's answer to a document's question (`candidates`).
 
-    Attributes:
-        document: Id of the document that was asked about.
-        model: What wrote it.
-        text: The answer.
-        perturbation: What the model's view of the document had suffered; empty where nothing.
-        score: What a metric or judge gave it; None where nobody has.
-        metadata: What else is known, such as the perturbation's parameters.
+    `perturbation` says what the model's view of the document had suffered; it is empty where nothing. `score` is what a
+    metric or judge gave, None where nobody has. `metadata` holds what else is known, such as the perturbation's
+    parameters.
     """
 
     document: str
@@ -87,12 +83,6 @@ def read_candidates(path: str | Path) -> Iterator[CandidateAnswer]:
         yield candidate_from(raw.checked(), raw.place)
 
 
-def by_document(candidates: Iterable[CandidateAnswer]) -> Iterator[tuple[str, list[CandidateAnswer]]]:
-    """Groups candidates that follow each other and answer the same document's question."""
-    for document, group in groupby(candidates, key=lambda candidate: candidate.document):
-        yield document, list(group)
-
-
 def join_candidates(
     documents: Iterable[Document],
     candidates: Iterable[CandidateAnswer],
@@ -111,7 +101,7 @@ def join_candidates(
     Raises:
         DataError: Candidates are left over: their documents are missing, or come in another order.
     """
-    groups = by_document(candidates)
+    groups = groupby(candidates, key=lambda candidate: candidate.document)
     group = next(groups, None)
     for document in documents:
         mine: tuple[CandidateAnswer, ...] = ()

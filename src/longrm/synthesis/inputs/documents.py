@@ -28,15 +28,8 @@ _LEVAL_METRICS = {"f1": "token_f1", "rouge": "rouge_l"}
 class Document:
     """A context with one question and its gold answer. Documents of one text share their group.
 
-    Attributes:
-        id: Unique within a source.
-        text: The long context.
-        question: What is asked about it.
-        answer: The gold answer; empty where there is none.
-        task: What kind of question it is, in the source's words; empty if unknown.
-        metric: Which of `answers.METRICS` rates answers to it; empty where only a judge can.
-        metadata: Whatever else the source says.
-        place: File and row, for messages.
+    `answer` is empty where there is none, `task` (in the source's words) where it is unknown, and `metric` (one of
+    `ANSWER_METRICS`) where only a judge can rate answers. `place` is file and row, for messages.
     """
 
     id: str
@@ -57,14 +50,6 @@ class Document:
 @lru_cache(maxsize=8)  # the texts that are worked on at a time are asked about many times
 def _group_of(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A document and what models once answered to its question, by model."""
-
-    document: Document
-    answers: Mapping[str, str]
 
 
 def read_documents(
@@ -131,8 +116,8 @@ def read_compared(path: Path) -> Iterator[tuple[Document, Comparison]]:
         )
 
 
-def read_answered(folder: Path, auditor: Auditor) -> Iterator[Answered]:
-    """Reads L-Eval's documents, each with the recorded answers of those models that were asked.
+def read_answered(folder: Path, auditor: Auditor) -> Iterator[tuple[Document, Mapping[str, str]]]:
+    """Reads L-Eval's documents, each with the recorded answers of those models that were asked, by model.
 
     Line k of a file of predictions answers the k-th question of its task. Answers whose line names another question
     or gold answer are left out and counted, like missing, surplus, empty and identical ones.
@@ -153,7 +138,7 @@ def read_answered(folder: Path, auditor: Auditor) -> Iterator[Answered]:
             asked = question.number
             if not question.repeated:
                 document = _of_leval(task, question)
-                yield Answered(document, leval.texts_of(document.id, question, answered, auditor))
+                yield document, leval.texts_of(document.id, question, answered, auditor)
         for model, rows in answered.items():
             for number in range(asked + 1, len(rows) + 1):
                 auditor.note("surplus_predictions", f"{task}/{number}, {model}")
@@ -161,8 +146,10 @@ def read_answered(folder: Path, auditor: Auditor) -> Iterator[Answered]:
 
 def _of_leval(task: str, question: leval.Question) -> Document:
     metric = _LEVAL_METRICS.get(question.evaluation, "")
-    if question.evaluation == "exam":
-        metric = _of_exam(question.gold)
+    if question.evaluation == "exam":  # exams ask for choices, for numbers, or for a few words
+        number = question.gold.strip().lstrip("-").replace(",", "").replace(".", "", 1)
+        metric = "math_equality" if number.isdecimal() else "token_f1"
+        metric = "right_choices" if choices(question.gold) else metric
     return Document(
         id=f"{task}/{question.number}",
         text=question.document,
@@ -172,14 +159,6 @@ def _of_leval(task: str, question: leval.Question) -> Document:
         metric=metric,
         metadata={"source": "L-Eval", "evaluation": question.evaluation},
     )
-
-
-def _of_exam(gold: str) -> str:
-    """Exams ask for choices, for numbers, or for a few words."""
-    if choices(gold):
-        return "right_choices"
-    number = gold.strip().lstrip("-").replace(",", "").replace(".", "", 1)
-    return "math_equality" if number.isdecimal() else "token_f1"
 
 
 @cache
@@ -215,8 +194,12 @@ def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
         except ConfigError as error:
             raise DataError(f"{place}, field 'metric': {error}") from error
     _check_lists(row, place)
+    try:
+        identity = str(number) if row.get("id") in (None, "") else name_of(row, "id")
+    except FieldError as fault:
+        raise DataError(f"{place}, {fault}") from fault
     return Document(
-        id=_identity(row.get("id"), number, place),
+        id=identity,
         text=row["context"],
         question=row["question"],
         answer=row["answer"],
@@ -237,15 +220,6 @@ def is_span(value: Any) -> bool:
     return pair and all(isinstance(at, int) and not isinstance(at, bool) for at in value)
 
 
-def _identity(given: Any, number: int, place: str) -> str:
-    if given is None or given == "":
-        return str(number)
-    try:
-        return name_of({"id": given}, "id")
-    except FieldError as fault:
-        raise DataError(f"{place}, {fault}") from fault
-
-
 def _check_lists(row: Mapping[str, Any], place: str) -> None:
     """Checks the columns that say more about a document, where they are given."""
     wanted: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -264,7 +238,7 @@ def _check_lists(row: Mapping[str, Any], place: str) -> None:
 
 FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {
     "jsonl": _row_documents,
-    "leval": lambda folder, auditor: (one.document for one in read_answered(folder, auditor)),
+    "leval": lambda folder, auditor: (document for document, _ in read_answered(folder, auditor)),
     "comparisons": lambda path, auditor: (document for document, _ in read_compared(path)),
 }
 """The sources of documents by name."""

@@ -56,12 +56,9 @@ class DocumentSettings(Config):
         return islice(found, self.limit)
 
     def _of_leval(self) -> Iterator[SynthesisInput]:
-        for found in read_answered(self._place, Auditor(leval.FINDINGS)):
-            own = found.document.id
-            yield SynthesisInput(
-                found.document,
-                tuple(CandidateAnswer(own, model, text) for model, text in found.answers.items()),
-            )
+        for document, answers in read_answered(self._place, Auditor(leval.FINDINGS)):
+            written = (CandidateAnswer(document.id, model, text) for model, text in answers.items())
+            yield SynthesisInput(document, tuple(written))
 
     def _of_comparisons(self) -> Iterator[SynthesisInput]:
         """The best response has the score 1 and the worst 0."""

@@ -22,15 +22,9 @@ _PROMPTS = ("prompt", "prompt_template", "chat_template")
 
 @dataclass(frozen=True, slots=True)
 class PolicyPrompt:
-    """A prompt for the policy.
+    """A prompt for the policy, with more columns of its row.
 
-    Attributes:
-        id: Unique in its run.
-        group: The document or context that this prompt shares with others.
-        messages: What the policy reads.
-        context: Where the long context stands in the prompt, if known.
-        question: Where the question stands in it, if known.
-        metadata: More columns of the row.
+    Where the context and the question stand is given if known; prompts about one document or context share their group.
     """
 
     id: str

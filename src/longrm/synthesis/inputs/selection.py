@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import ClassVar, Literal, TypeVar
 
@@ -169,36 +170,28 @@ def select_comparisons(
     """
     counts = BenchmarkCounts()
     found: dict[ComparisonKind, list[SelectableComparison]] = {kind: [] for kind in COMPARISON_KINDS}
-    for one in _selectable(read, settings, check, measure, counts, seed):
-        if settings.on_disagreement == "mark" or one.opinion in ("agrees", "unchecked"):
-            found[one.ranked.kind].append(one)
+    measured = lru_cache(maxsize=1)(measure)  # of questions about one text that follow each other
+    ranked = (one for source in read() if (one := _rank(source, settings, counts, seed)))
+    while batch := list(islice(ranked, _AT_ONCE)):
+        for one, opinions in zip(batch, asyncio.run(_opinions(check, batch)), strict=True):
+            document = one.document
+            task, length = task_of(document, settings), 0
+            if one.ranked:
+                around = OPENING + CLOSING + ASKING + document.question
+                length = bucket(measured(document.text) + measure(around))
+            for order, opinion in zip(one.ranked, opinions, strict=True):
+                counts.opinions[document.metric, opinion] += 1
+                if settings.on_disagreement == "mark" or opinion in ("agrees", "unchecked"):
+                    found[order.kind].append(
+                        SelectableComparison(order, task, length, document.group, document.metric, opinion)
+                    )
     counts.available.update({kind: len(of_kind) for kind, of_kind in found.items()})
     chosen = _pick(found, settings, seed)
     counts.chosen.update((one.ranked.kind, one.task, one.length) for one in chosen)
     return chosen, counts
 
 
-def _selectable(
-    read: ReadInputs,
-    settings: BenchmarkSettings,
-    check: CheckOrders,
-    measure: Callable[[str], int],
-    counts: BenchmarkCounts,
-    seed: int,
-) -> Iterator[SelectableComparison]:
-    """Every comparison that could be, with what the second check says of it."""
-    sized = _PromptLengths(measure)
-    ranked = (one for source in read() if (one := _rank(source, settings, counts, seed)))
-    while batch := list(islice(ranked, _AT_ONCE)):
-        for one, opinions in zip(batch, asyncio.run(_check_all(check, batch)), strict=True):
-            document = one.document
-            task, length = task_of(document, settings), sized.of(document) if one.ranked else 0
-            for order, opinion in zip(one.ranked, opinions, strict=True):
-                counts.opinions[document.metric, opinion] += 1
-                yield SelectableComparison(order, task, length, document.group, document.metric, opinion)
-
-
-async def _check_all(check: CheckOrders, batch: Sequence[RankedDocument]) -> list[list[SecondOpinion]]:
+async def _opinions(check: CheckOrders, batch: Sequence[RankedDocument]) -> list[list[SecondOpinion]]:
     return await asyncio.gather(*map(check, batch))
 
 
@@ -229,19 +222,6 @@ def _rank(
     ranked = [*pairs(document.id, candidates, settings.gap, synthetic=settings.synthetic_pairs)]
     ranked += rankings(document.id, candidates, seed, all_tiers=settings.all_tiers)
     return RankedDocument(document, candidates, ranked)
-
-
-class _PromptLengths:
-    """Lengths of prompts; a text about which several questions follow each other is measured once."""
-
-    def __init__(self, measure: Callable[[str], int]) -> None:
-        self._measure, self._text, self._tokens = measure, "", 0
-
-    def of(self, document: Document) -> int:
-        """The bucket of a document's prompt."""
-        if document.text != self._text:
-            self._text, self._tokens = document.text, self._measure(document.text)
-        return bucket(self._tokens + self._measure(OPENING + CLOSING + ASKING + document.question))
 
 
 def task_of(document: Document, settings: BenchmarkSettings) -> str:

@@ -35,9 +35,14 @@ def synthetic_candidates(document: Document, others: Sequence[str], seed: int) -
     for share in _KEPT:
         kept = round(share * len(own))
         if 0 < kept < len(own) and len(foreign) >= len(own) - kept:
-            text = " ".join(_replaced(own, foreign, len(own) - kept, draws))
+            places, mixed = list(range(len(own))), list(own)
+            draws.shuffle(places)
+            for place, text in zip(places[: len(own) - kept], draws.order(foreign), strict=False):
+                mixed[place] = text
             what = {"kept_sentences": kept, "of_sentences": len(own)}
-            candidates.append(CandidateAnswer(document.id, NO_MODEL, text, REPLACED, metadata=what))
+            candidates.append(
+                CandidateAnswer(document.id, NO_MODEL, " ".join(mixed), REPLACED, metadata=what)
+            )
     elsewhere = sorted({other.strip() for other in others if other.strip()} - {document.answer.strip()})
     if elsewhere:
         candidates.append(CandidateAnswer(document.id, NO_MODEL, draws.one(elsewhere), ELSEWHERE))
@@ -57,12 +62,3 @@ def with_synthetic(inputs: Iterable[SynthesisInput], seed: int) -> Iterator[Synt
 def sentences(text: str) -> list[str]:
     """The sentences of an answer, without the white space between them."""
     return [found.strip() for found in _SENTENCE.findall(text) if found.strip()]
-
-
-def _replaced(own: Sequence[str], foreign: Sequence[str], count: int, draws: Draws) -> list[str]:
-    places = list(range(len(own)))
-    draws.shuffle(places)
-    mixed = list(own)
-    for place, text in zip(places[:count], draws.order(foreign), strict=False):
-        mixed[place] = text
-    return mixed

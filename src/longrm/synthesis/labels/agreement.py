@@ -21,13 +21,7 @@ _ROUNDING = 1e-9  # scores this far beyond the tolerance still agree: 0.1 + 0.2 
 
 @dataclass(frozen=True, slots=True)
 class ScorePairs:
-    """What two judges, or one judge and all others, made of the same items.
-
-    Attributes:
-        n: Pairs of scores for one item.
-        agreeing: How many of them are within the tolerance.
-        distance: Sum of their differences, in points.
-    """
+    """How many pairs of scores there are for one item, how many agree, and the sum of their differences in points."""
 
     n: int = 0
     agreeing: int = 0
@@ -50,13 +44,7 @@ class ScorePairs:
 
 @dataclass(frozen=True, slots=True)
 class JudgeAgreement:
-    """One judge among the others.
-
-    Attributes:
-        asked: Items that it was asked about.
-        unparsed: Items for which no score could be read.
-        others: Its scores beside those of every other judge.
-    """
+    """One judge: items that it was asked about, scores that could not be read, and its scores beside all others'."""
 
     asked: int
     unparsed: int
@@ -87,7 +75,13 @@ class Agreement:
         read = {judge: score for judge, score in sorted(scores.items()) if score is not None}
         if len(read) < 2:  # a score without a second one says nothing about agreement
             return
-        agreeing = sum(self._compare(one, other) for one, other in combinations(read.items(), 2))
+        agreeing = 0
+        for one, other in combinations(read, 2):
+            distance = abs(read[one] - read[other])
+            agree = distance <= self._tolerance + _ROUNDING
+            agreeing += agree
+            together = self._pairs.get((one, other), ScorePairs())
+            self._pairs[one, other] = together.plus(ScorePairs(1, int(agree), distance))
         if self._origin is None:
             self._origin = next(iter(read.values()))
         values = np.array([*read.values()]) - self._origin  # near 0, so that squares lose no digits
@@ -135,13 +129,6 @@ class Agreement:
         if not total:
             return dict.fromkeys(shares, 1.0)
         return {judge: share * len(shares) / total for judge, share in shares.items()}
-
-    def _compare(self, one: tuple[str, float], other: tuple[str, float]) -> bool:
-        distance = abs(one[1] - other[1])
-        agree = distance <= self._tolerance + _ROUNDING
-        pair = one[0], other[0]
-        self._pairs[pair] = self._pairs.get(pair, ScorePairs()).plus(ScorePairs(1, int(agree), distance))
-        return agree
 
     def _measure(self, measure: _Measure, counted: int, resamples: int, seed: int) -> Estimate:
         table = np.array([sums for sums in self._groups.values() if sums[0]]).reshape(-1, 6)

@@ -74,12 +74,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Votes whose scores agree.
-
-    Attributes:
-        votes: In the order in which they were cast.
-        weight: The sum of their judges' weights; their number where all weigh the same.
-    """
+    """Votes whose scores agree, in the order in which they were cast; `weight` is the sum of their judges' weights."""
 
     votes: tuple[Vote, ...]
     weight: float
@@ -94,11 +89,8 @@ class Cluster:
 class VoteCount:
     """The count of the votes for one response.
 
-    Attributes:
-        clusters: The heaviest first, then the lower score first.
-        unparsed: The votes that no score could be read from.
-        consensus: The cluster that decides; None where none does.
-        reason: Why none does.
+    The heaviest cluster comes first, of equal ones that with the lower score. Where no cluster decides, `consensus` is
+    None and `reason` says why.
     """
 
     clusters: tuple[Cluster, ...]
@@ -115,14 +107,10 @@ class VoteCount:
 
 @dataclass(frozen=True, slots=True)
 class ConsensusJudgment:
-    """The judgment that the votes for one response make.
+    """The judgment that the votes for one response make; rejected votes of the lightest cluster come first.
 
-    Attributes:
-        tally: How the votes were counted.
-        chosen: The vote whose text is the chosen judgment.
-        rejected: The votes whose texts are rejected judgments, those with the lightest cluster first.
-        contrast: "score" where some rejected judgment gives a score outside the consensus, "format" where all that is
-            wrong with them is that no score could be read, "none" where they say the same as the chosen one.
+    `contrast` is "score" where some rejected judgment gives a score outside the consensus, "format" where all that is
+    wrong with them is that no score could be read, "none" where they say the same as the chosen one.
     """
 
     count: VoteCount
@@ -185,7 +173,8 @@ def consensus_judgment(
     if counted.consensus is None:
         return None
     chosen, *others = by_agreement(counted.consensus.votes, weights)
-    lighter = [cluster for cluster in reversed(counted.clusters) if _lighter(cluster, counted)]
+    least = _rounded(counted.consensus.weight)
+    lighter = [cluster for cluster in reversed(counted.clusters) if _rounded(cluster.weight) < least]
     apart = _tellable([vote for cluster in lighter for vote in cluster.votes], chosen)
     unread = _tellable(counted.unparsed, chosen) if settings.unparsed == "reject" else []
     rejected = (*apart, *unread)  # training may read the first few only
@@ -286,11 +275,6 @@ def _windows(
 
 def _tellable(votes: Sequence[Vote], chosen: Vote) -> list[Vote]:
     return [vote for vote in votes if vote.text.strip() and vote.text != chosen.text]
-
-
-def _lighter(cluster: Cluster, counted: VoteCount) -> bool:
-    assert counted.consensus is not None, "asked about a tally with a consensus only"
-    return _rounded(cluster.weight) < _rounded(counted.consensus.weight)
 
 
 def _weight(vote: Vote, weights: Mapping[str, float] | None) -> float:

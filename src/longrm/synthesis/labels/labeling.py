@@ -5,9 +5,8 @@ how an answer gets its label.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, combinations
 from typing import Any, Protocol, assert_never
 
@@ -50,13 +49,9 @@ class UnlabeledAnswer:
 class Label:
     """What was found of one answer.
 
-    Attributes:
-        score: In points, 0 to 10: the judge's, or the consensus of several. None where there is no label.
-        steps: What became of the answer at each step.
-        judgment: What the judge wrote, where one was asked.
-        consensus: What the judges of a panel wrote, where several were asked; None where there is nothing to reject.
-        cluster_sizes: Sizes of the clusters of these judges.
-        vote: Their scores.
+    `score` is in points, 0 to 10: the judge's, or the consensus of several; None where there is no label. A judge
+    leaves what it wrote (`judgment`); a panel its consensus, None where there is nothing to reject, the sizes of its
+    clusters and its scores (`vote`).
     """
 
     score: float | None
@@ -85,9 +80,7 @@ class LabeledAnswer:
 class Labeler(Protocol):
     """How answers get their labels.
 
-    Attributes:
-        min_gap: Points by which the scores of a pair must differ.
-        pair_columns: Columns that every pair has.
+    The scores of a pair must differ by `min_gap` points; every pair has the `pair_columns`.
     """
 
     min_gap: float
@@ -128,7 +121,9 @@ class Labeling:
     async def make_rows(self, source: SynthesisInput) -> InputOutcome:
         """What becomes of one input; no other input changes it."""
         counts = StepCounts()
-        evidence = await self._evidence(source, counts)
+        evidence: Evidence | Dropped = Dropped("critical", "no_candidate")
+        if source.candidates:
+            evidence = await self._finder.find(source.document, counts)
         if isinstance(evidence, Dropped):
             counts.drop(evidence)
             return InputOutcome(source.id, (), counts.steps)
@@ -154,24 +149,15 @@ class Labeling:
                 rows = [comparison_row(self._comparison(source, pair, padded)) for pair in pairs if padded]
             case "judgments":
                 kept = [one for one in labeled if one.answer.prompt.key in padded]
-                rows = [self._judgment_row(source, one, padded) for one in kept]
+                rows = [
+                    self._labeler.row(
+                        source, one, padded[one.answer.prompt.key], self._columns(source, one, padded)
+                    )
+                    for one in kept
+                ]
             case unknown:
                 assert_never(unknown)
         return InputOutcome(source.id, tuple(rows), counts.steps, votes)
-
-    def _judgment_row(
-        self,
-        source: SynthesisInput,
-        labeled: LabeledAnswer,
-        padded: PaddedPrompts,
-    ) -> dict[str, Any]:
-        columns = self._columns(source, labeled, padded)
-        return self._labeler.row(source, labeled, padded[labeled.answer.prompt.key], columns)
-
-    async def _evidence(self, source: SynthesisInput, counts: StepCounts) -> Evidence | Dropped:
-        if not source.candidates:
-            return Dropped("critical", "no_candidate")
-        return await self._finder.find(source.document, counts)
 
     def _answers(self, source: SynthesisInput, counts: StepCounts) -> list[UnlabeledAnswer]:
         """What is to be judged; what several models wrote in the same words stands once."""
@@ -191,13 +177,13 @@ class Labeling:
         """The prompt of a judgment: what the judge reads, but for the rubric."""
         key = (self._settings.seed, self._domain.name, document.id, number)
         tag = self._tag(document, [candidate.text], key)
-        return UnpaddedPrompt(
-            key, tag, partial(self._judging_messages, document.question, candidate.text, tag)
-        )
+        language = self._settings.language_for(document.question)
 
-    def _judging_messages(self, question: str, response: str, tag: str, context: str) -> tuple[Message, ...]:
-        task = JudgeResponse(context, question, response, self._settings.language_for(question))
-        return judging_messages(self._domain, task, tag, rubric=False)
+        def render(context: str) -> tuple[Message, ...]:
+            task = JudgeResponse(context, document.question, candidate.text, language)
+            return judging_messages(self._domain, task, tag, rubric=False)
+
+        return UnpaddedPrompt(key, tag, render)
 
     def _shared_prompt(self, source: SynthesisInput) -> UnpaddedPrompt:
         """The prompt of all pairs of one document."""
@@ -359,20 +345,21 @@ def gather_pool(
     Raises:
         ConfigError: The domain has no rubric in the language of a question.
     """
+
+    def documents() -> Iterator[Document]:
+        for document in (one.document for one in inputs):
+            language = settings.language_for(document.question)
+            check_language(settings.domain, language, f"the question of document '{document.id}'")
+            yield document
+
     return DistractorPool.gather(
-        (_spoken(one.document, settings) for one in inputs),
+        documents(),
         tokenizer,
         chunk_size=settings.chunk_size,
         pool_documents=settings.pool_documents,
         pool_chunks=settings.pool_chunks,
         seed=settings.seed,
     )
-
-
-def _spoken(document: Document, settings: ShortToLongSettings) -> Document:
-    language = settings.language_for(document.question)
-    check_language(settings.domain, language, f"the question of document '{document.id}'")
-    return document
 
 
 def prompt_hashes(settings: ShortToLongSettings) -> Mapping[str, str]:

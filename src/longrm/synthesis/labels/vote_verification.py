@@ -25,17 +25,10 @@ _CONTRASTS: tuple[Contrast, ...] = ("score", "format", "none")
 
 @dataclass(frozen=True, slots=True)
 class VoteVerification:
-    """One row, counted again.
+    """One row, counted again under the given rules: what it records, and the `count` that comes out.
 
-    Attributes:
-        id: The row's id.
-        votes: The votes that it records, in the order of the judges' names.
-        tally: How they are counted under the given rules.
-        conf: The sizes of the clusters as they were recorded.
-        chosen: The judge whose judgment was chosen.
-        rejected: The judges whose judgments were rejected, in their order.
-        contrast: How the rejected judgments differ from the chosen one.
-        weights: What every judge's vote weighs; None where all weigh the same.
+    `votes` are in the order of the judges' names and `rejected` in the row's; `conf` are the recorded sizes of the
+    clusters.
     """
 
     id: str

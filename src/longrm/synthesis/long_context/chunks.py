@@ -18,14 +18,9 @@ _OTHERWISE = "\0"  # is no word, so no phrase reaches across it
 class DocumentChunk:
     """A part of a document that ends where a sentence ends, and is never cut.
 
-    Attributes:
-        number: Counts the chunks of its document, from 0.
-        start: Its first character in the document, white space left out.
-        end: Behind its last character.
-        text: What stands there.
-        document: Id of its document, or of the first one with the same text; empty where nobody needs it.
-        group: Of its document.
-        tokens: Its tokens where it pads a context, with what stands between chunks; 0 where they are not counted.
+    `number` counts the chunks of its document from 0; `start` and `end` are its characters there, white space left out.
+    `document` is the first one with the same text, empty where nobody needs it. `tokens` includes what stands between
+    chunks; it is 0 where they are not counted.
     """
 
     number: int
@@ -87,11 +82,9 @@ def _joined(number: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SoughtWords:
-    """Words that are looked for in texts, each by its rarity.
+    """Words that are looked for in texts, each with what it counts.
 
-    Attributes:
-        weights: The words and what each counts.
-        phrase: Words that must stand next to each other, between spaces; empty where they need not.
+    Those of a `phrase` must stand next to each other, between spaces; it is empty where they need not.
     """
 
     weights: Mapping[str, float]
@@ -123,14 +116,9 @@ def gold_words(question: str, answer: str, rarity: Callable[[str], float]) -> So
 class AnswerMatcher:
     """Tells chunks that may answer a question, and are therefore unfit as distractors.
 
-    They hold the gold answer, or match the question as well as the evidence does: the second catches a chunk that
-    answers it in another way, as other documents about the same subject do.
-
-    Attributes:
-        gold: The gold answer's words.
-        coverage_threshold: The share of them from which on a chunk holds it.
-        question: Words of the question that the evidence holds.
-        question_limit: The share of these from which on a chunk may answer; infinite where that is not looked at.
+    They hold this share of the gold answer's words, or match the question as well as the evidence does: the second
+    catches a chunk that answers it in another way, as other documents about the same subject do. `question` has the
+    words of the question that the evidence holds; their limit is infinite where that is not looked at.
     """
 
     gold: SoughtWords

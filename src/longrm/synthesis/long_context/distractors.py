@@ -37,12 +37,8 @@ def with_tokens(chunk: DocumentChunk, document: str, group: str, tokenizer: Toke
 class DistractorPool:
     """Chunks of other documents, held in bounded memory, and which words stand in them.
 
-    Make one with `gather`. Large chunks come first, small ones (about a sentence) after them.
-
-    Attributes:
-        chunks: All of them.
-        large: How many are of full size.
-        documents: How many documents were seen when it was gathered.
+    Make one with `gather`, which counts the `documents` that it saw. The first `large` chunks are of full size, the
+    others small (about a sentence).
     """
 
     def __init__(
@@ -84,11 +80,14 @@ class DistractorPool:
                 heapq.heappush(drawn, entry)
             else:
                 del kept[heapq.heappushpop(drawn, entry)[1]]
-            large, small = (
-                _draw_chunks(document, size, pool_chunks, Draws(seed, name, group), tokenizer)
-                for name, size in {"large": chunk_size, "small": _SMALL}.items()
-            )
-            kept[group] = large, small
+            both = []
+            for name, size in {"large": chunk_size, "small": _SMALL}.items():
+                parts = list(cut_chunks(document.text, size))
+                Draws(seed, name, group).shuffle(parts)
+                both.append(
+                    [with_tokens(part, document.id, group, tokenizer) for part in parts[:pool_chunks]]
+                )
+            kept[group] = both[0], both[1]
         groups = [kept[group] for _, group in sorted(drawn, reverse=True)]
         return cls(
             [one for large, _ in groups for one in large], [one for _, small in groups for one in small], seen
@@ -163,11 +162,3 @@ def fill_room(
         taken.append(chunk)
         room -= chunk.tokens
     return taken
-
-
-def _draw_chunks(
-    document: Document, size: int, most: int, draws: Draws, tokenizer: Tokenizer
-) -> list[DocumentChunk]:
-    parts, group = list(cut_chunks(document.text, size)), document.group
-    draws.shuffle(parts)
-    return [with_tokens(part, document.id, group, tokenizer) for part in parts[:most]]

@@ -50,14 +50,10 @@ PROMPTS = {"attribution": ATTRIBUTION, "sufficiency": SUFFICIENCY}
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What of a document goes into its prompts.
+    """The chunks of a document in reading order; critical ones that follow each other are one.
 
-    Attributes:
-        document: The document.
-        critical: The critical chunks in reading order, those that follow each other as one.
-        discarded: The other chunks.
-        matcher: Tells chunks that may answer the question; None where the padding is not checked.
-        unfit: Which of the pool's chunks do.
+    `matcher` tells chunks that may answer the question (None: the padding is not checked), `unfit` which of the pool's
+    do.
     """
 
     document: Document

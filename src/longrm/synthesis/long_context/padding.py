@@ -31,10 +31,8 @@ _CHECKS = 3  # rounds in which a judge may find an answer in the padding before 
 class UnpaddedPrompt:
     """The prompt of a row before its context is laid out; answers that are compared share one.
 
-    Attributes:
-        key: Of all its draws; no other prompt of its document has it.
-        tag: Name of the tag pair around what the question is about; empty where there is none.
-        render: The prompt, which holds no rubric, over a context.
+    All its draws depend on its `key`. `tag` names the tag pair around what the question is about; it is empty where
+    there is none. `render` makes the prompt, which holds no rubric, over a context.
     """
 
     key: tuple[object, ...]
@@ -44,13 +42,9 @@ class UnpaddedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class LaidOutContext:
-    """A context.
+    """A context, and where its critical chunks stand in it, as (start, end) characters.
 
-    Attributes:
-        text: All of it.
-        evidence: Where the critical chunks stand, as (start, end) characters.
-        depths: Share of the padding's tokens before each of them.
-        chunks_before: Chunks of the padding before the first of them.
+    `depths` are the shares of the padding's tokens before each; `chunks_before` counts its chunks before the first.
     """
 
     text: str
@@ -61,17 +55,10 @@ class LaidOutContext:
 
 @dataclass(frozen=True, slots=True)
 class PaddedPrompt:
-    """A prompt of the target length.
+    """A prompt of the target length, which is None where nothing pads; then its context is empty.
 
-    Attributes:
-        messages: The prompt.
-        tokens: How long it is, its chat template included.
-        length: The target length; None where nothing pads.
-        context: Its context; empty where nothing pads.
-        start: Where its context begins, in characters of the last message.
-        padding: The chunks around the evidence, the document's own first.
-        own: How many of these are the document's own.
-        left_out: Chunks that may answer the question and were therefore left out.
+    `tokens` includes the chat template. The context begins at character `start` of the last message. Of the chunks of
+    the `padding` the first `own` are the document's own; `left_out` others may answer the question.
     """
 
     messages: tuple[Message, ...]

@@ -4,8 +4,8 @@ A benchmark of the user's own, built as the paper's section 2 has it: candidates
 their orders checked a second time, selected evenly over task and length, and written with a data card.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,11 +25,10 @@ from longrm.synthesis.inputs.selection import (
     LEVAL_TASKS,
     BenchmarkCounts,
     BenchmarkSettings,
-    CheckOrders,
     SelectableComparison,
     select_comparisons,
 )
-from longrm.synthesis.models import open_models
+from longrm.synthesis.models import Spending, open_models
 from longrm.synthesis.pipeline import prompt_hash
 from longrm.synthesis.rubrics import DOMAINS, LANGUAGES, check_language, language_of
 from longrm.synthesis.second_check import SECOND_METRIC, SecondCheckSettings, by_judge, by_metric
@@ -68,11 +67,17 @@ def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_pr
 
     Each file appears once it is whole. A killed run begins anew, asks its judge nothing twice, and ends with the same
     bytes; a finished one is left as it is.
-
     """
     sources = recipe.provenance()
     with RunFolder(out, "synthesis of benchmark", recipe):
-        manifest = _begin(out, sources)
+        manifest = read_manifest(out)
+        if manifest.setdefault("sources", sources) != sources:
+            raise RunError(
+                f"{out} holds a benchmark of sources that have changed since; bring them back, or take another --out"
+            )
+        write_json(
+            out / MANIFEST, manifest
+        )  # from the start: files of a killed run are of these sources, too
         if manifest.get("counts") is not None:
             return manifest
         settings = _with_tasks(recipe)
@@ -95,17 +100,6 @@ def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_pr
         return manifest
 
 
-def _begin(out: Path, sources: list[dict[str, str]]) -> dict[str, Any]:
-    """The manifest, which names the sources from the start: files of a killed run are of these, too."""
-    manifest = read_manifest(out)
-    if manifest.setdefault("sources", sources) != sources:
-        raise RunError(
-            f"{out} holds a benchmark of sources that have changed since; bring them back, or take another --out"
-        )
-    write_json(out / MANIFEST, manifest)
-    return manifest
-
-
 def _with_tasks(recipe: BenchmarkRecipe) -> BenchmarkSettings:
     """L-Eval's tasks are known; what the recipe says of them comes first."""
     documents = recipe.documents
@@ -118,67 +112,53 @@ def _select(
     recipe: BenchmarkRecipe, settings: BenchmarkSettings, out: Path, progress: Progress
 ) -> tuple[list[SelectableComparison], BenchmarkCounts, str, dict[str, Any]]:
     """What is chosen, the counts, what the second check was in words, and what it cost."""
-    answers, measure = GoldAnswers(), measure_with(recipe.tokenizer)
-    with _second_check(recipe, out, answers) as (check, checked_by, spent):
-        chosen, counts = select_comparisons(
-            lambda: answers.watching(_reported(recipe.read(), progress)),
-            settings,
-            check,
-            measure,
-            seed=recipe.seed,
-        )
-        spending = spent()
+    answers, measure, second = GoldAnswers(), measure_with(recipe.tokenizer), recipe.second_check
+    pairs = ", ".join(f"`{first}` by `{other}`" for first, other in SECOND_METRIC.items())
+    check, checked_by = by_metric(), f"another metric beside the same gold answer ({pairs})"
+    spending: Spending | None = None
+
+    def inputs() -> Iterator[SynthesisInput]:
+        for number, one in enumerate(answers.watching(recipe.read()), start=1):
+            yield one
+            progress("documents", number, 0)
+
+    with ExitStack() as stack:
+        if second is not None:
+            _check_languages(recipe, second.domain)
+            (out / _JUDGE).mkdir(exist_ok=True)
+            (judge,), spending = stack.enter_context(
+                open_models([second.judge], out / _JUDGE, answers=answers, seed=recipe.seed)
+            )
+            check = by_judge(judge, second)
+            checked_by = (
+                f"the judge {judge.name}, which rated every candidate alone by the rubric '{second.domain}' "
+                "and did not see the gold answer"
+            )
+        chosen, counts = select_comparisons(inputs, settings, check, measure, seed=recipe.seed)
     if not chosen:
         raise DataError(located(recipe.documents.path, f"no comparison could be built ({_why(counts)})"))
-    return chosen, counts, checked_by, spending
+    return chosen, counts, checked_by, {} if spending is None else spending.to_dict()
 
 
-@contextmanager
-def _second_check(
-    recipe: BenchmarkRecipe, out: Path, answers: GoldAnswers
-) -> Iterator[tuple[CheckOrders, str, Callable[[], dict[str, Any]]]]:
-    """The second check, what it is in words, and what it has cost so far."""
-    settings = recipe.second_check
-    if settings is None:
-        pairs = ", ".join(f"`{first}` by `{second}`" for first, second in SECOND_METRIC.items())
-        yield by_metric(), f"another metric beside the same gold answer ({pairs})", dict
-        return
-    for document in (
-        recipe.documents.read() if len(DOMAINS[settings.domain].wordings) < len(LANGUAGES) else ()
-    ):
-        language = language_of(document.question)
-        check_language(settings.domain, language, f"the question of document '{document.id}'")
-    (out / _JUDGE).mkdir(exist_ok=True)
-    with open_models([settings.judge], out / _JUDGE, answers=answers, seed=recipe.seed) as (
-        (judge,),
-        spending,
-    ):
-        words = (
-            f"the judge {judge.name}, which rated every candidate alone by the rubric '{settings.domain}' "
-            "and did not see the gold answer"
-        )
-        yield by_judge(judge, settings), words, spending.to_dict
-
-
-def _reported(inputs: Iterable[SynthesisInput], progress: Progress) -> Iterator[SynthesisInput]:
-    for number, one in enumerate(inputs, start=1):
-        yield one
-        progress("documents", number, 0)
+def _check_languages(recipe: BenchmarkRecipe, domain: str) -> None:
+    """Refuses a domain without a rubric in the language of one of the questions."""
+    if len(DOMAINS[domain].wordings) < len(LANGUAGES):
+        for document in recipe.documents.read():
+            asked_by = f"the question of document '{document.id}'"
+            check_language(domain, language_of(document.question), asked_by)
 
 
 def _why(counts: BenchmarkCounts) -> str:
     """The counts that tell why nothing is left, in a few words."""
     documents = counts.steps.steps.get("documents", {})
     parts = [f"documents: {'scored' if reason == KEPT else reason}: {n}" for reason, n in documents.items()]
+    says = {"disagrees": "contradicts", "undecided": "cannot tell"}
     parts += [
-        f"items that the second check {_SAYS[opinion]}: {n}"
+        f"items that the second check {says[opinion]}: {n}"
         for (_, opinion), n in counts.opinions.items()
-        if opinion in _SAYS
+        if opinion in says
     ]
     return "; ".join(parts) or "there are no documents"
-
-
-_SAYS = {"disagrees": "contradicts", "undecided": "cannot tell"}
 
 
 def _manifest(

@@ -139,10 +139,6 @@ class PassagePool:
                     heapq.heappushpop(drawn, entry)
         self.passages = sorted({(group, text) for _, group, text in drawn})
 
-    def foreign_to(self, group: str) -> list[str]:
-        """The passages of other texts."""
-        return [text for other, text in self.passages if other != group]
-
 
 class ResponseWriting:
     """Turns documents into candidates.
@@ -164,8 +160,18 @@ class ResponseWriting:
         """Asks every model about a document under every plan, each alone."""
         plans, counts = self._settings.plans, StepCounts()
         views = self._views(document)
+
+        def request(model: str, number: int) -> TaskRequest:
+            plan, view = plans[number], views[number]
+            seed = _seed(self._settings.seed, document.id, number, model)
+            task = AnswerQuestion(shown_text(view), view.question)
+            return TaskRequest(_messages(view), plan.max_tokens, plan.temperature, seed, task=task)
+
         answered = await asyncio.gather(
-            *(ask(model, *self._requests(document, model.name, views)) for model in self._models)
+            *(
+                ask(model, *(request(model.name, number) for number in range(len(plans))))
+                for model in self._models
+            )
         )
         rows = []
         for model, answers in zip(self._models, answered, strict=True):
@@ -186,7 +192,8 @@ class ResponseWriting:
             tuple(document.metadata.get("exemplars") or ()),
             tuple(document.metadata.get("steps") or ()),
         )
-        foreign, views = self._pool.foreign_to(document.group), []
+        foreign = [text for group, text in self._pool.passages if group != document.group]
+        views = []
         for number, plan in enumerate(self._settings.plans):
             draws, view = Draws("perturbation", self._settings.seed, document.id, number), whole
             context = PerturbationContext(draws, foreign, self._count)
@@ -194,17 +201,6 @@ class ResponseWriting:
                 view = perturb(view, context, name, **settings)
             views.append(view)
         return views
-
-    def _requests(self, document: Document, model: str, views: Sequence[ShownDocument]) -> list[TaskRequest]:
-        return [
-            _request(plan, view, _seed(self._settings.seed, document.id, number, model))
-            for number, (plan, view) in enumerate(zip(self._settings.plans, views, strict=True))
-        ]
-
-
-def _request(plan: ResponsePlan, view: ShownDocument, seed: int) -> TaskRequest:
-    task = AnswerQuestion(shown_text(view), view.question)
-    return TaskRequest(_messages(view), plan.max_tokens, plan.temperature, seed, task=task)
 
 
 def _messages(view: ShownDocument) -> tuple[Message, ...]:
@@ -220,10 +216,11 @@ def _candidate(
         return Dropped("written", answer.outcome.value)
     if not text:
         return Dropped("written", "empty")
+    prompt = json.dumps(_messages(view), ensure_ascii=False).encode(errors="surrogatepass")
     metadata = {
         "perturbations": [{"name": name, **done} for name, done in view.done],
         "temperature": plan.temperature,
-        "prompt_hash": _hash(_messages(view)),
+        "prompt_hash": hashlib.sha256(prompt).hexdigest()[:16],
     }
     return CandidateAnswer(document.id, model, text, plan.label, metadata=metadata)
 
@@ -235,8 +232,3 @@ def _name_and_settings(perturbation: Mapping[str, Any]) -> tuple[str, dict[str, 
 
 def _seed(*key: object) -> int:
     return Draws("candidate", *key).below(_SEEDS)
-
-
-def _hash(prompt: tuple[Message, ...]) -> str:
-    content = json.dumps(prompt, ensure_ascii=False).encode(errors="surrogatepass")
-    return hashlib.sha256(content).hexdigest()[:16]

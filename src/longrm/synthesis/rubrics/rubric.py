@@ -43,9 +43,8 @@ _LABELS = {
 class RubricWording:
     """A domain's words in one language.
 
-    Attributes:
-        task: What is to be judged, and by which merit; in both prompts.
-        levels: What 10, 8, 6, 4, 2 and 0 mean; shown to the labelling judge alone.
+    `task` says what is to be judged, and by which merit; it is in both prompts. `levels` are what 10, 8, 6, 4, 2 and 0
+    mean, shown to the labelling judge alone.
     """
 
     task: str
@@ -60,13 +59,7 @@ class RubricWording:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One kind of question, with the rubric that its answers are judged by.
-
-    Attributes:
-        name: How settings call it.
-        layout: Where critical chunks stand in the long context.
-        wordings: Its words by language.
-    """
+    """One kind of question: its rubric by language, and where critical chunks stand in its contexts."""
 
     name: str
     layout: ContextLayout

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.auditing.result import NOT_READ, Bias, DataSetAudit, Depths, Lengths, Votes
+from longrm.auditing.result import NOT_READ, DataSetAudit, Depths, Lengths, Votes
 from longrm.report.wording import plural, tokens
 from longrm.runs.records import Estimate
 
@@ -151,7 +151,11 @@ def _depths(depths: Depths) -> AuditTable:
 
 def _biases(audit: DataSetAudit) -> AuditTable:
     biases = (("listed first", audit.first), ("the longer one", audit.longer))
-    rows = [(name, *_cells(bias)) for name, bias in biases if bias.value is not None]
+    rows = []
+    for name, bias in biases:
+        if bias.value is not None and bias.chance is not None:
+            interval = "" if bias.low is None or bias.high is None else f"{bias.low:.2f} to {bias.high:.2f}"
+            rows.append((name, f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)))
     return AuditTable(
         "The better response is …",
         "95% intervals (bootstrap over texts); a share that excludes chance helps a judge that reads nothing.",
@@ -184,13 +188,6 @@ def _measured(one: Estimate) -> str:
         return ""
     interval = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
     return f"{one.value:.2f}{interval}"
-
-
-def _cells(bias: Bias) -> tuple[str, ...]:
-    assert bias.value is not None, "nothing was measured"
-    assert bias.chance is not None, "what was measured has a chance level"
-    interval = "" if bias.low is None or bias.high is None else f"{bias.low:.2f} to {bias.high:.2f}"
-    return f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)
 
 
 def _count(title: str, counts: Mapping[str, int], head: str) -> AuditTable:

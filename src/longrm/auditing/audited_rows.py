@@ -186,13 +186,7 @@ def benchmark(name: str) -> LoadedBenchmark:
 def of_comparison(
     row: Comparison, voting: VotingSettings = LARGEST, weights: Mapping[str, float] | None = None
 ) -> AuditedRow:
-    """The row to audit of a comparison, or of a row of judgments.
-
-    Args:
-        row: The row.
-        voting: The rules by which its votes are counted again, if it tells any.
-        weights: What every judge's vote weighs; 1 where not given.
-    """
+    """The row to audit of a comparison, or of a row of judgments, whose votes are counted again by these rules."""
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
     question = _between(row.prompt, row.question)
     places = places_of(row.evidence, row.context or region_of(row.prompt))

@@ -29,12 +29,7 @@ NOWHERE = EvidencePlaces()
 
 
 def places_of(spans: Sequence[Span | None], regions: Sequence[Span]) -> EvidencePlaces:
-    """Finds the spans of evidence in the regions of a context.
-
-    Args:
-        spans: None where one is told in a way that cannot be read.
-        regions: The context, in reading order.
-    """
+    """Finds the spans of evidence, None where one cannot be read, in the regions of a context in reading order."""
     total = sum(region.end - region.start for region in regions)
     depths, shares, missing = [], [], False
     for span in spans:

@@ -31,11 +31,7 @@ class Shared:
 
 
 class TextIndex:
-    """Which texts hold an n-gram: 12 bytes for every one that is looked at.
-
-    Args:
-        texts: Names and their n-grams.
-    """
+    """Which of the named texts hold an n-gram: 12 bytes for every one that is looked at."""
 
     def __init__(self, texts: Iterable[tuple[str, Numbers]]) -> None:
         self._names: list[str] = []

@@ -70,18 +70,18 @@ class LengthMeasure:
 
     def result(self) -> dict[str, Lengths]:
         """The lengths of what there was."""
-        return {part: _lengths(held) for part, held in self._held.items() if held}
-
-
-def _lengths(held: "array[int]") -> Lengths:
-    values = np.array(held)
-    quantiles = np.quantile(values, _QUANTILES)
-    return Lengths(
-        len(held),
-        int(values.sum()),
-        {f"{share:g}": float(value) for share, value in zip(_QUANTILES, quantiles, strict=True)},
-        dict(sorted(Counter(map(bucket, held)).items())),
-    )
+        found = {}
+        for part, held in self._held.items():
+            if held:
+                values = np.array(held)
+                quantiles = zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True)
+                found[part] = Lengths(
+                    len(held),
+                    int(values.sum()),
+                    {f"{share:g}": float(value) for share, value in quantiles},
+                    dict(sorted(Counter(map(bucket, held)).items())),
+                )
+        return found
 
 
 class DepthMeasure:

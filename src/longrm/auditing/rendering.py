@@ -15,12 +15,7 @@ _NARROWEST = 40
 
 
 def as_text(audit: DataSetAudit, width: int = 80) -> str:
-    """The whole audit as lines for a terminal or a log.
-
-    Args:
-        audit: The audit.
-        width: Characters of a line; a word or a row of numbers that is longer stays whole.
-    """
+    """The whole audit as lines for a terminal or a log; a word or a row of numbers that is wider stays whole."""
     width = max(width, _NARROWEST)
     lines = [*wrapped(audit.path, width), *wrapped(headline(audit), width), ""]
     lines += fact_lines(facts(audit), width, indent="  ")

@@ -61,6 +61,11 @@ def data_card(
     licenses, lengths = sorted({*sources.values()}), sorted({length for _, _, length in counts.chosen})
     metrics = sorted({metric for metric, _ in counts.opinions})
     dropped = settings.on_disagreement == "drop"
+    checks = []
+    for metric in metrics:
+        share = counts.share("disagrees", metric)
+        found = [counts.opinions[metric, opinion] for opinion in _OPINIONS]
+        checks.append((metric, found, "-" if share is None else f"{share:.1%}"))
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True, autoescape=False
     )
@@ -83,7 +88,7 @@ def data_card(
         checked_by=checked_by,
         disagreeing="left out" if dropped else "kept, and marked in the column `second_check`",
         opinions=_OPINIONS,
-        checks=[_check(counts, metric) for metric in metrics],
+        checks=checks,
         biases=str(bias),
         sources=sources,
     )
@@ -107,12 +112,6 @@ def _reasons(counts: BenchmarkCounts, step: str) -> str:
         "scored" if reason == KEPT else reason: n for reason, n in counts.steps.steps.get(step, {}).items()
     }
     return "; ".join(f"{reason}: {count:,}" for reason, count in sorted(named.items()) if count)
-
-
-def _check(counts: BenchmarkCounts, metric: str) -> tuple[str, list[int], str]:
-    share = counts.share("disagrees", metric)
-    found = [counts.opinions[metric, opinion] for opinion in _OPINIONS]
-    return metric, found, "-" if share is None else f"{share:.1%}"
 
 
 def _summary(docstring: str | None) -> str:

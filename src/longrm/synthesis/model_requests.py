@@ -93,9 +93,6 @@ class BatchedCalls(Generic[BatchItem, BatchReply]):
     """Joins what many inputs ask for at the same time into one batch; one batch is under way at a time.
 
     So every recipe is written for one input, and a model is still asked about all of them at once.
-
-    Args:
-        call: Answers a batch, in the same order.
     """
 
     def __init__(self, call: Callable[[list[BatchItem]], Awaitable[Sequence[BatchReply]]]) -> None:

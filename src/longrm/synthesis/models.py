@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -203,19 +203,15 @@ def _open(model: AskedModel, folder: Path, spending: Spending, answers: GoldAnsw
     if kind == "simulated":
         return SimulatedModel(ErrorRates.parse(rest), model.called, seed, answers)
     if kind == "openai":
-        return ServedModel(model.called, _clients(model, rest, folder, partial(spending.pay, model.called)))
+        (url, name), remote = split_address(rest), model.remote
+        if remote.cache is None:
+            remote = remote.model_copy(update={"cache": str(folder / CACHE)})
+        pay = partial(spending.pay, model.called)
+        clients = [
+            OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
+            for each in (url, *model.replica_urls)
+        ]
+        return ServedModel(model.called, clients)
     from longrm.modeling.local_writer import LocalWriter  # imported late: all else works without torch
 
     return ServedModel(model.called, [LocalWriter.load(model.model)])
-
-
-def _clients(
-    model: AskedModel, address: str, folder: Path, pay: Callable[[Completion], None]
-) -> list[OpenAIClient]:
-    url, name = split_address(address)
-    remote = model.remote
-    if remote.cache is None:
-        remote = remote.model_copy(update={"cache": str(folder / CACHE)})
-    return [
-        OpenAIClient(each, name, remote, on_usage=pay, cached_as=url) for each in (url, *model.replica_urls)
-    ]

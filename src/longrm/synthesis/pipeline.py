@@ -112,15 +112,7 @@ class SynthesisRun:
 def open_run(
     kind: str, recipe: SynthesisRecipe, out: Path, models: Mapping[str, AskedModel], provenance: Provenance
 ) -> Iterator[SynthesisRun]:
-    """Opens the folder `out` for a recipe, to begin it or to continue what is there, and its models.
-
-    Args:
-        kind: Which subcommand.
-        recipe: Its settings.
-        out: The run folder.
-        models: The models that are asked, by what they do.
-        provenance: For the manifest, where the names of these models are added.
-    """
+    """Opens the folder `out`, to begin a run or to continue what is there, and its models, whose names are added."""
     answers = GoldAnswers(max(1024, 2 * recipe.output.batch))
     names = {role: model.called for role, model in models.items()}
     provenance = replace(provenance, models=names | dict(provenance.models))

@@ -52,7 +52,9 @@ class Shards:
         entries = []
         for one in outcomes:
             if self._full or self._rows >= self._output.shard_rows:
-                self._next()
+                self._flush()
+                self._to_seal.append(self._shard)
+                self._shard, self._rows, self._end, self._full = self._shard + 1, 0, 0, False
             lines = [json_line(row) for row in one.rows]
             self._waiting += lines
             self._rows += len(lines)
@@ -78,11 +80,6 @@ class Shards:
         with writable(path), path.open("ab") as file:
             append_lines(file, self._waiting, to_disk=True)
         self._waiting.clear()
-
-    def _next(self) -> None:
-        self._flush()
-        self._to_seal.append(self._shard)
-        self._shard, self._rows, self._end, self._full = self._shard + 1, 0, 0, False
 
     def _seal(self, shard: int) -> None:
         path = self._path(shard)

@@ -97,7 +97,7 @@ def distinct(candidates: Sequence[CandidateAnswer]) -> list[int]:
     first: dict[str, int] = {}
     for position, candidate in enumerate(candidates):
         first.setdefault(candidate.text, position)
-    return sorted(first.values())
+    return [*first.values()]
 
 
 def pairs(

@@ -81,7 +81,9 @@ def read_policy_prompts(path: str | Path) -> Iterator[PolicyPrompt]:
     if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
         for row in read_demonstrations(path, repair=True):
             one = row.demonstration
-            yield PolicyPrompt(one.id, _group(one.prompt), one.prompt, metadata=_kept(one.metadata))
+            yield PolicyPrompt(
+                one.id, group_of({}, one.prompt, (), None), one.prompt, metadata=_kept(one.metadata)
+            )
     elif recognize(columns):
         for found in read(path, repair=True):
             two = found.comparison
@@ -99,11 +101,7 @@ def _of_prompt(raw: RawRow) -> PolicyPrompt:
         identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
     except FieldError as fault:
         raise DataError(located(raw.place, fault)) from fault
-    return PolicyPrompt(identity, _group(prompt), prompt, metadata=_kept(value))
-
-
-def _group(prompt: tuple[Message, ...]) -> str:
-    return group_of({}, prompt, (), None)
+    return PolicyPrompt(identity, group_of({}, prompt, (), None), prompt, metadata=_kept(value))
 
 
 def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,11 +52,7 @@ class JudgeAgreement:
 
 
 class Agreement:
-    """Collects scores, item by item, and measures agreement at any time.
-
-    Args:
-        tolerance: Scores that differ by no more than this many points agree.
-    """
+    """Collects scores, item by item; those that differ by no more points than the tolerance agree."""
 
     def __init__(self, tolerance: float = 0.0) -> None:
         self._tolerance = tolerance

@@ -24,7 +24,7 @@ from longrm.synthesis.stats import Dropped
 from longrm.types import Message
 
 _TRIES = 6  # token counts of parts do not quite add up: whole prompts are counted until one fits
-_CHECKS = 3  # rounds in which a judge may find an answer in the padding before the row is given up
+_ROUNDS = 4  # in which a judge may find an answer in the padding before the row is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,15 @@ class PromptPadder:
             messages = prompt.render("")
             return PaddedPrompt(messages, self.tokens(messages), None, LaidOutContext("", (), ()))
         banned: list[str] = []
-        padded = self._pad_to_a_length(evidence, prompt, banned)
-        if self._settings.distractor_check != "judge":
-            return padded
-        for _ in range(_CHECKS):
-            answering = await self._answering(evidence, padded)
+        for _ in range(_ROUNDS):
+            padded = self._pad_to_a_length(evidence, prompt, banned)
+            answering: list[str] = []
+            if self._settings.distractor_check == "judge":
+                answering = await self._answering(evidence, padded)
             if not answering:
                 return padded
             banned += answering
-            padded = self._pad_to_a_length(evidence, prompt, banned)
-        if await self._answering(evidence, padded):
-            return Dropped("padding", "answered_in_padding")
-        return padded
+        return Dropped("padding", "answered_in_padding")
 
     async def _answering(self, evidence: Evidence, padded: PaddedPrompt | Dropped) -> list[str]:
         """Of the chunks of the padding that come closest, those that answer the question, or may answer it."""

@@ -70,13 +70,7 @@ class Domain:
     ) -> str:
         """The judging prompt: context and question first, which all responses share.
 
-        Args:
-            language: Of the instructions.
-            context: The short or the long one; empty where there is none.
-            question: What the response answers.
-            response: What is to be judged.
-            tag: The tag pair in the context; empty where there is none.
-            rubric: Show the levels: to the labelling judge only.
+        Context and tag are empty where there is none. The rubric is shown to the labelling judge only.
         """
         wording = self.wordings[language]
         given = {"context": context, "question": question, "response": response}

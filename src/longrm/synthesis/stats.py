@@ -26,19 +26,19 @@ class StepCounts:
 
     def keep(self, step: str, units: int = 1) -> None:
         """Counts units that go on to the next step."""
-        self._count(step, KEPT, units)
+        self.add({step: {KEPT: units}})
 
     def drop(self, dropped: Dropped, units: int = 1) -> None:
         """Counts units that end here."""
         assert dropped.reason != KEPT
-        self._count(dropped.step, dropped.reason, units)
+        self.add({dropped.step: {dropped.reason: units}})
 
     def add(self, steps: Mapping[str, Mapping[str, int]]) -> None:
-        """Adds the counts of another input."""
+        """Adds counts, such as those of another input."""
         for step, units_by_reason in steps.items():
-            self.steps.setdefault(step, {})
+            counts = self.steps.setdefault(step, {})
             for reason, units in units_by_reason.items():
-                self._count(step, reason, units)
+                counts[reason] = counts.get(reason, 0) + units
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """As the manifest has them: what every step took in and kept, and why it dropped the others."""
@@ -50,10 +50,6 @@ class StepCounts:
             }
             for step, counts in self.steps.items()
         }
-
-    def _count(self, step: str, reason: str, units: int) -> None:
-        counts = self.steps.setdefault(step, {})
-        counts[reason] = counts.get(reason, 0) + units
 
 
 @dataclass(frozen=True, slots=True)

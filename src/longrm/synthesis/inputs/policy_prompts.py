@@ -7,7 +7,7 @@ from typing import Any
 
 from longrm.data import read, read_demonstrations
 from longrm.data.fields import FieldError, group_of, messages_of, name_of, required, to_json_types
-from longrm.data.files import RawRow, find_files, raw_rows
+from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.errors import DataError
 from longrm.reading import located
@@ -89,19 +89,15 @@ def read_policy_prompts(path: str | Path) -> Iterator[PolicyPrompt]:
             two = found.comparison
             yield PolicyPrompt(two.id, two.group, two.prompt, two.context, two.question, _kept(two.metadata))
     else:
-        yield from map(_of_prompt, raw_rows(files, repair=True))
-
-
-def _of_prompt(raw: RawRow) -> PolicyPrompt:
-    """A row that holds a prompt alone."""
-    value = raw.checked()
-    try:
-        name, given = required(value, *_PROMPTS)
-        prompt = messages_of(given, name, "user")
-        identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
-    except FieldError as fault:
-        raise DataError(located(raw.place, fault)) from fault
-    return PolicyPrompt(identity, group_of({}, prompt, (), None), prompt, metadata=_kept(value))
+        for raw in raw_rows(files, repair=True):
+            value = raw.checked()
+            try:
+                name, given = required(value, *_PROMPTS)
+                prompt = messages_of(given, name, "user")
+                identity = name_of(value, "id") if value.get("id") is not None else f"row-{raw.number}"
+            except FieldError as fault:
+                raise DataError(located(raw.place, fault)) from fault
+            yield PolicyPrompt(identity, group_of({}, prompt, (), None), prompt, metadata=_kept(value))
 
 
 def _kept(metadata: Mapping[str, Any]) -> dict[str, Any]:

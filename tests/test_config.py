@@ -201,12 +201,12 @@ def test_a_renamed_setting_is_told_before_the_new_one_is_missed_and_is_inherited
     with pytest.raises(ConfigError, match=r"the setting 'count' is called 'steps' now; one more fault$"):
         Heir.resolve(overrides={"count": 1})
     with pytest.raises(
-        ConfigError, match=r"the setting 'inner.0.count' is called 'steps' now; one more fault$"
+        ConfigError, match=r"the setting 'inner.0.count' is called 'inner.0.steps' now; one more fault$"
     ):
         Heir.resolve(overrides={"steps": 1, "inner": [{"count": 1}]})
 
 
 def test_the_keys_of_earlier_versions_are_found_at_every_level():
     held = {"count": 1, "speed": 2.0, "inner": [{"steps": 1}, {"count": 3}], "unknown": 1}
-    assert [*Heir.outdated(held)] == [("count", "steps"), ("speed", "rate"), ("inner.count", "steps")]
+    assert [*Heir.outdated(held)] == [("count", "steps"), ("speed", "rate"), ("inner.count", "inner.steps")]
     assert not [*Heir.outdated({"steps": 1, "rate": 0.1, "inner": [{"steps": 2}]})]

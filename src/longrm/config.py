@@ -28,11 +28,7 @@ _cut.maxstring = _cut.maxother = _cut.maxlong = 100
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedBy:
-    """Marks a setting of which a part alone may change results; used in the field's `Annotated`.
-
-    Attributes:
-        part: Takes the setting's plain value and returns that part.
-    """
+    """Marks a setting of which a part alone, taken of its plain value, may change results; in the field's `Annotated`."""
 
     part: Callable[[Any], Any]
 
@@ -65,8 +61,7 @@ class Config(BaseModel):
         tree = read_toml(file) if file else {}
         for key, value in (overrides or {}).items():
             _assign(tree, key, value)
-        for key, value in _values(tree):
-            _check_value(key, value)
+        _check_values(tree)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -96,13 +91,13 @@ class Config(BaseModel):
 
     @classmethod
     def outdated(cls, settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-        """The dotted keys among some plain settings that have another name today, each with that name."""
+        """The dotted keys among some plain settings that have another name today, each with today's."""
         for name, value in settings.items():
             field = cls.model_fields.get(name)
             if field is None:
                 today = cls.names_of_today().get(name)
                 if today:
-                    yield prefix + name, today
+                    yield prefix + name, prefix + today
                 continue
             groups = list(groups_of(field.annotation))
             for item in value if isinstance(value, list) else [value]:
@@ -132,11 +127,7 @@ def _defining(groups: list[type[Config]], value: Any) -> Any:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Reads a TOML file of settings.
-
-    Raises:
-        ConfigError: The file is missing or is not TOML.
-    """
+    """Reads a TOML file of settings; raises `ConfigError` where it is missing or is not TOML."""
     return reading.read_toml(file, ConfigError)
 
 
@@ -171,21 +162,16 @@ def _toml_value(text: str) -> Any:
     try:
         parsed = reading.parse_toml(f"value = {text}")
     except reading.ParseError:
-        return text.strip()
-    return (
-        parsed["value"] if len(parsed) == 1 else text.strip()
-    )  # a text of several lines may hold further keys
+        parsed = {}
+    # A text of several lines may hold further keys.
+    return parsed["value"] if len(parsed) == 1 else text.strip()
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Dotted keys whose values differ, each as `key: old -> new`."""
     before, after = _flatten(old), _flatten(new)
-    unset = "unset"
-    return [
-        f"{key}: {before.get(key, unset)!r} -> {after.get(key, unset)!r}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key, unset) != after.get(key, unset)
-    ]
+    pairs = {key: (before.get(key, "unset"), after.get(key, "unset")) for key in before | after}
+    return [f"{key}: {was!r} -> {now!r}" for key, (was, now) in sorted(pairs.items()) if was != now]
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -198,39 +184,32 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _values(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key and plain value of some settings, with its dotted key."""
-    if isinstance(tree, Mapping):
-        for key, value in tree.items():
-            below = f"{prefix}.{key}" if prefix else str(key)
-            yield below, key
-            yield from _values(value, below)
-    elif isinstance(tree, list | tuple):
-        for number, value in enumerate(tree):
-            yield from _values(value, f"{prefix}.{number}")
-    else:
-        yield prefix, tree
+def _check_values(value: Any, key: str = "") -> None:
+    """Refuses, at any level, what no setting can be: what TOML or JSON cannot write, or no file can be called."""
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            dotted = f"{key}.{name}" if key else str(name)
+            _check_values(name, dotted)
+            _check_values(below, dotted)
+    elif isinstance(value, list | tuple):
+        for number, below in enumerate(value):
+            _check_values(below, f"{key}.{number}")
+    elif fault := _fault_of(value):
+        raise ConfigError(f"wrong value for {_cut.repr(key)}: {fault}")
 
 
-def _check_value(key: str, value: Any) -> None:
-    """Refuses what no setting can be: what TOML or JSON cannot write, or no file can be called.
-
-    Raises:
-        ConfigError: It is such a value.
-    """
+def _fault_of(value: Any) -> str | None:
     if isinstance(value, int) and abs(value) > _LARGEST:
-        fault = f"a whole number beyond {_LARGEST:,}"
-    elif isinstance(value, float) and not math.isfinite(value):
-        fault = f"{value} is no finite number"
-    elif isinstance(value, datetime.date | datetime.time):
-        fault = f"{value} is a date or a time, which no setting is; put a text into quotation marks"
-    elif isinstance(value, str) and "\0" in value:
-        fault = "a text with a NUL character in it"
-    elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        fault = f"{_cut.repr(value)} is not UTF-8 text"
-    else:
-        return
-    raise ConfigError(f"wrong value for {_cut.repr(key)}: {fault}")
+        return f"a whole number beyond {_LARGEST:,}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is no finite number"
+    if isinstance(value, datetime.date | datetime.time):
+        return f"{value} is a date or a time, which no setting is; put a text into quotation marks"
+    if isinstance(value, str) and "\0" in value:
+        return "a text with a NUL character in it"
+    if isinstance(value, str) and not reading.is_text(value):
+        return f"{_cut.repr(value)} is not UTF-8 text"
+    return None
 
 
 def _assign(tree: dict[str, Any], dotted: str, value: Any) -> None:
@@ -250,15 +229,15 @@ def _explain(cls: type[Config], error: ValidationError, file: Path | None) -> st
     """
     faults = error.errors()
     first = next((fault for fault in faults if _name_of_today(cls, fault["loc"])), faults[0])
-    others = [fault for fault in faults if fault is not first]
-    key = ".".join(str(part) for part in first["loc"])
-    key = key if len(key) <= 200 else f"{key[:197]}..."
+    key = reading.cut(".".join(str(part) for part in first["loc"]))
     where = f" (in {file} or the flags)" if file else ""
-    more = "; one more fault" if len(others) == 1 else f"; {len(others)} more faults" if others else ""
+    others = len(faults) - 1
+    more = "; one more fault" if others == 1 else f"; {others} more faults" if others else ""
     if first["type"] == "extra_forbidden":
         today = _name_of_today(cls, first["loc"])
         if today:
-            return f"the setting '{key}'{where} is called '{today}' now{more}"
+            *groups, _ = first["loc"]
+            return f"the setting '{key}'{where} is called '{'.'.join([*map(str, groups), today])}' now{more}"
         names = list(_group_at(cls, first["loc"][:-1]).model_fields)
         near = difflib.get_close_matches(str(first["loc"][-1]), names, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}"
@@ -284,9 +263,8 @@ def _name_of_today(cls: type[Config], location: tuple[int | str, ...]) -> str | 
     return None if name in group.model_fields else group.names_of_today().get(name)
 
 
-def _group_at(cls: type[Config], location: tuple[int | str, ...]) -> type[Config]:
-    """The group of settings at a location."""
-    group = cls
+def _group_at(group: type[Config], location: tuple[int | str, ...]) -> type[Config]:
+    """The group of settings at a location within another."""
     for part in location:
         field = group.model_fields.get(part) if isinstance(part, str) else None
         group = next(groups_of(field.annotation), group) if field else group

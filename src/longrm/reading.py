@@ -12,7 +12,7 @@ import re
 import stat
 import tomllib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeGuard, TypeVar
@@ -99,11 +99,9 @@ def located(location: object, fault: object) -> str:
 
 @contextmanager
 def reading(location: object, error_type: type[LongRMError]) -> Iterator[None]:
-    """Turns every fault of reading inside it into one line: the location, what is wrong, and what to do.
+    """Turns every fault of reading inside it into one line of `error_type`: the location, what is wrong, what to do.
 
-    Args:
-        location: The file, or the file and the row.
-        error_type: What is raised instead. Errors of longrm pass as they are.
+    Errors of longrm pass as they are.
     """
     try:
         yield
@@ -138,7 +136,7 @@ def check_file(path: Path, error_type: type[LongRMError]) -> None:
     if not stat.S_ISREG(kind):
         what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
         raise error_type(f"{shown(path)}: {what}; name a file")
-    if not _is_text(str(path)):
+    if not is_text(str(path)):
         raise error_type(f"{shown(path)}: its name is not UTF-8 text; rename it")
 
 
@@ -271,11 +269,12 @@ def check_size(text: str) -> None:
 
 def check_depth(value: Any) -> None:
     """Checks that lists and objects are nested at most `MAX_DEPTH` levels deep, or raises `ParseError`."""
-    level, depth = [value], 1
+    level, depth = [value] if isinstance(value, dict | list) else [], 1
     while level:
         if depth > MAX_DEPTH:
             raise ParseError(f"nested more than {MAX_DEPTH} levels deep")
-        level = [part for item in level for part in _parts(item) if isinstance(part, dict | list)]
+        below = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [part for parts in below for part in parts if isinstance(part, dict | list)]
         depth += 1
 
 
@@ -307,13 +306,9 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _parts(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
 def _whole(value: Any, field: str = "") -> Any:
     """The value, all of whose texts have bytes."""
-    if isinstance(value, str) and not _is_text(value):
+    if isinstance(value, str) and not is_text(value):
         raise ParseError("holds half of a surrogate pair (\\ud800 to \\udfff)", field)
     if isinstance(value, dict):
         for key, item in value.items():
@@ -326,7 +321,8 @@ def _whole(value: Any, field: str = "") -> Any:
     return value
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether a text has bytes in UTF-8: halves of surrogate pairs have none."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from longrm import benchmarks
-from longrm.benchmarks import Leval, Probe
 from longrm.data.chunking import approximate_tokens
 from longrm.errors import ConfigError, DataError
 from longrm.synthesis.benchmark_rows import chosen_comparisons, write_benchmark
@@ -55,18 +53,19 @@ def made(
     return read
 
 
-def loaded(folder):
-    found = benchmarks.load(
-        f"long-rewardbench:{folder}",
-        source=benchmarks.BenchmarkSource(strict=True),
-        probe=Probe(),
-        leval=Leval(),
-    )
-    rows = list(found.comparisons)
-    return rows, {kind: finding.count for kind, finding in found.audit.findings.items() if finding.count}
+@pytest.fixture
+def loaded(written_benchmark):
+    """The rows of a written benchmark, and what its audit counts."""
+
+    def read(folder):
+        found = written_benchmark(folder)
+        rows = list(found.comparisons)
+        return rows, {kind: finding.count for kind, finding in found.audit.findings.items() if finding.count}
+
+    return read
 
 
-def test_the_loader_reads_back_what_was_built(tmp_path):
+def test_the_loader_reads_back_what_was_built(tmp_path, loaded):
     source = made()
     chosen, counts = select_comparisons(source, BenchmarkSettings(), UNCHECKED, approximate_tokens)
     assert write_benchmark(tmp_path, source, chosen, unwatched) == {
@@ -97,7 +96,7 @@ def test_the_loader_reads_back_what_was_built(tmp_path):
     assert [kinds[("BestOfN", n)] for n in "234"] == [24, 24, 24]
 
 
-def test_every_gold_order_is_the_one_the_scores_were_planted_in(tmp_path):
+def test_every_gold_order_is_the_one_the_scores_were_planted_in(tmp_path, loaded):
     source = made()
     chosen, _ = select_comparisons(source, BenchmarkSettings(), UNCHECKED, approximate_tokens)
     write_benchmark(tmp_path, source, chosen, unwatched)
@@ -233,7 +232,7 @@ def test_the_card_tells_what_was_counted(tmp_path):
 
 @pytest.mark.real
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data does not lie beside the checkout")
-def test_real_documents_become_a_benchmark(tmp_path):
+def test_real_documents_become_a_benchmark(tmp_path, loaded):
     place = tmp_path / "leval"
     for name in ("natural_question", "financial_qa"):
         for file in REAL.glob(f"*/**/{name}*.jsonl"):

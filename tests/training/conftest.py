@@ -69,16 +69,10 @@ def recipe(comparisons, demonstrations, base):
             "optimizer": {"steps": 8, "learning_rate": 3e-3},
             "checkpoint": {"every": 3},
         }
-        for dotted, value in changes.items():
-            *parents, last = dotted.split("__")
-            below = tree
-            for parent in parents:
-                below = below.setdefault(parent, {})
-            below[last] = value
-        if "lora" in tree["model"]:
-            tree["model"] = {"path": str(base), **tree["model"]}
-            del tree["model"]["new"]
-        return OBJECTIVES[objective].settings.model_validate(tree)
+        changed = {name.replace("__", "."): value for name, value in changes.items()}
+        if any(key.startswith("model.lora") for key in changed):
+            tree["model"] = {"path": str(base)}
+        return OBJECTIVES[objective].settings.resolve(None, tree | changed)
 
     return make
 

@@ -32,9 +32,7 @@ _MOST_TOKENS = 10**9  # of one prompt or one answer; no model reads or writes as
 
 def valid_token_count(tokens: object) -> int | None:
     """A count of tokens as somebody else gives it; None where it is none, or cannot be one."""
-    if not isinstance(tokens, int) or isinstance(tokens, bool):
-        return None
-    return tokens if 0 <= tokens <= _MOST_TOKENS else None
+    return tokens if type(tokens) is int and 0 <= tokens <= _MOST_TOKENS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from longrm.data.chunking import approximate_tokens, chunk_spans
 from longrm.errors import ConfigError, nearest
+from longrm.reading import is_number
 from longrm.rng import Draws
 from longrm.synthesis.inputs.documents import Document
 
@@ -192,7 +193,7 @@ def check_perturbation(name: str, settings: Mapping[str, Any]) -> None:
     for key, value in settings.items():
         if key not in known:
             raise ConfigError(f"the perturbation '{name}' has no setting '{key}'; {nearest(key, known)}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise ConfigError(f"the perturbation '{name}' needs a number for '{key}', got {value!r}")
     for parameter in parameters:
         if parameter.default is parameter.empty and parameter.name not in settings:

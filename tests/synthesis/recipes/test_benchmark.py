@@ -2,8 +2,6 @@ import json
 
 import pytest
 
-from longrm import benchmarks
-from longrm.benchmarks import Leval, Probe
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.synthesis.inputs.documents import Document
 from longrm.synthesis.recipes import benchmark
@@ -44,23 +42,13 @@ def of(recipe, **more):
     return RECIPE.resolve(None, recipe | more)
 
 
-def rows_of(folder):
-    found = benchmarks.load(
-        f"long-rewardbench:{folder}",
-        source=benchmarks.BenchmarkSource(strict=True),
-        probe=Probe(),
-        leval=Leval(),
-    )
-    return list(found.comparisons)
-
-
 def files_of(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix in (".jsonl", ".md")}
 
 
-def test_a_recipe_becomes_a_benchmark_that_evaluations_read(tmp_path, recipe):
+def test_a_recipe_becomes_a_benchmark_that_evaluations_read(tmp_path, recipe, written_benchmark):
     manifest = synthesize(of(recipe), tmp_path / "out")
-    rows = rows_of(tmp_path / "out")
+    rows = list(written_benchmark(tmp_path / "out").comparisons)
     assert len(rows) == manifest["counts"]["rows"] == 12 + 3 * 4
     assert manifest["counts"] == json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]
     for row in rows:  # the planted order, best first
@@ -108,7 +96,7 @@ def test_changed_sources_and_settings_are_refused(tmp_path, recipe, put):
         synthesize(of(recipe), tmp_path / "out")
 
 
-def test_a_simulated_judge_checks_and_errs_as_often_as_it_is_told(tmp_path, recipe):
+def test_a_simulated_judge_checks_and_errs_as_often_as_it_is_told(tmp_path, recipe, written_benchmark):
     judged = {"second_check.judge.model": "simulated:0", "benchmark.on_disagreement": "mark"}
     right = synthesize(of(recipe, **judged), tmp_path / "right")
     checked = right["counts"]["second_check"]["token_f1"]
@@ -118,7 +106,8 @@ def test_a_simulated_judge_checks_and_errs_as_often_as_it_is_told(tmp_path, reci
         of(recipe, **judged | {"second_check.judge.model": "simulated:0.9"}), tmp_path / "wrong"
     )
     assert wrong["counts"]["second_check"]["token_f1"]["disagreement"] > 0.3
-    assert {row.metadata["second_check"] for row in rows_of(tmp_path / "wrong")} >= {"agrees", "disagrees"}
+    wrong = written_benchmark(tmp_path / "wrong").comparisons
+    assert {row.metadata["second_check"] for row in wrong} >= {"agrees", "disagrees"}
     assert "the judge simulated:0.9, which rated" in (tmp_path / "wrong" / "README.md").read_text()
 
 

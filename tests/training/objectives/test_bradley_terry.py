@@ -33,13 +33,8 @@ def settings(**changes):
         "optimizer": {"steps": 8, "learning_rate": 3e-3},
         "checkpoint": {"every": 3},
     }
-    for dotted, value in changes.items():
-        *parents, last = dotted.split("__")
-        below = tree
-        for parent in parents:
-            below = below.setdefault(parent, {})
-        below[last] = value
-    return BradleyTerrySettings.model_validate(tree)
+    changed = {name.replace("__", "."): value for name, value in changes.items()}
+    return BradleyTerrySettings.resolve(None, tree | changed)
 
 
 class Stop(Exception):

@@ -28,7 +28,7 @@ _cut.maxstring = _cut.maxother = _cut.maxlong = 100
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedBy:
-    """Marks a setting of which a part alone, taken of its plain value, may change results; in the field's `Annotated`."""
+    """Marks, in a field's `Annotated`, a setting of whose plain value one part alone may change results."""
 
     part: Callable[[Any], Any]
 

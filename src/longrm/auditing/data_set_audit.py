@@ -11,7 +11,7 @@ from longrm.auditing.leakage import Leakage
 from longrm.auditing.measures import BiasMeasure, DepthMeasure, LengthMeasure, VoteMeasure, check
 from longrm.auditing.result import FINDINGS, AuditSettings, DataSetAudit
 from longrm.benchmarks.auditor import AuditFinding, FindingCounter
-from longrm.benchmarks.lengths import bucket
+from longrm.benchmarks.benchmark_data import bucket
 from longrm.errors import DataError
 from longrm.runs.progress import Progress, no_progress
 

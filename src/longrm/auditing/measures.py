@@ -11,7 +11,7 @@ from scipy import stats
 
 from longrm.auditing.audited_rows import AuditedRow
 from longrm.auditing.result import AuditSettings, Bias, Depths, Lengths, Votes
-from longrm.benchmarks.lengths import bucket, measure_with
+from longrm.benchmarks.benchmark_data import bucket, measure_with
 from longrm.evaluation.estimates import ratio
 from longrm.synthesis.labels.agreement import Agreement
 

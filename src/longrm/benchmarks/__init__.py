@@ -55,13 +55,7 @@ BENCHMARKS: Mapping[str, BenchmarkEntry] = {
 
 
 def load(bench: str, *, source: BenchmarkSource, probe: Probe, leval: Leval) -> LoadedBenchmark:
-    """Finds a benchmark by its name.
-
-    Args:
-        bench: `probe`, or another name of `BENCHMARKS` with a path, such as `file:pairs.jsonl`.
-        source: How files are read.
-        probe: What the probe asks.
-        leval: Which answers of L-Eval are compared.
+    """Finds a benchmark by its name: `probe`, or another name of `BENCHMARKS` with a path, such as `file:pairs.jsonl`.
 
     Raises:
         ConfigError: An unknown name, or a name without the path that it needs.

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import combinations, islice
 from types import MappingProxyType
 from typing import Any
@@ -22,13 +22,7 @@ UNREADABLE: Mapping[str, str] = {"unreadable_rows": "rows that could not be read
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One kind of finding.
-
-    Attributes:
-        what: What was looked for, in words.
-        count: How often it was found.
-        examples: The first of them.
-    """
+    """One kind of finding: what was looked for, in words, how often it was found, and the first of them."""
 
     what: str
     count: int = 0
@@ -36,41 +30,19 @@ class AuditFinding:
 
 
 class FindingCounter:
-    """Counts findings by their kind.
-
-    Args:
-        kinds: What is looked for: the kinds, each in words.
-    """
+    """Counts findings by their kind; a kind that is looked for and has not been found has the count 0."""
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
-        self._kinds = kinds
-        self._counts = dict.fromkeys(kinds, 0)
-        self._examples: dict[str, list[str]] = {kind: [] for kind in kinds}
+        self.findings = {kind: AuditFinding(what) for kind, what in kinds.items()}
 
     def note(self, kind: str, example: str) -> None:
         """Counts one finding; its example is kept while they are few."""
-        self._counts[kind] += 1
-        if len(self._examples[kind]) < _EXAMPLES:
-            self._examples[kind].append(example)
-
-    @property
-    def findings(self) -> dict[str, AuditFinding]:
-        """Every kind that is looked for; what has not been found has the count 0."""
-        return {
-            kind: AuditFinding(what, self._counts[kind], tuple(self._examples[kind]))
-            for kind, what in self._kinds.items()
-        }
+        what, count, examples = astuple(self.findings[kind])
+        self.findings[kind] = AuditFinding(what, count + 1, (*examples, example)[:_EXAMPLES])
 
 
 class Auditor(FindingCounter):
-    """Looks at the comparisons of a benchmark; it keeps hashes only.
-
-    Args:
-        kinds: What this benchmark is searched for beside what every one is.
-
-    Attributes:
-        comparisons: How many came by.
-    """
+    """Looks at the comparisons of a benchmark for `kinds` beside what every one is searched for; keeps hashes only."""
 
     def __init__(self, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(_IN_ALL | dict(kinds))
@@ -80,7 +52,7 @@ class Auditor(FindingCounter):
     def see(self, comparison: Comparison) -> None:
         """Looks at a comparison for all that can be odd about any."""
         self.comparisons += 1
-        responses = comparison.responses
+        ranks, responses = comparison.ranks, comparison.responses
         digest = _digest(comparison)
         if digest in self._seen:
             self.note("duplicates", comparison.id)
@@ -89,7 +61,7 @@ class Auditor(FindingCounter):
             self.note("identical_responses", comparison.id)
         if not all(text_of(response).strip() for response in responses):
             self.note("empty_responses", comparison.id)
-        if comparison.ranks is not None and len({*comparison.ranks}) < len(comparison.ranks):
+        if ranks is not None and len({*ranks}) < len(ranks):
             self.note("ties", comparison.id)
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,13 +77,8 @@ def findings_as_dict(findings: Mapping[str, AuditFinding]) -> dict[str, Any]:
 class AuditedComparisons:
     """Comparisons that are read anew, from the start, at every iteration.
 
-    Args:
-        read: Yields the comparisons, and notes what only the benchmark itself can see.
-        kinds: The kinds of finding that `read` may note, in words.
-        limit: Take the first comparisons only.
-
-    Attributes:
-        audit: What the latest complete iteration has found; None before.
+    `read` yields them, and notes what only the benchmark itself can see: findings of `kinds`, each in words. `audit` is
+    what the latest complete iteration has found; None before.
     """
 
     def __init__(

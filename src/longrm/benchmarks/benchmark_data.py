@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from longrm.benchmarks.auditor import AuditedComparisons, Auditor
-from longrm.benchmarks.lengths import bucket
 from longrm.config import Config
 from longrm.data import ComparisonReader
+from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import length_and_depth_of
 from longrm.types import Comparison, text_of
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 if TYPE_CHECKING:  # their files make what is defined here
     from longrm.benchmarks.leval import Leval
@@ -52,11 +53,9 @@ class BenchmarkRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBenchmark:
-    """Comparisons under a name.
+    """Comparisons under a name, in an order that never changes; they may be iterated again and again.
 
     Attributes:
-        name: As summaries and reports call it.
-        comparisons: In an order that never changes; may be iterated again and again.
         total: How many there are; None where only reading tells.
         reading: How the file was read, where it is one: its format, and what was skipped.
         rule: The scoring rule that its entry names; empty for none.
@@ -82,10 +81,26 @@ def read_through(rows: Iterable[Comparison], source: BenchmarkSource, *, refuses
         deque(islice(rows, source.limit), maxlen=0)
 
 
+def measure_with(tokenizer: str | None) -> Callable[[str], int]:
+    """What counts the tokens of a text.
+
+    Args:
+        tokenizer: "words", or a tokenizer's file, folder or Hub id; None counts words and punctuation marks instead.
+
+    Raises:
+        ModelError: There is no such tokenizer.
+    """
+    return approximate_tokens if tokenizer is None else load_tokenizer(tokenizer).count
+
+
+def bucket(tokens: int) -> int:
+    """The length bucket: the tokens rounded up to a power of two."""
+    return 1 << max(0, tokens - 1).bit_length()
+
+
 def with_length(rows: Iterable[Comparison], measure: Callable[[str], int]) -> Iterator[Comparison]:
     """Gives comparisons that name no length the bucket of their prompt, whatever a model makes of it."""
     for comparison in rows:
-        length = length_and_depth_of(comparison.metadata).length or bucket(
-            measure(text_of(comparison.prompt))
-        )
+        named = length_and_depth_of(comparison.metadata).length
+        length = named or bucket(measure(text_of(comparison.prompt)))
         yield replace(comparison, metadata={**comparison.metadata, "length": length})

@@ -3,8 +3,13 @@
 from collections.abc import Iterator
 
 from longrm.benchmarks.auditor import AuditedComparisons
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
-from longrm.benchmarks.lengths import measure_with
+from longrm.benchmarks.benchmark_data import (
+    BenchmarkRequest,
+    LoadedBenchmark,
+    measure_with,
+    read_through,
+    with_length,
+)
 from longrm.data import ComparisonReader, read
 from longrm.data.fields import FieldError, length_and_depth_of
 from longrm.errors import DataError

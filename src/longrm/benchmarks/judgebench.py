@@ -28,9 +28,6 @@ def load_judgebench(request: BenchmarkRequest) -> LoadedBenchmark:
 
     A pair that several judges judged comes once. The judgments recorded beside the pairs are not looked at.
     Where both responses are identical the gold ranks tie: nobody can be right, but the pair counts in its rule.
-
-    Raises:
-        DataError: There is nothing to read, or a row cannot be read.
     """
     return load_rows(request, _converter, FINDINGS)
 

@@ -13,10 +13,9 @@ from longrm.answer_metrics.right_choices import choices
 from longrm.answer_metrics.rouge_l import latin_rouge_l
 from longrm.answer_metrics.token_f1 import squad_f1
 from longrm.benchmarks.auditor import AuditedComparisons, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
-from longrm.benchmarks.lengths import bucket, measure_with
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, bucket, measure_with
 from longrm.config import Config
-from longrm.data.fields import FieldError, group_of
+from longrm.data.fields import FieldError, group_of, ranks_by_scores
 from longrm.data.files import RawRow, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.reading import check_file, located, reading
@@ -64,23 +63,14 @@ class Leval(Config):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The k-th (instruction, output) of a data file.
+    """The k-th (instruction, output) of a data file; line k of a file of predictions answers it."""
 
-    Attributes:
-        number: k, from 1; line k of a file of predictions answers it.
-        document: The long input.
-        text: The instruction.
-        gold: The output.
-        evaluation: How L-Eval says that answers are rated.
-        repeated: Whether an earlier row held the same.
-    """
-
-    number: int
+    number: int  # k, from 1
     document: str
     text: str
     gold: str
-    evaluation: str
-    repeated: bool
+    evaluation: str  # how L-Eval says that answers are rated
+    repeated: bool  # by an earlier row
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +89,7 @@ def load_leval(request: BenchmarkRequest) -> LoadedBenchmark:
 
 
 def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tuple[str, str], Path]]:
-    """The data files by task, and the files of predictions by model and task.
-
-    Raises:
-        ConfigError: A task that has no data file.
-        DataError: The folder does not hold L-Eval.
-    """
+    """The data files by task, and the files of predictions by model and task."""
     with reading(folder, DataError):
         files = {file.stem: file for file in sorted((folder / "data").glob("*.jsonl"))}
         found = sorted((folder / "predictions").glob(f"*/*{_SUFFIX}"))
@@ -128,12 +113,6 @@ def comparisons(
 
     "f1" tasks are scored by token F1, "rouge" tasks by ROUGE-L, and multiple-choice "exam" tasks by whether
     exactly the right choices are named. The group is the document.
-
-    Args:
-        folder: Holds `data/TASK.jsonl` and `predictions/MODEL/TASK.pred.jsonl`.
-        settings: Which answers are compared.
-        measure: Counts the tokens of a text.
-        auditor: Counts what is left out.
 
     Raises:
         ConfigError: A task that has no data file.
@@ -174,7 +153,9 @@ def _task_comparisons(
         gap = settings.rouge_gap if question.evaluation == "rouge" else settings.gap
         any_apart = False
         for chosen in combinations(answers, settings.responses):
-            if _apart(chosen, gap):
+            # Neighbors, best first, either tie or are clearly apart, and not all tie.
+            steps = [better.score - worse.score for better, worse in pairwise(chosen)]
+            if any(steps) and all(step == 0 or step >= gap for step in steps):
                 any_apart = True
                 yield _comparison(task, name, question, chosen, length)
         if answers and not any_apart:
@@ -248,28 +229,18 @@ def _scored(name: str, question: Question, texts: Mapping[str, str], auditor: Au
     return sorted(answers, key=lambda answer: -answer.score)
 
 
-def _apart(answers: Sequence[_Answer], gap: float) -> bool:
-    """Whether neighbors, best first, either tie or are clearly apart, and not all tie."""
-    steps = [better.score - worse.score for better, worse in pairwise(answers)]
-    return any(steps) and all(step == 0 or step >= gap for step in steps)
-
-
 def _comparison(
     task: str, name: str, question: Question, answers: Sequence[_Answer], length: int
 ) -> Comparison:
     text = f"{_OPENING}{question.document}{_BETWEEN}{question.text}"
-    start = len(_OPENING)
-    context = Span(0, start, start + len(question.document))
+    context = Span(0, len(_OPENING), len(_OPENING) + len(question.document))
     prompt = ({"role": "user", "content": text},)
-    ranks = [1]
-    for better, worse in pairwise(answers):
-        ranks.append(ranks[-1] + (worse.score < better.score))
     return Comparison(
         id=f"{name}/{'+'.join(answer.model for answer in answers)}",
         group=group_of({}, prompt, (context,), None),
         prompt=prompt,
         responses=tuple(({"role": "assistant", "content": answer.text},) for answer in answers),
-        ranks=tuple(ranks),
+        ranks=ranks_by_scores([answer.score for answer in answers]),
         metadata={
             "task": task,
             "subtype": question.evaluation,
@@ -284,11 +255,7 @@ def _comparison(
 
 
 def rows_of(file: Path) -> list[RawRow]:
-    """All rows of a file of documents or predictions.
-
-    Raises:
-        DataError: A row cannot be read.
-    """
+    """All rows of a file of documents or predictions; raises `DataError` at one that cannot be read."""
     rows = list(raw_rows([file], repair=True))
     for row in rows:
         row.checked()

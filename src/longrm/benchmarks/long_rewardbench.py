@@ -4,14 +4,12 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from longrm import hub
 from longrm.benchmarks.auditor import UNREADABLE, AuditedComparisons, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through
-from longrm.benchmarks.lengths import measure_with
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, measure_with, read_through
 from longrm.benchmarks.published_rows import listed, rateable_responses, read_rows
 from longrm.data import write_rows
 from longrm.data.chunking import approximate_tokens
@@ -22,7 +20,10 @@ from longrm.data.fields import (
     group_of,
     messages_of,
     name_of,
+    ranks_by_scores,
     required,
+    rising,
+    scores_of,
     to_json_types,
     whole_length,
 )
@@ -70,9 +71,6 @@ def find_files(path: str) -> dict[str, Path]:
 
     Args:
         path: A folder that holds some of the seven files, one file, or a Hub id `owner/name` or `owner/name@revision`.
-
-    Raises:
-        DataError: There is nothing of the kind.
     """
     place = Path(path)
     with reading(place, DataError):
@@ -100,15 +98,8 @@ def comparisons(
 ) -> Iterator[Comparison]:
     """Reads the items; each is named after its task and its line, such as `Cite/12`.
 
-    Args:
-        files: As `find_files` gives them.
-        measure: Counts the tokens of a text.
-        auditor: Counts what is odd.
-        on_bad_row: What a row that cannot be read does: "stop", or "skip".
-        strict: Refuse candidates whose scores rise.
-
     Raises:
-        DataError: A row cannot be read, or its scores rise though that is refused.
+        DataError: A row cannot be read and `on_bad_row` is "stop", or its scores rise and `strict` refuses that.
     """
     if {*files} <= {*TASKS}:  # a file of another name may hold any of them
         for task in sorted({*TASKS} - {*files}):
@@ -145,11 +136,7 @@ def write(folder: Path, comparisons: Iterable[Comparison]) -> dict[str, int]:
 
 
 def to_row(comparison: Comparison, number: int) -> dict[str, Any]:
-    """One comparison as a row with this `id`.
-
-    Raises:
-        DataError: Its gold ranks or its question are not known.
-    """
+    """One comparison as a row with this `id`; raises `DataError` where its gold ranks or its question are not known."""
     if comparison.ranks is None or comparison.question is None:
         raise DataError(f"'{comparison.id}' lacks gold ranks or the place of its question; both are written")
     ranks, at, texts = comparison.ranks, comparison.question, _texts(comparison.prompt)
@@ -232,26 +219,18 @@ def _is_pair(row: FileRow) -> bool:
 def _ranks(row: FileRow, count: int, identity: str, auditor: Auditor, strict: bool) -> tuple[int, ...]:
     """The order of the file, in which equal scores tie; as the release reads it, rising scores do not change it."""
     field = "candidates_score"
-    scores = row.get(field)
-    if scores is None:
+    if row.get(field) is None:
         return tuple(range(1, count + 1))
-    if not isinstance(scores, list | tuple) or not all(map(is_number, scores)):
-        raise FieldError(field, "needs a list of numbers")
-    if len(scores) != count:
-        raise FieldError(field, f"{len(scores)} scores for {count} candidates; give one score for each")
-    rising = next(((better, worse) for better, worse in pairwise(scores) if not worse <= better), None)
-    if rising and strict:
-        better, worse = rising
+    scores = scores_of(row[field], count, field)
+    rise = rising(scores)
+    if rise and strict:
         raise DataError(
-            f"{identity}: candidates come best first, but their scores rise from {better} to {worse}; repair the "
+            f"{identity}: candidates come best first, but their scores rise from {rise[0]} to {rise[1]}; repair the "
             "item, or leave out --strict to count such items and keep their order"
         )
-    if rising:
+    if rise:
         auditor.note("rising_scores", identity)
-    ranks = [1]
-    for before, score in pairwise(scores):
-        ranks.append(ranks[-1] + (score != before))
-    return tuple(ranks)
+    return ranks_by_scores(scores)
 
 
 def _subtype(row: FileRow, count: int) -> str:
@@ -302,14 +281,13 @@ def _context(prompt: tuple[Message, ...], question: Span | None) -> tuple[Span, 
     end = len(texts[question.message])
     parts += [Span(question.message, 0, question.start), Span(question.message, question.end, end)]
     least = _CONTEXT_SHARE * sum(map(len, texts))
-    long = [_stripped(part, texts[part.message]) for part in parts if part.end - part.start >= max(1, least)]
-    return tuple(sorted((span for span in long if span.end > span.start), key=lambda s: (s.message, s.start)))
-
-
-def _stripped(span: Span, text: str) -> Span:
-    part = text[span.start : span.end]
-    start = span.start + len(part) - len(part.lstrip())
-    return Span(span.message, start, max(start, span.start + len(part.rstrip())))
+    context = []
+    for part in parts:
+        text = texts[part.message][part.start : part.end]
+        if len(text) >= least and text.strip():
+            start = part.start + len(text) - len(text.lstrip())
+            context.append(Span(part.message, start, start + len(text.strip())))
+    return tuple(sorted(context, key=lambda span: (span.message, span.start)))
 
 
 def _texts(prompt: Iterable[Message]) -> list[str]:

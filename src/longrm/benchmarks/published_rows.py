@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longrm.benchmarks.auditor import AuditedComparisons, Auditor
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, read_through, with_length
-from longrm.benchmarks.lengths import measure_with
+from longrm.benchmarks.benchmark_data import (
+    BenchmarkRequest,
+    LoadedBenchmark,
+    measure_with,
+    read_through,
+    with_length,
+)
 from longrm.data.fields import FieldError, FileRow, length_and_depth_of, messages_of
-from longrm.data.files import find_files, raw_rows
-from longrm.errors import DataError
-from longrm.reading import located, short
+from longrm.data.files import RawRow, find_files, raw_rows
+from longrm.data.readers import RowError, convert_row
 from longrm.types import Comparison, Response
 
 Converter = Callable[[FileRow, int], Comparison]
@@ -22,17 +26,13 @@ class Unrateable(Exception):  # noqa: N818  # no error: such an item is counted
     """An item that no judge can rate; its message is a kind of finding."""
 
 
-class _RowError(DataError):
-    """A row that may be skipped, unlike what a benchmark refuses on its own account."""
-
-
 def load_rows(
     request: BenchmarkRequest, converter: Callable[[], Converter], kinds: Mapping[str, str]
 ) -> LoadedBenchmark:
-    """A benchmark whose rows tell no length: it is measured.
+    """A benchmark whose rows, those of a file or of a folder of files, tell no length: it is measured.
 
     Args:
-        request: What was asked for: the rows of a file, or of a folder of files.
+        request: What was asked for.
         converter: Makes what converts the rows of one reading.
         kinds: The kinds of finding that it may note, in words.
 
@@ -52,37 +52,24 @@ def load_rows(
 
 
 def read_rows(
-    files: Sequence[Path],
-    convert: Converter,
-    auditor: Auditor,
-    on_bad_row: Literal["stop", "skip"],
+    files: Sequence[Path], convert: Converter, auditor: Auditor, on_bad_row: Literal["stop", "skip"]
 ) -> Iterator[Comparison]:
-    """Converts the rows of all files, one by one.
-
-    Args:
-        files: In order.
-        convert: Makes each row a comparison.
-        auditor: Counts what is left out, with its place.
-        on_bad_row: What a row that cannot be read does: "stop", or "skip".
+    """Converts the rows of all files, one by one; what is left out is counted with its place.
 
     Raises:
-        DataError: A row cannot be read; the message names file, row and field.
+        DataError: A row cannot be read, and `on_bad_row` is "stop"; the message names file, row and field.
     """
     seen: dict[str, str] = {}
+
+    def checked(raw: RawRow, row: FileRow) -> Comparison:
+        comparison = convert(row, raw.number)
+        length_and_depth_of(comparison.metadata)
+        return comparison
+
     for raw in raw_rows(files):
         try:
-            if raw.value is None:
-                raise _RowError(raw.message)
-            try:
-                comparison = convert(raw.value, raw.number)
-                length_and_depth_of(comparison.metadata)
-            except FieldError as fault:
-                raise _RowError(located(raw.place, fault)) from fault
-            if comparison.id in seen:
-                twice = f"{short(comparison.id)} is also at {seen[comparison.id]}; make ids unique"
-                raise _RowError(located(raw.place, FieldError("id", twice)))
-            seen[comparison.id] = raw.place
-        except _RowError as error:
+            comparison = convert_row(raw, checked, seen)
+        except RowError as error:
             if on_bad_row == "stop":
                 raise
             auditor.note("unreadable_rows", str(error))
@@ -109,14 +96,9 @@ def rateable_responses(given: Mapping[str, Any], ranks: Sequence[int]) -> tuple[
 
 
 def listed(row: FileRow, field: str, least: int = 1) -> dict[str, Any]:
-    """The items of a list column under names that say where they stand.
-
-    Raises:
-        FieldError: It holds no list, or one of fewer items.
-    """
+    """The items of a list column, `least` or more, under names that say where they stand."""
     value = row.get(field)
     if not isinstance(value, list | tuple) or len(value) < least:
-        raise FieldError(
-            field, f"needs a list of at least {least} {'response' if least == 1 else 'responses'}"
-        )
+        what = "response" if least == 1 else "responses"
+        raise FieldError(field, f"needs a list of at least {least} {what}")
     return {f"{field}[{index}]": item for index, item in enumerate(value)}

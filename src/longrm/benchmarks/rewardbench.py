@@ -39,9 +39,6 @@ def load_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
     """The pairs of a file, or of a folder of files; the task is the section.
 
     They are named after their subset and their id, with the number of its occurrence where an id comes again.
-
-    Raises:
-        DataError: There is nothing to read, or a row cannot be read.
     """
     return load_rows(request, _converter, UNREADABLE)
 

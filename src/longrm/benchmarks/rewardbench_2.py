@@ -17,9 +17,6 @@ def load_rewardbench_2(request: BenchmarkRequest) -> LoadedBenchmark:
     """The items under their own ids: all chosen responses have rank 1, all rejected ones rank 2.
 
     Those of the ties are named `ref:K` (one right answer) and `tied:K` (several); both are of the group `Ties/K`.
-
-    Raises:
-        DataError: There is nothing to read, or a row cannot be read.
     """
     return load_rows(request, lambda: _comparison, UNREADABLE)
 

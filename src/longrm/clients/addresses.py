@@ -18,11 +18,7 @@ _EXAMPLE = "such as http://127.0.0.1:8000/v1"
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Splits `URL#NAME` into the server's URL and the model's name.
-
-    Raises:
-        ConfigError: One of them is missing.
-    """
+    """Splits `URL#NAME` into the server's URL and the model's name; raises `ConfigError` where one is missing."""
     url, _, name = address.partition("#")
     if not url or not name:
         raise ConfigError(f"'{_shown(address)}' is not URL#NAME, {_EXAMPLE}#NAME")
@@ -62,11 +58,7 @@ def server_of(model: str) -> str | None:
 
 
 def refuse_server(model: str | None, launcher: str) -> None:
-    """Refuses several processes that would query one server: its concurrency and budget are kept by one process.
-
-    Raises:
-        ConfigError: The model is behind HTTP.
-    """
+    """Refuses several processes that would query one server: its concurrency and budget are kept by one process."""
     if model is not None and server_of(model) is not None:
         raise ConfigError(
             f"{model} is a server, to which one process sends many queries at a time (remote.concurrency); "

@@ -29,11 +29,7 @@ _SETUP = (
 
 
 class Cache:
-    """One SQLite file, which several processes may use at once. Use it as a context manager.
-
-    Attributes:
-        path: The file; it is made on entering.
-    """
+    """One SQLite file, made on entering the context, which several processes may use at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,11 +61,7 @@ class Cache:
             )
 
     def get(self, key: str) -> Completion | None:
-        """The completion kept under a key, if there is one; what is none is counted, and makes room for another.
-
-        Raises:
-            RunError: The file cannot be read.
-        """
+        """The completion kept under a key, if there is one; what is none is counted, and makes room for another."""
         for (text,) in self._run("SELECT completion FROM completions WHERE key = ?", key):
             kept = _read(text)
             if kept is not None:
@@ -79,11 +71,7 @@ class Cache:
         return None
 
     def put(self, key: str, completion: Completion) -> None:
-        """Keeps a completion; of two under one key the first stays.
-
-        Raises:
-            RunError: The file cannot be written.
-        """
+        """Keeps a completion; of two under one key the first stays."""
         text = json.dumps(dataclasses.asdict(completion))
         self._run("INSERT OR IGNORE INTO completions VALUES (?, ?)", key, text)
 
@@ -104,6 +92,7 @@ class Cache:
             time.sleep(_PAUSE)
 
     def _run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Runs a statement; raises `RunError` where the file cannot be used."""
         assert self._database is not None, "open the cache before use"
         try:
             return self._database.execute(statement, values).fetchall()
@@ -117,11 +106,8 @@ class Cache:
 
     def _unusable(self, error: Exception) -> RunError:
         full = isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _FULL
-        advice = (
-            "make room and run the same command again"
-            if full
-            else "move it away or name another (remote.cache)"
-        )
+        other = "move it away or name another (remote.cache)"
+        advice = "make room and run the same command again" if full else other
         return RunError(f"cannot use {self.path} as a cache of answers: {error}; {advice}")
 
 
@@ -133,5 +119,5 @@ def _read(row: bytes) -> Completion | None:
         return None
     if kept.outcome is Outcome.ERROR:
         return None
-    counts = (valid_token_count(kept.prompt_tokens), valid_token_count(kept.completion_tokens))
-    return dataclasses.replace(kept, prompt_tokens=counts[0], completion_tokens=counts[1])
+    read, written = valid_token_count(kept.prompt_tokens), valid_token_count(kept.completion_tokens)
+    return dataclasses.replace(kept, prompt_tokens=read, completion_tokens=written)

@@ -25,7 +25,9 @@ from longrm.errors import ModelError, RunError
 from longrm.types import Message, Outcome
 
 _logger = logging.getLogger(__name__)
-_LOG_EVERY = 10.0  # seconds
+_LOG_EVERY = (
+    10.0  # seconds between two lines that say what is sent again: else a failing server looks like a slow one
+)
 _LONGEST_BACKOFF = 60.0  # seconds
 
 
@@ -119,7 +121,11 @@ class OpenAIClient(Writer):
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from None
         if len(done) < len(requests):
-            raise self._budget_error()
+            again = f"answers so far are kept in {path}" if path else "name a cache to keep answers"
+            raise RunError(
+                f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; "
+                f"run the same command again to go on with a new one ({again})"
+            )
         return [done[index] for index in range(len(requests))]
 
     async def _work(
@@ -138,41 +144,41 @@ class OpenAIClient(Writer):
                 completion = await self._ask(http, body.encode())
                 if completion is None:
                     return
-                if self._has_schema(request) and completion.outcome is Outcome.ANSWERED:
+                if self._settings.json_schema and request.verdict and completion.outcome is Outcome.ANSWERED:
                     completion = replace(completion, text=_free_form(completion.text))
                 if cache and completion.outcome is not Outcome.ERROR:
                     cache.put(key, completion)
                 self._charge(completion)
             done[index] = completion
 
-    def _has_schema(self, request: Request) -> bool:
-        """Whether the server is to hold the answer to a schema."""
-        return self._settings.json_schema and bool(request.verdict)
-
     def _body(self, request: Request) -> str:
-        seed = {"seed": request.seed} if request.temperature > 0 else {}
-        held = {"response_format": _response_format(request.verdict)} if self._has_schema(request) else {}
         fields = {
             "model": self._model,
             "messages": [dict(message) for message in request.messages],
             self._settings.length_field: request.max_tokens,
             "temperature": request.temperature,
             "stream": False,  # some servers stream unless told not to
-            **seed,
-            **held,
-            **self._settings.extra,
         }
-        return json.dumps(fields, sort_keys=True)
+        if request.temperature > 0:
+            fields["seed"] = request.seed
+        if self._settings.json_schema and request.verdict:
+            fields["response_format"] = _response_format(request.verdict)
+        return json.dumps(fields | self._settings.extra, sort_keys=True)
 
     async def _ask(self, http: httpx.AsyncClient, body: bytes) -> Completion | None:
         """Sends a request until it is answered or given up; None where the budget does not allow it."""
         fault = RetryableError("")
+        most_requests, most_tokens = self._settings.max_requests, self._settings.max_total_tokens
         for attempt in range(1 + self._settings.retries):
             if attempt:
-                self._log_retry(fault)
+                if time.monotonic() - self._last_logged >= _LOG_EVERY:
+                    self._last_logged = time.monotonic()
+                    _logger.info("%s: %s; sending it again", self._endpoint.url, fault)
                 backoff = min(_LONGEST_BACKOFF, 2.0 ** min(attempt - 1, 10)) * (0.5 + self._jitter() / 2)
                 await self._sleep(max(backoff, fault.wait))
-            if self._is_spent():
+            if most_requests is not None and self.requests >= most_requests:
+                return None
+            if most_tokens is not None and self.total_tokens >= most_tokens:
                 return None
             self.requests += 1
             try:
@@ -187,18 +193,11 @@ class OpenAIClient(Writer):
             )
         return Completion(Outcome.ERROR, detail=str(fault))
 
-    def _log_retry(self, fault: RetryableError) -> None:
-        """Says that something is sent again, at most every ten seconds: else a failing server looks like a slow one."""
-        now = time.monotonic()
-        if now - self._last_logged >= _LOG_EVERY:
-            self._last_logged = now
-            _logger.info("%s: %s; sending it again", self._endpoint.url, fault)
-
     async def _send(self, http: httpx.AsyncClient, body: bytes) -> Completion:
         """Sends a request once.
 
         Raises:
-            PassingError: Sending it again may help.
+            RetryableError: Sending it again may help.
             ModelError: Nothing that is sent there can be answered.
         """
         try:
@@ -234,12 +233,6 @@ class OpenAIClient(Writer):
         }.get(status, f"check the URL (it often ends in /v1) and the model's name '{self._model}'")
         raise ModelError(f"{self._endpoint.url} answered {status}: {redact(said)}; {advice}")
 
-    def _is_spent(self) -> bool:
-        requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
-        return (requests is not None and self.requests >= requests) or (
-            tokens is not None and self.total_tokens >= tokens
-        )
-
     def _charge(self, completion: Completion) -> None:
         counts = (completion.prompt_tokens, completion.completion_tokens)
         written = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
@@ -253,20 +246,11 @@ class OpenAIClient(Writer):
                 "set max_requests instead"
             )
 
-    def _budget_error(self) -> RunError:
-        kept = self._settings.cache
-        again = f"answers so far are kept in {kept}" if kept else "name a cache to keep answers"
-        return RunError(
-            f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; "
-            f"run the same command again to go on with a new one ({again})"
-        )
-
 
 def _response_format(verdict: str) -> dict[str, Any]:
-    """What `response_format` of a request holds: the analysis comes first, so that it can decide the verdict.
+    """The schema of a request whose whole verdict is a regular expression.
 
-    Args:
-        verdict: A regular expression of the whole verdict.
+    The analysis comes first, so that it can decide the verdict.
     """
     properties = {"analysis": {"type": "string"}, "verdict": {"type": "string", "pattern": f"^{verdict}$"}}
     schema = {

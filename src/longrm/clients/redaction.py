@@ -20,16 +20,15 @@ def redactor(key: str) -> Callable[[str], str]:
     """Makes the function through which a server's words pass before they are logged or raised.
 
     The key is hidden in every form in which servers are known to repeat it: as it is, escaped for JSON (also
-    twice), URLs or HTML, or in base64. Characters that steer a terminal are left out.
-
-    Args:
-        key: The key that requests carry; empty where they carry none.
+    twice), URLs or HTML, or in base64; it is empty where requests carry none. Characters that steer a terminal are
+    left out.
     """
     secret = re.compile("|".join(_forms(" ".join(key.split())))) if key else None
     margin = max(64, 16 * len(key))  # no form is longer
 
     def redact(text: str) -> str:
-        line = _printable(text[: _READ + margin])
+        read = text[: _READ + margin]
+        line = " ".join("".join(c for c in read if c.isprintable() or c.isspace()).split())
         known = len(line) if len(text) <= _READ + margin else max(0, len(line) - margin)
         kept, end = [], 0
         for found in secret.finditer(line) if secret else ():
@@ -72,9 +71,3 @@ def _character(character: str) -> str:
     if named:
         forms.append(f"&{named};")
     return f"(?:{'|'.join(forms)})"
-
-
-def _printable(text: str) -> str:
-    """Text on one line, of printable characters alone."""
-    kept = (character for character in text if character.isprintable() or character.isspace())
-    return " ".join("".join(kept).split())

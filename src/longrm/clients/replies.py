@@ -29,11 +29,7 @@ Redact = Callable[[str], str]
 
 
 def read_completion(body: bytes, redact: Redact) -> Completion:
-    """The completion in the body of a reply with status 200; its text is what the server sent.
-
-    Raises:
-        ValueError: The body holds none; the message says why in one line.
-    """
+    """The completion in the body of a reply with status 200; raises `ValueError`, in one line, where it holds none."""
     try:
         reply = _parsed(body)
     except (ValueError, RecursionError) as error:
@@ -59,10 +55,11 @@ def read_completion(body: bytes, redact: Redact) -> Completion:
         outcome, detail = Outcome.REFUSED, "the server's content filter stopped the answer"
     elif reason == "length":
         outcome, detail = Outcome.TRUNCATED, "the answer reached max_tokens before it ended"
+    thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
     return Completion(
         outcome,
         _storable(text),
-        _storable(_thinking(message)),
+        _storable(next((thought for thought in thoughts if isinstance(thought, str)), "")),
         detail,
         valid_token_count(usage.get("prompt_tokens")),
         valid_token_count(usage.get("completion_tokens")),
@@ -111,17 +108,8 @@ def retry_after_seconds(header: str | None, now: float) -> float:
     return max(0.0, date.replace(tzinfo=date.tzinfo or datetime.UTC).timestamp() - now)
 
 
-def _thinking(message: Mapping[str, Any]) -> str:
-    found = (message.get(name) for name in ("reasoning_content", "reasoning"))
-    return next((text for text in found if isinstance(text, str)), "")
-
-
 def _text(message: Mapping[str, Any], reason: Any) -> str:
-    """What a message says.
-
-    Raises:
-        ValueError: It says nothing, nor does the server say how it ended; or it holds what is no text.
-    """
+    """What a message says; `ValueError` where it holds no text, or nothing and the server does not say how it ended."""
     content = message.get("content")
     parts = content if isinstance(content, list) else []
     whole = isinstance(content, str | list) or (content is None and isinstance(reason, str))

@@ -3,8 +3,7 @@
 import asyncio
 import os
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import httpx
@@ -20,12 +19,7 @@ _COMPRESSED = ("gzip", "x-gzip", "deflate")
 
 
 class RetryableError(Exception):
-    """Why a request may be sent again.
-
-    Attributes:
-        wait: Seconds that the server asks to wait.
-        lost: Whether there was no connection at all.
-    """
+    """Why a request may be sent again, after how many seconds, and whether there was no connection at all."""
 
     def __init__(self, reason: str, *, wait: float = 0.0, lost: bool = False) -> None:
         super().__init__(reason)
@@ -33,15 +27,8 @@ class RetryableError(Exception):
         self.lost = lost
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a server answered, whole.
-
-    Attributes:
-        status: Of HTTP.
-        retry_after: What that header says, if it is there.
-        body: Decoded.
-    """
+class Reply(NamedTuple):
+    """What a server answered, whole: the status, the header of that name if it is there, and the decoded body."""
 
     status: int
     retry_after: str | None
@@ -59,18 +46,17 @@ class Endpoint:
     def __init__(self, url: str, settings: Remote) -> None:
         """Prepares the headers; nothing is sent yet.
 
-        Args:
-            url: As `endpoint` takes it.
-            settings: How requests are sent.
-
         Raises:
             ConfigError: The URL is none or holds a key, or the key cannot be sent.
         """
-        key = _read_key(settings.api_key_env)
+        variable = settings.api_key_env
+        key = os.environ.get(variable, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(f"the key in {variable} has characters that cannot be sent; set it again")
         self.url = endpoint(url)
         if len(key) >= SHORT and key in unquote(self.url):
             raise ConfigError(
-                f"the URL holds the key of {settings.api_key_env}, which would be logged; leave it out of the URL"
+                f"the URL holds the key of {variable}, which would be logged; leave it out of the URL"
             )
         self.redact = redactor(key)
         self._seconds, self._most = settings.timeout, settings.max_answer_bytes
@@ -103,11 +89,7 @@ class Endpoint:
             ) from None
 
     async def post(self, http: httpx.AsyncClient, body: bytes) -> Reply:
-        """Sends a request once.
-
-        Raises:
-            PassingError: There is no whole answer, or none that can be read; sending it again may help.
-        """
+        """Sends a request once; raises `RetryableError` where there is no whole answer that can be read."""
         try:
             async with (
                 asyncio.timeout(self._seconds),
@@ -130,52 +112,23 @@ class Endpoint:
             ) from None
 
     async def _body(self, response: httpx.Response) -> bytes:
-        """The body of an answer, read as it arrives and never beyond the limit.
-
-        Raises:
-            PassingError: It is too large, or cannot be decoded.
-        """
+        """The body of an answer, read as it arrives and, however few bytes unpack to however many, within the limit."""
         encoding = response.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
-        decoder = _Decoder(encoding, self.redact)
+        if encoding not in ("identity", *_COMPRESSED):
+            raise RetryableError(
+                f"the server's answer is encoded as '{self.redact(encoding)}', which was not asked for"
+            )
+        inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if encoding in _COMPRESSED else None
         body = bytearray()
         async for chunk in response.aiter_raw():
-            body += decoder.decode(chunk, self._most + 1 - len(body))
+            try:
+                body += inflate.decompress(chunk, self._most + 1 - len(body)) if inflate else chunk
+            except zlib.error as error:
+                raise RetryableError(f"the server's answer is no {encoding}: {error}") from None
             if len(body) > self._most:
                 raise RetryableError(
                     f"the server's answer is longer than {self._most:,} bytes (remote.max_answer_bytes)"
                 )
-        decoder.finish()
+        if inflate and not inflate.eof:
+            raise RetryableError(f"the server's answer breaks off within its {encoding}")
         return bytes(body)
-
-
-class _Decoder:
-    """Undoes the encoding of a body, however few bytes decode to however many."""
-
-    def __init__(self, encoding: str, redact: Callable[[str], str]) -> None:
-        if encoding != "identity" and encoding not in _COMPRESSED:
-            raise RetryableError(
-                f"the server's answer is encoded as '{redact(encoding)}', which was not asked for"
-            )
-        self._encoding = encoding
-        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if encoding in _COMPRESSED else None
-
-    def decode(self, chunk: bytes, most: int) -> bytes:
-        """The decoded bytes of a part of the body, but no more bytes than `most` where it was compressed."""
-        if self._inflate is None:
-            return chunk
-        try:
-            return self._inflate.decompress(chunk, most)
-        except zlib.error as error:
-            raise RetryableError(f"the server's answer is no {self._encoding}: {error}") from None
-
-    def finish(self) -> None:
-        """Makes sure that nothing is missing at the end."""
-        if self._inflate is not None and not self._inflate.eof:
-            raise RetryableError(f"the server's answer breaks off within its {self._encoding}")
-
-
-def _read_key(variable: str) -> str:
-    key = os.environ.get(variable, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"the key in {variable} has characters that cannot be sent; set it again")
-    return key

@@ -37,7 +37,7 @@ def render_messages(
 
     Args:
         template: The jinja2 source.
-        messages: At least one message.
+        messages: One at least.
         special_tokens: Names such as `bos_token` and their texts, visible to the template.
         add_generation_prompt: Whether to end with the header of the assistant's turn.
         tools: JSON schemas of the tools that the prompt offers.
@@ -84,25 +84,24 @@ def continues_generation_prompt(template: str, special_tokens: tuple[tuple[str, 
 
 @lru_cache(maxsize=16)
 def _compiled(template: str) -> jinja2.Template:
+    environment = BoundedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = guarded_filter("tojson", _to_json)
+    environment.globals.update(
+        raise_exception=_raise_exception,
+        strftime_now=lambda pattern: datetime.now().strftime(pattern),
+        dict=_Dict(),
+        namespace=_Namespace,
+    )
     try:
-        return _environment().from_string(template)
+        return environment.from_string(template)
     except jinja2.TemplateSyntaxError as error:
         raise ModelError(
             f"the chat template is not valid jinja2 (line {error.lineno}: {error.message})"
         ) from error
     except Exception as error:  # Python compiles what jinja2 makes of it: nested too deeply, a NUL, ...
         raise ModelError(f"the chat template cannot be compiled: {one_line(error)}") from error
-
-
-def _environment() -> BoundedEnvironment:
-    environment = BoundedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = guarded_filter("tojson", _to_json)
-    environment.globals.update(
-        raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=_Namespace
-    )
-    return environment
 
 
 class _GenerationTag(Extension):
@@ -164,10 +163,6 @@ def _to_json(
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
 
 
 def _as_template_message(message: Message) -> dict[str, Any]:

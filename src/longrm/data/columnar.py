@@ -58,11 +58,7 @@ _UNREADABLE = (
 
 
 def parquet_rows(file: Path, repair: bool) -> Numbered:
-    """Reads the rows of a Parquet file.
-
-    Args:
-        file: The file.
-        repair: Make question marks of halves of surrogate pairs in JSON columns.
+    """Reads the rows of a Parquet file; `repair` makes question marks of halves of surrogate pairs in JSON columns.
 
     Raises:
         DataError: It cannot be read, or some of it is too large to be.
@@ -78,11 +74,7 @@ def parquet_rows(file: Path, repair: bool) -> Numbered:
 
 
 def arrow_rows(file: Path, repair: bool) -> Numbered:
-    """Reads the rows of an Arrow stream, as `datasets` writes them; otherwise as `parquet_rows`.
-
-    Raises:
-        DataError: It cannot be read, or some of it is too large to be.
-    """
+    """Reads the rows of an Arrow stream, as `datasets` writes them; otherwise as `parquet_rows`."""
     with _reading(file), pa.memory_map(str(file)) as source:
         for message in pa.ipc.MessageReader.open_stream(source):
             most = _most(message.body.size)

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence, Set
+from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 
 from longrm.errors import DataError
@@ -71,13 +72,32 @@ def ranks_of(value: Any, count: int, field: str) -> tuple[int, ...]:
     if not isinstance(value, list | tuple):
         raise FieldError(field, f"needs a list of whole numbers, got {_kind(value)}")
     for rank in value:
-        if isinstance(rank, bool) or not isinstance(rank, int):
+        if type(rank) is not int:
             raise FieldError(field, f"needs whole numbers, got {_kind(rank)}")
         if rank < 1:
             raise FieldError(field, f"ranks count from 1 (the best), got {rank}")
     if len(value) != count:
         raise FieldError(field, f"{len(value)} ranks for {count} responses; give one rank for each")
     return tuple(value)
+
+
+def scores_of(value: Any, count: int, field: str) -> Sequence[float]:
+    """One number for each candidate."""
+    if not isinstance(value, list | tuple) or not all(map(is_number, value)):
+        raise FieldError(field, "needs a list of numbers")
+    if len(value) != count:
+        raise FieldError(field, f"{len(value)} scores for {count} candidates; give one score for each")
+    return value
+
+
+def ranks_by_scores(scores: Sequence[float]) -> tuple[int, ...]:
+    """The ranks of what comes best first; equal scores tie."""
+    return tuple(accumulate((worse != better for better, worse in pairwise(scores)), initial=1))
+
+
+def rising(scores: Sequence[float]) -> tuple[float, float] | None:
+    """The first two scores of which the second is not at most the first, as it should be where the best come first."""
+    return next((pair for pair in pairwise(scores) if not pair[1] <= pair[0]), None)
 
 
 def assemble_comparison(
@@ -96,18 +116,9 @@ def assemble_comparison(
 ) -> Comparison:
     """Puts a comparison together, with the fields that all formats may have.
 
-    Args:
-        row: The row; its columns that have no meaning here become metadata.
-        number: The row's number, the last resort for an id.
-        used: The columns whose meaning is known.
-        prompt: The prompt's messages.
-        responses: The responses.
-        ranks: Their ranks.
-        field: The column to blame where the responses do not make a comparison.
-        role: Whether the responses are judgments.
-        context: The spans of the context in the prompt; found by the column `context` where this is empty.
-        question: The span of the question; found by the column `question` or `query` where this is None.
-        evidence: The spans of the evidence.
+    The row's number is the last resort for an id, and columns that are not `used` become metadata. Context and question
+    are found by the columns `context` and `question` or `query` where they are not given. `field` is the column to
+    blame where the responses do not make a comparison.
     """
     _check_distinct(responses, ranks, field)
     context = context or _find_context(row, prompt)
@@ -142,11 +153,7 @@ def _check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None
 
 
 def name_of(row: FileRow, field: str) -> str:
-    """A field that names something: a text, or a number as a table with gaps may hold it.
-
-    Raises:
-        FieldError: It is missing, or something else.
-    """
+    """A field that names something: a text, or a number as a table with gaps may hold it."""
     value = required(row, field)[1]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise FieldError(field, f"needs a text or a whole number, got {_kind(value)}")
@@ -172,11 +179,7 @@ def group_of(row: FileRow, prompt: Sequence[Message], context: Sequence[Span], q
 
 
 def _find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
-    """Finds the text of a `context` column in the prompt; empty where there is no such column.
-
-    Raises:
-        FieldError: It is no part of the prompt, so that no judge would see it.
-    """
+    """Finds the text of a `context` column in the prompt; empty where there is no such column."""
     text = row.get("context")
     if not isinstance(text, str):
         return ()
@@ -216,11 +219,7 @@ class LengthAndDepth(NamedTuple):
 
 
 def length_and_depth(comparison: Comparison) -> LengthAndDepth:
-    """Reads `length` and `depth` of a comparison's metadata.
-
-    Raises:
-        DataError: One holds something else; the message names the comparison.
-    """
+    """Reads `length` and `depth` of a comparison's metadata; a `DataError` names the comparison."""
     try:
         return length_and_depth_of(comparison.metadata)
     except FieldError as fault:
@@ -237,11 +236,7 @@ def length_and_depth_of(metadata: Mapping[str, Any]) -> LengthAndDepth:
 
 
 def whole_length(value: Any, field: str) -> int:
-    """Reads a whole number of tokens, also where a table holds whole numbers as floating ones.
-
-    Raises:
-        FieldError: It is no whole number, or one that no length bucket has.
-    """
+    """Reads a whole number of tokens that a length bucket may have; a table may hold it as a floating one."""
     if is_number(value) and 1 <= value <= MAX_LENGTH and value == int(value):
         return int(value)
     raise FieldError(

@@ -37,19 +37,12 @@ _TOO_LONG = f"longer than {MAX_ROW_BYTES:,} bytes, which is the most that is rea
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row as its container holds it.
+    """One row as its container holds it, and its place, which is file and row."""
 
-    Attributes:
-        number: Counts from 1 over all files: the line in JSONL, else the row.
-        place: File and row, for messages.
-        value: The row; None where it cannot be read.
-        fault: Why it cannot be read; begins with the field where one is to blame.
-    """
-
-    number: int
+    number: int  # counts from 1 over all files: the line in JSONL, else the row
     place: str
-    value: dict[str, Any] | None
-    fault: str = ""
+    value: dict[str, Any] | None  # None where it cannot be read
+    fault: str = ""  # why it cannot be; begins with the field where one is to blame
 
     @property
     def message(self) -> str:
@@ -66,9 +59,8 @@ class RawRow:
 def find_files(path: Path) -> list[Path]:
     """The files that hold the rows of a path, in order.
 
-    Args:
-        path: A file, a folder written by `datasets.save_to_disk`, a folder of JSONL or Parquet shards, or a run
-            folder of `longrm synthesize`, whose shards lie in `rows/`.
+    The path is a file, a folder written by `datasets.save_to_disk`, a folder of JSONL or Parquet shards, or a run
+    folder of `longrm synthesize`, whose shards lie in `rows/`.
 
     Raises:
         DataError: There is nothing to read, or it is several data sets.
@@ -81,14 +73,9 @@ def find_files(path: Path) -> list[Path]:
 
 
 def raw_rows(files: Sequence[Path], *, repair: bool = False) -> Iterator[RawRow]:
-    """Reads the rows of all files, a few at a time.
+    """Reads the rows of all files, a few at a time; raises `DataError` where a file cannot be read any further.
 
-    Args:
-        files: In order.
-        repair: Make question marks of halves of surrogate pairs; else rows that hold one cannot be read.
-
-    Raises:
-        DataError: A file cannot be read, or not any further.
+    `repair` makes question marks of halves of surrogate pairs; else rows that hold one cannot be read.
     """
     before = 0
     for file in files:
@@ -166,16 +153,11 @@ def _numbered(file: Path, repair: bool) -> Numbered:
 
 def _json_rows(file: Path, repair: bool) -> Numbered:
     with open_file(file, DataError) as content, reading(file, DataError):
-        yield from _array_rows(content, repair) if _is_array(file, content) else _line_rows(content, repair)
-
-
-def _is_array(file: Path, content: IO[bytes]) -> bool:
-    """Whether a `.json` file holds one array instead of lines; reads its beginning."""
-    if file.suffix != ".json":
-        return False
-    start = content.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-    content.seek(0)
-    return start.startswith(b"[")
+        is_array = False
+        if file.suffix == ".json":  # one array, or lines
+            is_array = content.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+            content.seek(0)
+        yield from (_array_rows if is_array else _line_rows)(content, repair)
 
 
 def _line_rows(content: IO[bytes], repair: bool) -> Numbered:
@@ -184,19 +166,13 @@ def _line_rows(content: IO[bytes], repair: bool) -> Numbered:
         number += 1
         if len(line) > MAX_ROW_BYTES:
             yield number, None, _TOO_LONG
-            _pass_over(content, number)
+            # On to its end, unless that is so far away that there may be none.
+            pieces = (content.readline(_PIECE) for _ in range(MAX_FILE_BYTES // _PIECE))
+            if not any(not piece or piece.endswith(b"\n") for piece in pieces):
+                raise ParseError(f"line {number} does not end within {MAX_FILE_BYTES:,} bytes")
         else:
             text = line.removeprefix(b"\xef\xbb\xbf").strip()
             yield (number, *(_parsed(text, repair) if text else (None, "")))
-
-
-def _pass_over(content: IO[bytes], number: int) -> None:
-    """Goes to the end of a line, unless it is so far away that there may be none."""
-    for _ in range(MAX_FILE_BYTES // _PIECE):
-        piece = content.readline(_PIECE)
-        if not piece or piece.endswith(b"\n"):
-            return
-    raise ParseError(f"line {number} does not end within {MAX_FILE_BYTES:,} bytes")
 
 
 def _parsed(text: bytes, repair: bool) -> tuple[dict[str, Any] | None, str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from os.path import commonprefix
 from typing import Any
 
 from longrm.data import native
@@ -14,12 +14,14 @@ from longrm.data.fields import (
     assemble_comparison,
     messages_of,
     name_of,
+    ranks_by_scores,
     ranks_of,
     required,
     responses_of,
+    rising,
+    scores_of,
     to_json_types,
 )
-from longrm.reading import is_number
 from longrm.types import Comparison, Demonstration, Message, Response, message_text
 
 _PROMPTS = ("prompt", "prompt_template", "chat_template")
@@ -29,17 +31,11 @@ _TURN = re.compile(r"\n\n(Human|Assistant):")
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """A format of preference data.
-
-    Attributes:
-        columns: The columns of its rows, as error messages name them.
-        recognizes: Whether these columns are of this format.
-        convert: Makes a row and its number a comparison; raises `FieldError`.
-    """
+    """A format of preference data, with the columns of its rows as error messages name them."""
 
     columns: str
-    recognizes: Callable[[Set[str]], bool]
-    convert: Callable[[FileRow, int], Comparison]
+    recognizes: Callable[[Set[str]], bool]  # whether columns are of this format
+    convert: Callable[[FileRow, int], Comparison]  # of a row and its number; raises `FieldError`
 
 
 def from_trl(row: FileRow, number: int) -> Comparison:
@@ -105,7 +101,12 @@ def from_candidates(row: FileRow, number: int) -> Comparison:
     if row.get("ranks") is not None:
         ranks = ranks_of(row["ranks"], len(candidates), "ranks")
     elif row.get("candidates_score") is not None:
-        ranks = _ranks_of_scores(row["candidates_score"], len(candidates))
+        field = "candidates_score"
+        scores = scores_of(row[field], len(candidates), field)
+        if rise := rising(scores):
+            fault = f"candidates come best first, but the scores rise from {rise[0]} to {rise[1]}"
+            raise FieldError(field, fault)
+        ranks = ranks_by_scores(scores)
     else:
         ranks = tuple(range(1, len(candidates) + 1))
     return assemble_comparison(
@@ -166,16 +167,12 @@ def _chosen_and_rejected(row: FileRow) -> tuple[str, dict[str, Any]]:
     """The column of the rejected responses, and all responses under their names, the chosen one first."""
     chosen = required(row, "chosen")[1]
     field, rejected = required(row, *_REJECTED)
-    if not _is_many(rejected):
+    # Several responses are a list, but not the messages of one.
+    if not isinstance(rejected, list | tuple) or (rejected and isinstance(rejected[0], Mapping)):
         return field, {"chosen": chosen, field: rejected}
     if not rejected:
         raise FieldError(field, "no response in it; a comparison needs at least 2 responses")
     return field, {"chosen": chosen} | {f"{field}[{index}]": item for index, item in enumerate(rejected)}
-
-
-def _is_many(value: Any) -> bool:
-    """Whether a column holds several responses: a list, but not the messages of one."""
-    return isinstance(value, list | tuple) and not (value and isinstance(value[0], Mapping))
 
 
 def _begins_with(answer: Response, prompt: Sequence[Message]) -> bool:
@@ -202,11 +199,7 @@ def _split_conversations(answers: Sequence[Response]) -> tuple[tuple[Message, ..
 
 def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Response]]:
     """Takes off what all texts begin with, up to the last turn of a dialog or the last whole word."""
-    first, last = min(texts), max(texts)  # all others lie between them, and begin with what these two share
-    length = next(
-        (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
-    )
-    shared = first[:length]
+    shared = commonprefix(texts)  # noqa: RUF071  # they are no paths
     turns = [turn for turn in _TURN.finditer(shared) if turn[1] == "Assistant"]
     if turns:
         prompt, end = _dialog(shared[: turns[-1].start()]), turns[-1].end()
@@ -227,19 +220,3 @@ def _dialog(text: str) -> tuple[Message, ...]:
     roles = {"Human": "user", "Assistant": "assistant"}
     turns = zip(parts[::2], parts[1::2], strict=True)
     return (*opening, *({"role": roles[name], "content": content.strip()} for name, content in turns))
-
-
-def _ranks_of_scores(scores: Any, count: int) -> tuple[int, ...]:
-    field = "candidates_score"
-    if not isinstance(scores, list | tuple) or not all(map(is_number, scores)):
-        raise FieldError(field, "needs a list of numbers")
-    if len(scores) != count:
-        raise FieldError(field, f"{len(scores)} scores for {count} candidates; give one score for each")
-    ranks = [1]
-    for better, worse in pairwise(scores):
-        if not worse <= better:
-            raise FieldError(
-                field, f"candidates come best first, but the scores rise from {better} to {worse}"
-            )
-        ranks.append(ranks[-1] + (worse < better))
-    return tuple(ranks)

@@ -1,7 +1,8 @@
 """The project's own rows: a comparison as a plain dict and back, without loss."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 from longrm.data.fields import (
     FieldError,
@@ -24,9 +25,9 @@ def to_native_row(comparison: Comparison) -> dict[str, Any]:
     optional = {
         "ranks": None if comparison.ranks is None else list(comparison.ranks),
         "metadata": dict(comparison.metadata),
-        "context": [_from_span(span) for span in comparison.context],
-        "question": comparison.question and _from_span(comparison.question),
-        "evidence": [_from_span(span) for span in comparison.evidence],
+        "context": [asdict(span) for span in comparison.context],
+        "question": comparison.question and asdict(comparison.question),
+        "evidence": [asdict(span) for span in comparison.evidence],
         "role": comparison.role if comparison.role != "response" else None,
     }
     return {
@@ -39,17 +40,16 @@ def to_native_row(comparison: Comparison) -> dict[str, Any]:
 
 
 def from_native_row(row: FileRow, number: int) -> Comparison:
-    """The inverse of `to_native_row`; columns that are not ours become metadata.
-
-    Raises:
-        FieldError: A field does not fit.
-    """
+    """The inverse of `to_native_row`; columns that are not ours become metadata."""
     _, given = required(row, "prompt")
     prompt = messages_of(given, "prompt", "user")
     responses = responses_of(required(row, "responses")[1], "responses")
     ranks = None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks")
     if not isinstance(row.get("metadata") or {}, Mapping):
         raise FieldError("metadata", "needs an object")
+    role = row.get("role")
+    if role not in (None, "response", "judgment"):
+        raise FieldError("role", f"needs 'response' or 'judgment', got {role!r}")
     return assemble_comparison(
         row,
         number,
@@ -58,25 +58,11 @@ def from_native_row(row: FileRow, number: int) -> Comparison:
         responses=responses,
         ranks=ranks,
         field="responses",
-        role=_role(row),
+        role="judgment" if role == "judgment" else "response",
         context=_spans(row, "context", prompt),
         question=next(iter(_spans(row, "question", prompt)), None),
         evidence=_spans(row, "evidence", prompt),
     )
-
-
-def _role(row: FileRow) -> Literal["response", "judgment"]:
-    match row.get("role"):
-        case None | "response":
-            return "response"
-        case "judgment":
-            return "judgment"
-        case other:
-            raise FieldError("role", f"needs 'response' or 'judgment', got {other!r}")
-
-
-def _from_span(span: Span) -> dict[str, int]:
-    return {"message": span.message, "start": span.start, "end": span.end}
 
 
 def _spans(row: FileRow, field: str, prompt: Sequence[Message]) -> tuple[Span, ...]:
@@ -85,7 +71,7 @@ def _spans(row: FileRow, field: str, prompt: Sequence[Message]) -> tuple[Span, .
         return ()
     values = [value] if isinstance(value, Mapping) else value
     if not isinstance(values, list | tuple):
-        raise FieldError(field, f"needs spans such as {_from_span(Span(0, 0, 9))}")
+        raise FieldError(field, f"needs spans such as {asdict(Span(0, 0, 9))}")
     return tuple(_span(item, field, prompt) for item in values)
 
 
@@ -93,7 +79,7 @@ def _span(value: Any, field: str, prompt: Sequence[Message]) -> Span:
     if not isinstance(value, Mapping) or not all(
         type(value.get(key)) is int for key in ("message", "start", "end")
     ):
-        raise FieldError(field, f"needs spans such as {_from_span(Span(0, 0, 9))}, got {value!r:.60}")
+        raise FieldError(field, f"needs spans such as {asdict(Span(0, 0, 9))}, got {value!r:.60}")
     message, start, end = value["message"], value["start"], value["end"]
     if not 0 <= message < len(prompt):
         raise FieldError(field, f"names message {message}, but the prompt has {len(prompt)}")

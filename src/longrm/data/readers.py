@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -22,18 +21,11 @@ OnBadRow = Literal["stop", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One comparison of a file.
+    """One comparison of a file: what the row at a place, the file and the row, means."""
 
-    Attributes:
-        number: Counts from 1 over all files: the line in JSONL, else the row.
-        place: File and row, for messages.
-        source: The row as the file holds it.
-        comparison: What it means.
-    """
-
-    number: int
+    number: int  # counts from 1 over all files: the line in JSONL, else the row
     place: str
-    source: dict[str, Any]
+    source: dict[str, Any]  # the row as the file holds it
     comparison: Comparison
 
     @property
@@ -55,7 +47,7 @@ class DemonstrationRow:
         return self.demonstration.id
 
 
-_AnyRow = TypeVar("_AnyRow", bound=ComparisonRow | DemonstrationRow)
+_AnyRow = TypeVar("_AnyRow", bound=ComparisonRow | DemonstrationRow | Comparison)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,34 +73,42 @@ class Skipped:
             _logger.info("skipped %d rows in all", self.count)
 
 
+class RowError(DataError):
+    """A row that may be skipped; the message names its place."""
+
+
+def convert_row(
+    raw: RawRow, convert: Callable[[RawRow, dict[str, Any]], _AnyRow], seen: dict[str, str]
+) -> _AnyRow:
+    """Converts a row; `RowError` where it cannot be read, or its id has been `seen`, at the place noted there."""
+    if raw.value is None:
+        raise RowError(raw.message)
+    try:
+        row = convert(raw, raw.value)
+    except FieldError as fault:
+        raise RowError(located(raw.place, fault)) from fault
+    if row.id in seen:
+        raise RowError(f"{raw.place}, field 'id': {short(row.id)} is also at {seen[row.id]}; make ids unique")
+    seen[row.id] = raw.place
+    return row
+
+
+@dataclass(slots=True, eq=False)
 class RowReader(Generic[_AnyRow]):
     """The rows of a file or folder, read anew at every iteration and never held together.
 
     Attributes:
-        path: What is read.
         format: A key of `FORMATS`, or "demonstrations".
-        on_bad_row: What a row that cannot be read does.
         skipped: What the latest iteration has left out so far.
     """
 
-    __slots__ = ("_convert", "_files", "_repair", "format", "on_bad_row", "path", "skipped")
-
-    def __init__(
-        self,
-        path: Path,
-        files: list[Path],
-        format: str,
-        on_bad_row: OnBadRow,
-        repair: bool,
-        convert: Callable[[RawRow, dict[str, Any]], _AnyRow],
-    ) -> None:
-        self.path = path
-        self.format = format
-        self.on_bad_row = on_bad_row
-        self.skipped = Skipped()
-        self._files = files
-        self._repair = repair
-        self._convert = convert
+    path: Path
+    files: list[Path]
+    format: str
+    on_bad_row: OnBadRow
+    repair: bool
+    convert: Callable[[RawRow, dict[str, Any]], _AnyRow]
+    skipped: Skipped = field(default_factory=Skipped, init=False)
 
     def log_skipped(self) -> None:
         """Logs which rows the latest iteration has left out, and why."""
@@ -117,9 +117,9 @@ class RowReader(Generic[_AnyRow]):
     def __iter__(self) -> Iterator[_AnyRow]:
         self.skipped = Skipped()
         seen: dict[str, str] = {}
-        for raw in raw_rows(self._files, repair=self._repair):
+        for raw in raw_rows(self.files, repair=self.repair):
             try:
-                row = self._checked(raw, seen)
+                row = convert_row(raw, self.convert, seen)
             except DataError as error:
                 if self.on_bad_row == "stop":
                     raise
@@ -127,30 +127,9 @@ class RowReader(Generic[_AnyRow]):
                 continue
             yield row
 
-    def _checked(self, raw: RawRow, seen: dict[str, str]) -> _AnyRow:
-        value = raw.checked()
-        try:
-            row = self._convert(raw, value)
-        except FieldError as fault:
-            raise DataError(located(raw.place, fault)) from fault
-        if row.id in seen:
-            raise DataError(
-                f"{raw.place}, field 'id': {short(row.id)} is also at {seen[row.id]}; make ids unique"
-            )
-        seen[row.id] = raw.place
-        return row
-
 
 ComparisonReader = RowReader[ComparisonRow]
 DemonstrationReader = RowReader[DemonstrationRow]
-
-
-def _comparison(format: str, raw: RawRow, value: dict[str, Any]) -> ComparisonRow:
-    return ComparisonRow(raw.number, raw.place, value, FORMATS[format].convert(value, raw.number))
-
-
-def _demonstration(raw: RawRow, value: dict[str, Any]) -> DemonstrationRow:
-    return DemonstrationRow(raw.place, demonstration_from(value, raw.number))
 
 
 def read(
@@ -174,7 +153,11 @@ def read(
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
     known = format or _recognize(path, files, on_bad_row)
-    reading = ComparisonReader(path, files, known, on_bad_row, repair, partial(_comparison, known))
+
+    def convert(raw: RawRow, value: dict[str, Any]) -> ComparisonRow:
+        return ComparisonRow(raw.number, raw.place, value, FORMATS[known].convert(value, raw.number))
+
+    reading = ComparisonReader(path, files, known, on_bad_row, repair, convert)
     how = "as given" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, reading.format, how)
     if next(iter(reading), None) is None:
@@ -188,17 +171,17 @@ def read_demonstrations(
 ) -> DemonstrationReader:
     """Opens stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
 
-    Args:
-        path: As for `read`.
-        on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
-        repair: As for `read`.
+    The arguments are those of `read`.
 
     Raises:
         DataError: Nothing to read, or (while iterating) a row that cannot be read.
     """
     path = Path(path)
-    files = find_files(path)
-    return DemonstrationReader(path, files, "demonstrations", on_bad_row, repair, _demonstration)
+
+    def convert(raw: RawRow, value: dict[str, Any]) -> DemonstrationRow:
+        return DemonstrationRow(raw.place, demonstration_from(value, raw.number))
+
+    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, repair, convert)
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
@@ -208,12 +191,12 @@ def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
             name = recognize(raw.value.keys())
             if name is not None:
                 return name
-        columns = ", ".join(raw.value) if raw.value else ""
-        reason = (
-            raw.fault or f"the columns ({cut(columns)}) are of no known format; known: {describe_formats()}"
-        )
+        columns = cut(", ".join(raw.value or ()))
+        reason = raw.fault or f"the columns ({columns}) are of no known format; known: {describe_formats()}"
         if raw.value is not None and {"prompt", "completion"} <= raw.value.keys():
-            reason = f"the columns ({cut(columns)}) are of a demonstration to imitate, which longrm train sft reads"
+            reason = (
+                f"the columns ({columns}) are of a demonstration to imitate, which longrm train sft reads"
+            )
         problem = located(raw.place, reason)
         if on_bad_row == "stop":
             break

@@ -160,19 +160,14 @@ def _check_length(length: int, most: int) -> None:
 
 def _replace_joins(node: nodes.Node) -> None:
     """Puts `joined` in the place of every `~` below a node."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, nodes.Node):
+            _replace_joins(value)
+        if not isinstance(value, nodes.Concat):
+            return value
+        joined = nodes.EnvironmentAttribute("joined")
+        return nodes.Call(joined, value.nodes, [], None, None).set_lineno(value.lineno)
+
     for field, value in node.iter_fields():
-        if isinstance(value, list):
-            setattr(node, field, [_joined(item) for item in value])
-        else:
-            setattr(node, field, _joined(value))
-
-
-def _joined(value: Any) -> Any:
-    if not isinstance(value, nodes.Node):
-        return value
-    _replace_joins(value)
-    if isinstance(value, nodes.Concat):
-        return nodes.Call(nodes.EnvironmentAttribute("joined"), value.nodes, [], None, None).set_lineno(
-            value.lineno
-        )
-    return value
+        setattr(node, field, [*map(replaced, value)] if isinstance(value, list) else replaced(value))

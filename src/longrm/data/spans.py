@@ -24,11 +24,7 @@ def disjoint_spans(context: Sequence[Span], question: Span | None) -> list[Span]
 
 
 def edit_context(holder: WithContext, edits: Sequence[tuple[Span, str]]) -> WithContext:
-    """Rewrites parts of a context; the spans of context and question follow the edits.
-
-    Raises:
-        ValueError: An edited message has no plain text.
-    """
+    """Rewrites parts of a context, as `rewrite` does; the spans of context and question follow the edits."""
     followed = holder.context if holder.question is None else (*holder.context, holder.question)
     prompt, spans = rewrite(holder.prompt, edits, followed)
     known = len(holder.context)
@@ -38,15 +34,10 @@ def edit_context(holder: WithContext, edits: Sequence[tuple[Span, str]]) -> With
 def rewrite(
     prompt: Sequence[Message], edits: Sequence[tuple[Span, str]], followed: Sequence[Span]
 ) -> tuple[tuple[Message, ...], tuple[Span, ...]]:
-    """Replaces parts of a prompt's texts and follows the spans of other parts.
+    """Replaces parts of a prompt's texts, and follows the spans of other parts.
 
-    Args:
-        prompt: The messages; those that are edited hold plain text.
-        edits: Spans that do not overlap, with what takes their place.
-        followed: Spans to follow. One that holds an edit grows or shrinks with it, one behind it moves.
-
-    Returns:
-        The new prompt, and the followed spans in it.
+    The edits are spans that do not overlap, with what takes their place. A followed span that holds one grows or
+    shrinks with it, and one behind it moves.
 
     Raises:
         ValueError: An edited message has no plain text.

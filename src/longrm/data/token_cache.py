@@ -105,14 +105,8 @@ def open_tokenized(
 
     Several processes may open the same rows at once: one tokenizes them, the others wait.
 
-    Args:
-        path: A file or folder as `longrm.data.read` takes it.
-        tokenizer: The tokenizer.
-        kind: Whether the rows are comparisons or demonstrations.
-        format: The format of comparisons; recognized from the columns when not given.
-        on_bad_row: "stop" raises at a row that cannot be read or trained on; "skip" counts it.
-        cache: The cache's folder; see `cache_folder`.
-        progress: Called with the number of rows tokenized.
+    Path, format and `on_bad_row` are as for `longrm.data.read`, but a row that cannot be trained on is a bad one, too.
+    The cache is the folder that `cache_folder` takes; progress is called with the number of rows tokenized.
 
     Raises:
         DataError: Nothing to read, a bad row, or a cache that cannot be written.
@@ -212,7 +206,10 @@ _ENTRY_FILE = TypeAdapter(_EntryFile)
 def _make(entry: Path, reading: AnyReader, tokenizer: Tokenizer, progress: Progress) -> None:
     """Writes an entry beside its place, and moves it there in one rename."""
     scratch = entry.with_suffix(".partial")
-    _sweep(entry.parent)
+    for left in entry.parent.glob("*.partial"):  # of processes that were killed: nobody holds their locks
+        with suppress(OSError), left.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
@@ -225,14 +222,6 @@ def _make(entry: Path, reading: AnyReader, tokenizer: Tokenizer, progress: Progr
         shutil.rmtree(entry)
     scratch.rename(entry)
     _logger.info("tokenized %s into %s, skipped %d rows", reading.path, entry, skipped.count)
-
-
-def _sweep(root: Path) -> None:
-    """Removes the unfinished entries of processes that were killed: nobody holds their locks."""
-    for left in root.glob("*.partial"):
-        with suppress(OSError), left.with_suffix(".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left)
 
 
 def _write(folder: Path, reading: AnyReader, tokenizer: Tokenizer, progress: Progress) -> Skipped:

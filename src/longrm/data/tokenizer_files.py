@@ -90,7 +90,11 @@ def as_transformers_has_it(
     backend.no_truncation()
     backend.no_padding()
     declared = config.get("added_tokens_decoder", {})
-    backend.add_tokens([_added_token(declared[key]) for key in sorted(declared, key=int)])
+    tokens = []
+    for key in sorted(declared, key=int):
+        fields = {name: value for name, value in declared[key].items() if name in _AddedToken.model_fields}
+        tokens.append(tokenizers.AddedToken(**fields))
+    backend.add_tokens(tokens)
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     named = dict.fromkeys([*special.values(), *_extra_tokens(config)])
     backend.add_special_tokens([text for text in named if text not in added])
@@ -105,13 +109,6 @@ def _extra_tokens(config: Mapping[str, Any]) -> Iterator[str]:
             text = _token_text(token)
             if text is not None:
                 yield text
-
-
-def _added_token(fields: Mapping[str, Any]) -> tokenizers.AddedToken:
-    known = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return tokenizers.AddedToken(
-        fields["content"], **{name: fields[name] for name in known if name in fields}
-    )
 
 
 def _token_text(token: Any) -> str | None:

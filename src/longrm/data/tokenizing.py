@@ -6,6 +6,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,12 +22,10 @@ from longrm.types import Message, text_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokenizer:
-    """A tokenizer and its chat template.
-
-    Make one with `load` or `from_backend`.
+    """A tokenizer and its chat template, made by `load` or `from_backend`.
 
     Attributes:
-        backend: The `tokenizers.Tokenizer`, with truncation and padding off.
+        backend: Truncation and padding are off.
         chat_template: The jinja2 source; None where there is none, and messages are joined as plain text.
         special_tokens: Names such as `bos_token` and their texts.
         config: What `tokenizer_config.json` holds beside these; written back by `save`.
@@ -70,15 +69,10 @@ class Tokenizer:
     ) -> Self:
         """Wraps a tokenizer made in this process; the one passed is copied and stays as it is.
 
-        Args:
-            backend: The tokenizer.
-            chat_template: The jinja2 source, if any.
-            bos: Text of the token that begins a sequence; like `eos` and `pad` it must be in the vocabulary.
-            eos: Text of the token that ends one.
-            pad: Text of the token that fills batches.
+        The texts of the tokens that begin a sequence, end one, or fill batches must be in the vocabulary.
 
         Raises:
-            ValueError: A special token is not in the vocabulary.
+            ValueError: One is not.
         """
         given = {"bos_token": bos, "eos_token": eos, "pad_token": pad}
         special = {name: text for name, text in given.items() if text is not None}
@@ -143,8 +137,7 @@ class Tokenizer:
     ) -> str:
         """Renders messages with the chat template, as transformers does; without one, as plain text.
 
-        Raises:
-            DataError: The template refuses the messages.
+        Where the template refuses the messages, this and all that renders them raises `DataError`.
         """
         if self.chat_template is None:
             return text_of(messages)
@@ -161,9 +154,6 @@ class Tokenizer:
 
         With a template this is the rendering with its generation prompt, or without it where an answer does not
         continue that. Without a template it is the plain text.
-
-        Raises:
-            DataError: The template refuses the messages.
         """
         generation = self.chat_template is not None and continues_generation_prompt(
             self.chat_template, tuple(self.special_tokens.items())
@@ -173,14 +163,17 @@ class Tokenizer:
     def whole(self, prompt: Sequence[Message], response: Sequence[Message]) -> str:
         """The text of a prompt and of a response, which begins with the prompt's `opening`.
 
-        Raises:
-            DataError: The template refuses the messages, or renders the prompt in another way once a response follows.
+        A template that renders the prompt in another way once a response follows raises `DataError`.
         """
         if self.chat_template is None:
             return text_of(prompt) + text_of(response)
         opening, whole = self.opening(prompt), self.render([*prompt, *response])
         if not whole.startswith(opening):
-            raise DataError(_why_not_a_prefix(opening, whole))
+            at = len(commonprefix([opening, whole]))  # noqa: RUF071  # they are no paths
+            raise DataError(
+                "the chat template renders the prompt in another way once a response follows, so responses cannot "
+                f"share it: at character {at} {opening[at : at + 20]!r} becomes {whole[at : at + 20]!r}"
+            )
         return whole
 
     def prompt_ids(self, prompt: Sequence[Message]) -> list[int]:
@@ -188,9 +181,6 @@ class Tokenizer:
 
         With a template it alone decides about BOS. Without one BOS comes first where the tokenizer adds it, and
         never twice.
-
-        Raises:
-            DataError: The template refuses the messages.
         """
         return self.begun(self.encode(self.opening(prompt)))
 
@@ -198,10 +188,7 @@ class Tokenizer:
         """Token ids after which a model writes its answer to the messages.
 
         With a template this is the rendering with its generation prompt, whatever that opens (such as a thought).
-        Without one it is what `prompt_ids` gives.
-
-        Raises:
-            DataError: The template refuses the messages, or they have no token.
+        Without one it is what `prompt_ids` gives. Messages without a token raise `DataError`.
         """
         ids = self.begun(self.encode(self.render(messages, add_generation_prompt=True)))
         if not ids:
@@ -210,9 +197,11 @@ class Tokenizer:
 
     def begun(self, ids: list[int]) -> list[int]:
         """The ids of a text as those of a sequence: with BOS before them, unless the template decides about it."""
-        if self.bos_id is None or self.chat_template is not None or not self._adds_bos():
+        bos = self.bos_id
+        if bos is None or self.chat_template is not None or ids[:1] == [bos]:
             return ids
-        return ids if ids[:1] == [self.bos_id] else [self.bos_id, *ids]
+        adds = self.config.get("add_bos_token", bos in self.backend.encode("", add_special_tokens=True).ids)
+        return [bos, *ids] if adds else ids
 
     def ending(self) -> list[int]:
         """The ids that end a sequence behind its text: EOS, unless the template decides about it."""
@@ -235,11 +224,7 @@ class Tokenizer:
         return self.encode(whole.rpartition(answer)[2])
 
     def save(self, folder: str | Path) -> None:
-        """Writes a folder that `load` and transformers' `AutoTokenizer` read back with equal ids.
-
-        Raises:
-            ModelError: The folder cannot be written.
-        """
+        """Writes a folder that `load` and transformers' `AutoTokenizer` read back with equal ids."""
         folder = Path(folder)
         # The generic class takes tokenizer.json as it stands; a model's own class may rebuild it.
         config = {**self.config, **self.special_tokens, "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -254,17 +239,3 @@ class Tokenizer:
                 (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8", newline="")
         except OSError as error:
             raise ModelError(f"{folder}: the tokenizer cannot be written: {error.strerror}") from error
-
-    def _adds_bos(self) -> bool:
-        if "add_bos_token" in self.config:
-            return bool(self.config["add_bos_token"])
-        return self.bos_id in self.backend.encode("", add_special_tokens=True).ids
-
-
-def _why_not_a_prefix(opening: str, whole: str) -> str:
-    pairs = enumerate(zip(opening, whole, strict=False))
-    at = next((index for index, (left, right) in pairs if left != right), min(len(opening), len(whole)))
-    return (
-        "the chat template renders the prompt in another way once a response follows, so responses cannot "
-        f"share it: at character {at} {opening[at : at + 20]!r} becomes {whole[at : at + 20]!r}"
-    )

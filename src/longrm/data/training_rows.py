@@ -28,9 +28,9 @@ class TrainingRow:
     """Everything that is known of a row beside its tokens.
 
     Attributes:
-        id: The row's id, unique within its file.
+        id: Unique within its file.
         ranks: Gold ranks of the responses, 1 = best; (1,) for a demonstration.
-        digest: The digest of its context; see `context_digest`.
+        digest: See `context_digest`.
         contrast: Whether some rejected judgment gives another score than the chosen one; None where the
             row does not say, or its responses are no judgments.
         margin: By how much the score of a better response should exceed that of a worse one, where known.
@@ -70,7 +70,12 @@ def tokenize(row: ComparisonRow | DemonstrationRow, tokenizer: Tokenizer) -> Tok
     try:
         if isinstance(row, DemonstrationRow):
             demonstration = row.demonstration
-            _check_roles(demonstration)
+            for message in demonstration.completion:
+                if message["role"] != "assistant":  # all tokens are learned, so a model must write all
+                    raise DataError(
+                        f"the completion of '{demonstration.id}' holds a message of the {message['role']}, which would "
+                        "be learned like the answer: put earlier turns into the prompt"
+                    )
             known = TrainingRow(demonstration.id, (1,), context_digest(demonstration))
             return _with_tokens(known, demonstration.prompt, [demonstration.completion], tokenizer)
         return _tokenized_comparison(row.comparison, tokenizer)
@@ -84,16 +89,6 @@ def context_digest(row: Comparison | Demonstration) -> str:
     texts = [message_text(row.prompt[span.message])[span.start : span.end] for span in spans]
     text = "\x00".join(texts) if spans else text_of(row.prompt)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _check_roles(demonstration: Demonstration) -> None:
-    """Refuses completions of other roles: all tokens of a completion are learned, so a model must write all."""
-    for message in demonstration.completion:
-        if message["role"] != "assistant":
-            raise DataError(
-                f"the completion of '{demonstration.id}' holds a message of the {message['role']}, which would be "
-                "learned like the answer: put earlier turns into the prompt"
-            )
 
 
 def _tokenized_comparison(comparison: Comparison, tokenizer: Tokenizer) -> TokenizedRow:

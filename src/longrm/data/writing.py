@@ -29,14 +29,11 @@ _SCALARS: dict[frozenset[type], Any] = {
 
 
 def write(path: str | Path, comparisons: Iterable[Comparison]) -> int:
-    """Writes comparisons as native rows, read back without loss.
+    """Writes comparisons as native rows, read back without loss; returns how many they are.
 
     Args:
         path: A `.jsonl` or `.parquet` file. It is replaced in one step when all rows are written.
         comparisons: May be a generator; they are never held together.
-
-    Returns:
-        The number of rows.
 
     Raises:
         DataError: The file cannot be written, or has another suffix.
@@ -57,11 +54,7 @@ def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def check_writable(path: Path) -> None:
-    """Refuses, before any work is done for it, a path that rows cannot be written to.
-
-    Raises:
-        DataError: It is a folder, or has the suffix of no known kind of file.
-    """
+    """Refuses, before any work is done for it, a path that is a folder or has the suffix of no known kind of file."""
     known = (".jsonl", ".json", ".parquet")
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file")

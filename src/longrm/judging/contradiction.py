@@ -57,14 +57,10 @@ _WHOLE_SCORE = re.compile(
 
 
 def argues_otherwise(explanation: str, points: Sequence[float]) -> bool | None:
-    """Whether the last statement about some two responses is against the verdict.
+    """Whether the last statement about some two responses is against the verdict; None where none is made.
 
-    Args:
-        explanation: What the judge wrote, without its thinking and without quotations.
-        points: What the verdict gives each response; more is better.
-
-    Returns:
-        None where the explanation states no preference.
+    The explanation is what the judge wrote without its thinking and without quotations, and `points` what the verdict
+    gives each response; more is better.
     """
     count = len(points)
     stated = [*_by_scores(explanation, count), *_by_words(explanation, count)]
@@ -75,8 +71,7 @@ def argues_otherwise(explanation: str, points: Sequence[float]) -> bool | None:
 def names_another_score(explanation: str, score: float) -> bool | None:
     """Whether the last score that the explanation gives the whole response is a point or more from the verdict.
 
-    Returns:
-        None where the explanation gives no such score.
+    None where it gives no such score.
     """
     named = [
         float(match["score"])

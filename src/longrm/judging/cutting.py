@@ -1,9 +1,8 @@
 """What does not fit is cut out of the context, and of nothing else, by a policy that the user has named."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.data.tokenizing import Tokenizer
@@ -18,17 +17,11 @@ _MEASUREMENTS = 8
 _SLACK = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of the context that may be cut.
-
-    Attributes:
-        span: Where it stands.
-        starts: Where each of its tokens starts, in characters of the message.
-    """
+class _Piece(NamedTuple):
+    """A part of the context that may be cut, and where each of its tokens starts, in characters of the message."""
 
     span: Span
-    starts: tuple[int, ...]
+    starts: list[int]
 
 
 def why_uncut(query: Query, policy: Policy) -> str:
@@ -45,14 +38,9 @@ def fit(
 ) -> tuple[Query, Cut | None] | None:
     """Cuts tokens out of a query's context until it fits; several spans are cut as if they were joined.
 
-    The question and the responses stay as they are. A mark stands where text was cut out.
-
-    Args:
-        query: The query.
-        measure: Tokens of a query as the model reads it.
-        limit: The most tokens by that measure.
-        tokenizer: Tells where a cut may stand.
-        policy: What is cut: the "middle" of the context, its beginning ("left") or its end ("right").
+    The question and the responses stay as they are. A mark stands where text was cut out: from the "middle" of the
+    context, its beginning ("left") or its end ("right"). `limit` is the most tokens as `measure` counts them, and the
+    tokenizer tells where a cut may stand.
 
     Returns:
         The query, with its spans moved, and what was cut: None where it fits as it is. None instead of both where
@@ -69,7 +57,9 @@ def fit(
     tried: set[int] = set()
     while 0 < count <= most and count not in tried and len(tried) < _MEASUREMENTS:
         tried.add(count)
-        shorter = _without(query, pieces, count, policy)
+        first = {"left": 0, "middle": (most + 2 - count) // 2, "right": most + 1 - count}[policy]
+        marked, *others = _holes(pieces, first, first + count)
+        shorter = edit_context(query, [(marked, MARK), *((hole, "") for hole in others)])
         tokens = measure(shorter)
         if tokens <= limit and (best is None or tokens > best[0]):
             best = tokens, shorter
@@ -88,17 +78,8 @@ def _pieces(query: Query, tokenizer: Tokenizer) -> list[_Piece]:
     for span in disjoint_spans(query.context, query.question):
         text = message_text(query.prompt[span.message])[span.start : span.end]
         offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
-        pieces.append(_Piece(span, tuple(span.start + start for start, _ in offsets)))
+        pieces.append(_Piece(span, [span.start + start for start, _ in offsets]))
     return pieces
-
-
-def _without(query: Query, pieces: Sequence[_Piece], count: int, policy: Policy) -> Query:
-    """The query without so many tokens of its context, the spans moved."""
-    kept = sum(len(piece.starts) for piece in pieces) - count
-    first = {"left": 0, "middle": (kept + 1) // 2, "right": kept}[policy]
-    first_hole, *others = _holes(pieces, first, first + count)
-    edits = [(first_hole, MARK), *((hole, "") for hole in others)]
-    return edit_context(query, edits)
 
 
 def _holes(pieces: Sequence[_Piece], first: int, end: int) -> list[Span]:

@@ -18,6 +18,7 @@ from longrm.judging.endings import (
 from longrm.judging.prompts import prompt_text, response_text
 from longrm.judging.templates import Template
 from longrm.judging.verdicts import last_match, last_verdict, squeezed
+from longrm.reading import is_number
 from longrm.types import Message, Query, Scale, message_text, text_of
 
 _REMINDER = "Your answer holds no verdict that can be read. Reply with the verdict only, alone on one line"
@@ -87,20 +88,24 @@ class JudgingFormat(ABC):
             DataError: The format cannot show so many responses, or the template shows what is not known.
             ConfigError: The template cannot be rendered.
         """
-        self._check(query)
+        if len(query.responses) not in self.counts:
+            bounds = " to ".join(map(str, sorted({self.counts[0], self.counts[-1]})))
+            raise DataError(
+                f"comparison '{query.id}': the {self.name} format judges {bounds} responses, and there are "
+                f"{len(query.responses)}; use the {'listwise' if len(self.counts) == 1 else 'pointwise'} format"
+            )
         shown = [response_text(response, query) for response in query.responses]
         groups = [[text] for text in shown] if self.alone else [shown]
-        return [({"role": "user", "content": self._text(query, group)},) for group in groups]
+        if self._template is not None:
+            texts = [self._template.render(query, group) for group in groups]
+        else:
+            texts = [prompt_text(query.prompt, group, self.instruction, self.request) for group in groups]
+        return [({"role": "user", "content": text},) for text in texts]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
-        """Reads the last verdict of an answer; thinking and quotations are set aside.
+        """Reads the last verdict of an answer; None where there is none that can be taken without guessing.
 
-        Args:
-            text: What the model wrote.
-            query: What it was asked about: a verdict that stands there in the same words is a quotation.
-
-        Returns:
-            None where there is no verdict, or none that can be taken without guessing.
+        Thinking and quotations are set aside. A verdict that stands in the query in the same words is a quotation.
         """
         answer, count = answer_of(text), len(query.responses)
         sources = [*map(message_text, query.prompt), *map(text_of, query.responses)]
@@ -117,9 +122,7 @@ class JudgingFormat(ABC):
 
     def text_of(self, verdict: Any) -> str:
         """What a field of JSON says, as text; empty where it is of no kind that could be a verdict."""
-        return (
-            str(verdict) if isinstance(verdict, str | int | float) and not isinstance(verdict, bool) else ""
-        )
+        return str(verdict) if isinstance(verdict, str) or is_number(verdict) else ""
 
     def claimed_verdict(self, own_words: str, sources: Sequence[str]) -> str | None:
         """A verdict in the words of a whole last line; most formats have none."""
@@ -131,9 +134,8 @@ class JudgingFormat(ABC):
         if found is not None:
             before, written, value = found
             own_words = plain(quotations_blanked(before))
-            return self._verdict_in(own_words, sources) or self._verdict_in_json(
-                own_words, written, value, sources, count
-            )
+            verdict = self._verdict_in(own_words, sources)
+            return verdict or self._verdict_in_json(own_words, written, value, sources, count)
         verdict = self._verdict_in(own_words, sources)
         if verdict is None and not self.marker.search(own_words):
             verdict = self._verdict_in_box(answer, sources) or self.claimed_verdict(own_words, sources)
@@ -163,39 +165,19 @@ class JudgingFormat(ABC):
         if not found or not content or _stands_in(f"\\boxed{{{found[1]}}}", sources):
             return None
         before = plain(quotations_blanked(found[0]))
-        return (
-            None
-            if reports_others_words(before)
-            else self._verdict_in(f"{before}\nverdict [[{content[1]}]]", sources)
-        )
+        if reports_others_words(before):
+            return None
+        return self._verdict_in(f"{before}\nverdict [[{content[1]}]]", sources)
 
     def _verdict_in_quotes(self, answer: str, own_words: str, sources: Sequence[str]) -> str | None:
         """The verdict on the last line, if that is all of it or it states it, and no source holds the line."""
         before, line = map(plain, last_line_unquoted(answer))
-        stated = (
-            self.marker.fullmatch(line.strip(" \t\n."))
-            or self.worded.search(line)
-            or (
-                is_own_sentence(line, self.marker)
-                and not self.marker.search(own_words.rstrip().rpartition("\n")[2])
-            )
-        )
+        stated = bool(self.marker.fullmatch(line.strip(" \t\n.")) or self.worded.search(line))
+        if not stated and is_own_sentence(line, self.marker):
+            stated = not self.marker.search(own_words.rstrip().rpartition("\n")[2])
         if not stated or (before.strip() and _stands_in(line, sources)):
             return None
         return self._verdict_in(f"{before}\n{line}" if before.strip() else line, sources)
-
-    def _check(self, query: Query) -> None:
-        if len(query.responses) not in self.counts:
-            bounds = " to ".join(map(str, sorted({self.counts[0], self.counts[-1]})))
-            raise DataError(
-                f"comparison '{query.id}': the {self.name} format judges {bounds} responses, and there are "
-                f"{len(query.responses)}; use the {'listwise' if len(self.counts) == 1 else 'pointwise'} format"
-            )
-
-    def _text(self, query: Query, shown: Sequence[str]) -> str:
-        if self._template is not None:
-            return self._template.render(query, shown)
-        return prompt_text(query.prompt, shown, self.instruction, self.request)
 
 
 def _stands_in(text: str, sources: Sequence[str]) -> bool:

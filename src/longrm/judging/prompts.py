@@ -26,11 +26,7 @@ CRITERIA = (
 def prompt_text(prompt: Sequence[Message], shown: Sequence[str], instruction: str, request: str) -> str:
     """Puts a prompt together; all but the responses is the same in every order of them.
 
-    Args:
-        prompt: What the responses answer.
-        shown: The responses as text; several are named by the letters A, B, ...
-        instruction: Stands between the conversation and the responses.
-        request: Stands at the end.
+    Several responses are named by the letters A, B, ... The instruction stands before them, and the request at the end.
     """
     given = conversation_text(prompt)
     tag = _free_tag("response", [given, *shown])

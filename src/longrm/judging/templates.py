@@ -1,7 +1,7 @@
 """Prompts of the user's own: a jinja2 file becomes the one user's message that asks for a judgment."""
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -20,10 +20,6 @@ class Template:
     `conversation` is the whole prompt, `context` and `question` the parts of it that hold them. `responses` is
     the list of responses, or `response` the one to be judged where each is judged alone.
 
-    Args:
-        file: The file.
-        alone: Whether each response is judged alone.
-
     Raises:
         ConfigError: The file is missing, is not jinja2, names what there is not, or shows no response.
     """
@@ -33,14 +29,21 @@ class Template:
         self._shows = "response" if alone else "responses"
         try:
             source = reading.read_text(file, ConfigError)
-            environment = _environment()
+            environment = BoundedEnvironment(
+                trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+            )
             self._names = meta.find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(
                 f"the template {file} is not valid jinja2, line {error.lineno}: {error.message}"
             ) from None
-        _check_names(file, self._names, ["conversation", "context", "question", self._shows])
+        known = ["conversation", "context", "question", self._shows]
+        for name in sorted(self._names - {*known, *environment.globals}):
+            fault = f"the template {file} shows '{name}', which there is not"
+            raise ConfigError(f"{fault}; {nearest(name, known)}")
+        if self._shows not in self._names:
+            raise ConfigError(f"the template {file} does not show what is to be judged; show '{self._shows}'")
 
     def render(self, query: Query, shown: Sequence[str]) -> str:
         """The prompt for a query and the responses shown in it, as text.
@@ -69,34 +72,18 @@ class Template:
 
 
 def verdict_pattern(expression: str) -> re.Pattern[str]:
-    """Compiles the user's regular expression, whose one group holds the verdict.
-
-    Raises:
-        ConfigError: It is not valid, or has no group or several.
-    """
+    """Compiles the user's regular expression, whose one group holds the verdict; any other raises `ConfigError`."""
     try:
         pattern = re.compile(expression, re.MULTILINE)
     except re.error as error:
-        raise ConfigError(
-            f"the verdict pattern {expression!r} is not a regular expression: {error}"
-        ) from None
+        fault = f"the verdict pattern {expression!r} is not a regular expression: {error}"
+        raise ConfigError(fault) from None
     if pattern.groups != 1:
         raise ConfigError(
             f"the verdict pattern {expression!r} needs exactly one group, around what the verdict says, and has "
             f"{pattern.groups}; write other groups as (?:...)"
         )
     return pattern
-
-
-def _environment() -> BoundedEnvironment:
-    return BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-
-
-def _check_names(file: Path, names: Set[str], known: list[str]) -> None:
-    for name in sorted(names - {*known, *_environment().globals}):
-        raise ConfigError(f"the template {file} shows '{name}', which there is not; {nearest(name, known)}")
-    if known[-1] not in names:
-        raise ConfigError(f"the template {file} does not show what is to be judged; show '{known[-1]}'")
 
 
 def _text_at(query: Query, spans: Sequence[Span]) -> str:

@@ -100,7 +100,7 @@ def last_match(answer: str, pattern: re.Pattern[str], sources: Sequence[str]) ->
 def last_verdict(
     answer: str, patterns: Sequence[re.Pattern[str]], sources: Sequence[str], telling: re.Pattern[str]
 ) -> str | None:
-    """Finds the last verdict that is meant.
+    """Finds the last verdict that is meant: None where there is none, it was taken back, or its sentence names another.
 
     One is passed over as a quotation where it stands in a source together with its label and the words next to it
     on its line, or with three of them on one side; alone on a line, together with the words before that line.
@@ -110,9 +110,6 @@ def last_verdict(
         patterns: What verdicts look like; group 1 is what they say.
         sources: The texts that the model was given.
         telling: Of what a sentence must speak for a verdict to be a part of it.
-
-    Returns:
-        What it says; None where there is none, or where it was taken back or its sentence names another one.
     """
     matches = [match for pattern in patterns for match in pattern.finditer(answer) if match[1]]
     matches.sort(key=lambda match: match.end(), reverse=True)

@@ -2,11 +2,8 @@
 
 import logging
 
-
-def _speaks_of_no_cpu(record: logging.LogRecord) -> bool:
-    return "Setting accelerator to CPU" not in record.getMessage()
-
-
 # Transformers imports DeepSpeed, wherever it is installed, as soon as it saves or trains a model. DeepSpeed then warns,
 # on standard output, where results belong, of a CPU that nobody asked it to use.
-logging.getLogger("DeepSpeed").addFilter(_speaks_of_no_cpu)
+logging.getLogger("DeepSpeed").addFilter(
+    lambda record: "Setting accelerator to CPU" not in record.getMessage()
+)

@@ -41,7 +41,7 @@ def adapt(
     Args:
         model: A scorer's or a language model's.
         base: The folder or Hub id that its weights come from, recorded for loading the adapter.
-        rank: Rank of the update of every matrix.
+        rank: Of the update of every matrix.
         alpha: The update is scaled by alpha / rank.
         targets: Names of the linear modules that get one; every linear layer of the body when None.
         seed: The seed of the random half of the update; the other half is zero, so that training starts from the base.
@@ -73,7 +73,9 @@ def write_adapter(model: TransformersModel, folder: Path) -> None:
     head = getattr(model, "score", None)
     saved = None if head is None else ["score"]
     replace(model.peft_config[_NAME], modules_to_save=saved, inference_mode=True).save_pretrained(folder)
-    _sort_targets(folder / ADAPTER)
+    config = read_object(folder / ADAPTER, ModelError)
+    config["target_modules"].sort()  # PEFT keeps them as a set, which every process writes in another order
+    (folder / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     weights = {_PREFIX + name: tensor for name, tensor in _weights(model).items()}
     if head is not None:
         weights[ADAPTER_HEAD] = head.weight
@@ -131,13 +133,6 @@ def _weights(model: TransformersModel) -> dict[str, torch.Tensor]:
     """Returns the adapter's weights, never embeddings: PEFT would ask the Hub whether their size has changed."""
     found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
     return found
-
-
-def _sort_targets(file: Path) -> None:
-    """PEFT keeps the targets as a set, which every process writes in another order."""
-    config = read_object(file, ModelError)
-    config["target_modules"].sort()
-    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _targets(model: TransformersModel, wanted: Sequence[str] | None) -> list[str]:

@@ -16,7 +16,7 @@ Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tr
 N branch tokens of a tree, R tokens of a branch, H query heads, G key heads, D head size.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -115,9 +115,11 @@ def _computed(
     parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs: list[Tensor] = []
     for (shape, count), part in zip(runs, parts, strict=True):
-        q, k, v = (_as_batch(states, count) for states in part)
+        # A run of equal trees is viewed as a batch, which copies nothing.
+        q, k, v = (states.unflatten(2, (count, -1))[0].transpose(0, 1) for states in part)
         path = _forced_path.get() or choose_path(shape, query.device.type)
-        outputs.append(_PATHS[path](q, k, v, shape, scaling).flatten(0, 1)[None])
+        compute = _per_branch if path == "per_branch" else _joint
+        outputs.append(compute(q, k, v, shape, scaling).flatten(0, 1)[None])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
@@ -194,12 +196,6 @@ def _as_values(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
     return query.to(value.dtype), key.to(value.dtype)
 
 
-def _as_batch(states: Float[Tensor, "1 H S D"], trees: int) -> Float[Tensor, "T H L D"]:
-    """Views a run of equal trees as a batch; copies nothing."""
-    heads, _, size = states.shape[1:]
-    return states.view(heads, trees, -1, size).transpose(0, 1)
-
-
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, **how: Any) -> Tensor:
     grouped = q.shape[1] != k.shape[1]
     if grouped and not _takes_groups(q, k, v):
@@ -266,11 +262,6 @@ def _branch_mask(shape: TreeShape, dtype: torch.dtype, device: torch.device) -> 
     mask[:, shape.prefix :].masked_fill_(~sees, -torch.inf)
     return mask
 
-
-_PATHS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, TreeShape, float | None], Tensor]] = {
-    "per_branch": _per_branch,
-    "joint": _joint,
-}
 
 AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)
 AttentionInterface.register(CONTINUATION, continuation_attention)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from longrm.errors import first_line
 from longrm.modeling.attention_flex import flex_attention_of, sees_of
-from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, VarlenKernel, varlen_attention
+from longrm.modeling.attention_varlen import FlashAttnKernel, TorchKernel, varlen_attention
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.shapes import PackedLayout, TreeShape
 
@@ -46,35 +46,23 @@ In bf16 rounding makes up to 8e-3, and one key too many or too few for every que
 
 @dataclass(frozen=True, slots=True)
 class AttentionHeads:
-    """The heads that attention is computed for: one choice holds for all layers of a model.
-
-    Attributes:
-        device: The device of the tensors.
-        dtype: The dtype of queries, keys and values.
-        queries: Query heads.
-        keys: Key heads.
-        size: Size of a head.
-    """
+    """The heads that attention is computed for: one choice holds for all layers of a model."""
 
     device: torch.device
     dtype: torch.dtype
-    queries: int
-    keys: int
-    size: int
+    queries: int  # heads
+    keys: int  # heads
+    size: int  # of a head
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCandidate:
-    """A kernel that may be installed.
-
-    Attributes:
-        name: Its name in the log.
-        missing: Returns what it lacks for these heads; None where it can be tried.
-        make: Makes the kernel.
-    """
+    """A kernel that may be installed, under its name in the log."""
 
     name: str
-    missing: Callable[[AttentionHeads], str | None]
+    missing: Callable[
+        [AttentionHeads], str | None
+    ]  # what it lacks for these heads; None where it can be tried
     make: Callable[[], AttentionFunction]
 
 
@@ -191,13 +179,15 @@ def _no_flex(heads: AttentionHeads) -> str | None:
     return "triton is not installed" if importlib.util.find_spec("triton") is None else None
 
 
-def _varlen(kernel: type[VarlenKernel]) -> AttentionFunction:
-    return partial(varlen_attention, kernel())
-
-
 CANDIDATES = (
-    KernelCandidate("the varlen kernel of flash-attn", _no_flash_attn, partial(_varlen, FlashAttnKernel)),
-    KernelCandidate("the varlen kernel of torch", _no_flash, partial(_varlen, TorchKernel)),
+    KernelCandidate(
+        "the varlen kernel of flash-attn",
+        _no_flash_attn,
+        lambda: partial(varlen_attention, FlashAttnKernel()),
+    ),
+    KernelCandidate(
+        "the varlen kernel of torch", _no_flash, lambda: partial(varlen_attention, TorchKernel())
+    ),
     KernelCandidate("FlexAttention", _no_flex, lambda: flex_attention_of),
 )
 """In the order in which they are tried."""

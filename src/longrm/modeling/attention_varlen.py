@@ -26,14 +26,10 @@ from longrm.modeling.shapes import PackedLayout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceBounds:
-    """The bounds of the sequences in one call of a kernel.
+    """The bounds of the sequences in one call of a kernel: the index of every one's first query and key.
 
-    Attributes:
-        queries: The index of every sequence's first query, and one past the last query of all.
-        keys: The same for keys.
-        longest_queries: The number of queries in the sequence that has most.
-        longest_keys: The number of keys in the sequence that has most.
-        causal: Whether a query sees the keys up to its own place only; else it sees all keys of its sequence.
+    One past the last of all follows these. Where the call is causal, a query sees the keys up to its own place only,
+    else all keys of its sequence.
     """
 
     queries: Int[Tensor, " sequences+1"]
@@ -52,11 +48,8 @@ class SequenceBounds:
 class Calls:
     """The two calls for a layout.
 
-    Attributes:
-        own: The bounds of the first call, of every prefix and branch on itself.
-        before: The bounds of the second call, of the branches of every tree on its prefix.
-        branches: The tokens that are queries of `before`; a slice, which copies nothing, where there is one tree.
-        prefixes: The tokens that are keys of `before`.
+    `own` is that of every prefix and branch on itself; in `before` the tokens of `branches` are the queries, and those
+    of `prefixes` the keys. Where there is one tree, both are slices, which copy nothing.
     """
 
     own: SequenceBounds

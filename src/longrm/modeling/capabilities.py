@@ -10,18 +10,12 @@ from longrm.errors import ModelError
 
 
 def check_config(config: Any, where: str) -> None:
-    """Refuses a config that asks for what a shared prefix does not compute.
-
-    The `ModelError` names the capability and why it is in the way.
-    """
+    """Refuses a config that asks for what a shared prefix does not compute; the `ModelError` names it and says why."""
     _refuse(config, where, _REASONS)
 
 
 def check_decoder(config: Any, where: str) -> None:
-    """Refuses the config of a model that is not a text-only causal decoder.
-
-    The `ModelError` names what it is instead.
-    """
+    """Refuses the config of a model that is not a text-only causal decoder; the `ModelError` names what it is."""
     _refuse(config, where, (_structure,))
 
 

@@ -29,11 +29,7 @@ def build_trees(items: Sequence[Encoded], budget: float = math.inf) -> list[Toke
 
     Neighbors whose prompts begin alike for at least half of their length become one tree, where that saves
     tokens: its prefix is what they share (a document), and a branch is the rest of a prompt (a question) and a
-    response.
-
-    Args:
-        items: Prompts and their responses.
-        budget: A tree that holds several items has no more tokens than this.
+    response. A tree that holds several items has no more tokens than the budget.
     """
     runs: list[tuple[list[Encoded], int]] = []
     for item in items:
@@ -47,7 +43,11 @@ def build_trees(items: Sequence[Encoded], budget: float = math.inf) -> list[Toke
                 runs[-1] = [*run, item], common
                 continue
         runs.append(alone)
-    return [_tree(run, shared) for run, shared in runs]
+    trees = []
+    for run, shared in runs:
+        branches = [[*item.prompt[shared:], *response] for item in run for response in item.responses]
+        trees.append(TokenTree(run[0].prompt[:shared], branches))
+    return trees
 
 
 class _Sized(Protocol):
@@ -75,8 +75,3 @@ def within_budget(items: Iterable[SizedItem], budget: int) -> Iterator[list[Size
 def _size(run: Sequence[Encoded], shared: int) -> int:
     """Counts the tokens of a run's tree: what a prompt does not share stands in every branch."""
     return shared + sum(len(item.prompt) - shared + len(own) for item in run for own in item.responses)
-
-
-def _tree(run: Sequence[Encoded], shared: int) -> TokenTree:
-    branches = [[*item.prompt[shared:], *response] for item in run for response in item.responses]
-    return TokenTree(run[0].prompt[:shared], branches)

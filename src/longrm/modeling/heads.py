@@ -41,9 +41,8 @@ def branch_scores(
     model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed
 ) -> Float[Tensor, " branches"]:
     """Returns one fp32 score a branch, read where transformers reads it; see `Packed.scored_tokens`."""
-    return _linear(
-        _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id)), model.score
-    ).squeeze(-1)
+    rows = _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id))
+    return _linear(rows, model.score).squeeze(-1)
 
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
@@ -61,11 +60,8 @@ def token_logprobs(
     are more logits than `LOGITS_AT_ONCE` they are computed in parts, and computed again in the backward pass, so
     that only one part is in memory.
 
-    Args:
-        model: A causal language model or a sequence classifier.
-        hidden: Its `hidden_states` for `packed`.
-        packed: The sequence.
-        targets: Indices into the packed sequence; none may be the first token of a prefix.
+    The targets are indices into the packed sequence, whose `hidden_states` are `hidden`; none may be the first token
+    of a prefix.
     """
     head = model.get_output_embeddings() or model.get_input_embeddings()
     states = _rows(model, hidden, packed.layout.predictors(targets))

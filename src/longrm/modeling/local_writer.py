@@ -40,12 +40,6 @@ class LocalWriter(Writer):
     opens in the prompt begins the text.
 
     Architectures that cannot be read in blocks exactly (windows, state-space layers) read every prompt whole.
-
-    Attributes:
-        name: Its name in summaries and reports.
-        limit: The most tokens it reads and writes together, as its config says.
-        tokenizer: The model's tokenizer.
-        provenance: What a manifest records of it.
     """
 
     def __init__(self, language_model: LanguageModel, name: str) -> None:
@@ -54,26 +48,20 @@ class LocalWriter(Writer):
         self.provenance = language_model.provenance
         self._model = language_model.model
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
-        self._ends = _end_ids(language_model)
+        declared = self._model.generation_config.eos_token_id
+        listed = declared if isinstance(declared, list) else [declared]
+        self._ends = {*listed, self.tokenizer.eos_id} - {None}
         self._in_blocks = self._model.config._attn_implementation == CONTINUATION
         self._known: list[int] = []  # tokens of whole blocks whose keys and values lead the cache
         self._cache = self._empty()
 
     @classmethod
     def load(cls, model: str) -> Self:
-        """Loads a folder or Hub id.
-
-        Raises:
-            ModelError: It cannot be loaded, or its architecture is not supported; the message says why.
-        """
+        """Loads a folder or Hub id; a `ModelError` says why it cannot be loaded."""
         return cls(load_language_model(model), model)
 
     def tokens(self, messages: Sequence[Message]) -> int:
-        """Counts the tokens of a prompt as this model reads it, the assistant's header included.
-
-        Raises:
-            DataError: The chat template refuses the messages.
-        """
+        """Counts the tokens of a prompt as this model reads it, the assistant's header included."""
         return len(self.tokenizer.generation_ids(messages))
 
     def write(self, requests: Sequence[Request]) -> list[Completion]:
@@ -109,7 +97,12 @@ class LocalWriter(Writer):
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
-            return self._without_memory(prompt, request)
+            self._known, self._cache = [], self._empty()  # what was read so far
+            detail = (
+                f"a prompt of {len(prompt):,} tokens and the {request.max_tokens:,} to be written need more memory "
+                "than there is; lower judge.max_length, name a judge.cut, or take a larger device"
+            )
+            return Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompt))
         ended = written[-1] in self._ends
         return Completion(
             Outcome.ANSWERED if ended else Outcome.TRUNCATED,
@@ -118,14 +111,6 @@ class LocalWriter(Writer):
             prompt_tokens=len(prompt),
             completion_tokens=len(written),
         )
-
-    def _without_memory(self, prompt: list[int], request: Request) -> Completion:
-        self._known, self._cache = [], self._empty()  # what was read so far
-        detail = (
-            f"a prompt of {len(prompt):,} tokens and the {request.max_tokens:,} to be written need more memory than "
-            "there is; lower judge.max_length, name a judge.cut, or take a larger device"
-        )
-        return Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompt))
 
     def _text(self, messages: Sequence[Message], written: list[int]) -> str:
         text = self.tokenizer.decode(written, special=False)
@@ -136,11 +121,7 @@ class LocalWriter(Writer):
 
     @torch.inference_mode()
     def _continue(self, prompt: list[int], request: Request) -> list[int]:
-        """Writes tokens after a prompt; returns them, an end token included.
-
-        Raises:
-            FloatingPointError: The logits are NaN or infinite.
-        """
+        """Writes tokens after a prompt, an end token included; `FloatingPointError` where logits are not finite."""
         generator = torch.Generator().manual_seed(request.seed)
         logits = self._read(prompt)
         written: list[int] = []
@@ -192,9 +173,3 @@ def _draw(logits: Float[Tensor, " V"], temperature: float, generator: torch.Gene
     # On the CPU, so that a seed means the same on every device.
     shares = torch.softmax((logits - logits.max()).cpu() / temperature, dim=-1)
     return int(torch.multinomial(shares, 1, generator=generator))
-
-
-def _end_ids(language_model: LanguageModel) -> frozenset[int]:
-    declared = language_model.model.generation_config.eos_token_id
-    listed = declared if isinstance(declared, list) else [declared]
-    return frozenset(end for end in (*listed, language_model.tokenizer.eos_id) if end is not None)

@@ -41,27 +41,23 @@ def read_head(shards: Sequence[Path], name: str, where: str) -> torch.Tensor | N
     Raises:
         ModelError: The files cannot be read, or the head is not scalar.
     """
+    head: torch.Tensor | None = None
     try:
-        found = [head for shard in shards for head in _tensors(shard, name)]
+        for shard in shards:
+            with safe_open(shard, framework="pt") as weights:
+                if head is None and name in weights.keys():  # noqa: SIM118 (not a mapping)
+                    head = weights.get_tensor(name)
     except SafetensorError as error:
         raise ModelError(f"{where}: its weights cannot be read: {error}") from None
-    if not found:
-        return None
-    if found[0].shape[0] != 1:
-        raise ModelError(f"{where}: its head has {len(found[0])} outputs; a reward model has num_labels=1")
-    if found[0].dtype not in _PRECISE:
-        raise ModelError(
-            f"{where}: its head {name} is quantized ({found[0].dtype}): save it in 16 bits or more"
-        )
-    return found[0]
+    if head is not None and head.shape[0] != 1:
+        raise ModelError(f"{where}: its head has {len(head)} outputs; a reward model has num_labels=1")
+    if head is not None and head.dtype not in _PRECISE:
+        raise ModelError(f"{where}: its head {name} is quantized ({head.dtype}): save it in 16 bits or more")
+    return head
 
 
 def read_metadata(file: Path) -> dict[str, str] | None:
-    """Reads the metadata of a safetensors file; transformers and PEFT always write some.
-
-    Raises:
-        ModelError: It cannot be read.
-    """
+    """Reads the metadata of a safetensors file; transformers and PEFT always write some."""
     try:
         with safe_open(file, framework="pt") as weights:
             found: dict[str, str] | None = weights.metadata()
@@ -152,9 +148,3 @@ def _without_report() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _tensors(shard: Path, name: str) -> Iterator[torch.Tensor]:
-    with safe_open(shard, framework="pt") as weights:
-        if name in weights.keys():  # noqa: SIM118 (not a mapping)
-            yield weights.get_tensor(name)

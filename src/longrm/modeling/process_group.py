@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -65,9 +65,6 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
     The first process that fails reports why. The others, whose exchanges break for it, end silently with exit status 1.
     Pieces are counted once, so two runs are shared out in two blocks. A process that is in a group already stays in it.
 
-    Args:
-        backend: What carries the exchanges of tensors.
-
     Raises:
         ConfigError: The launcher does not say who is who, there are more processes than devices, or they do not reach
             each other.
@@ -81,7 +78,14 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
         )
     joined = dist.is_initialized()
     rank, count = int(os.environ["RANK"]), world_size()
-    store = _get_default_store() if joined else _meeting_point(count)
+    if joined:
+        store = _get_default_store()
+    else:
+        # The store of a launcher that starts processes anew holds what those before them have left.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        with _unreachable_explained(count):
+            meeting = next(rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))[0]
+        store = PrefixStore(f"attempt {attempt}", meeting)
     own = PrefixStore("longrm", store)
     with report_first_failure(own):
         claim_gpu()
@@ -136,11 +140,7 @@ def choose_interface() -> None:
 
 
 def interface_to(host: str) -> str | None:
-    """The network interface that leads to a host; None where other machines are not reached by it.
-
-    Raises:
-        OSError: The host is not known.
-    """
+    """The network interface that leads to a host, which must be known; None where other machines are not behind it."""
     family, _, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as way:
         way.connect(address)  # sends nothing
@@ -148,13 +148,6 @@ def interface_to(host: str) -> str | None:
     addresses = [(one.address, name) for name, held in psutil.net_if_addrs().items() for one in held]
     found = next((name for address, name in addresses if address.split("%")[0] == own), "lo")
     return None if found == "lo" else found
-
-
-def _meeting_point(count: int) -> Any:
-    # The store of a launcher that starts processes anew holds what those before them have left.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    with _unreachable_explained(count):
-        return PrefixStore(f"attempt {attempt}", next(rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))[0])
 
 
 @contextmanager
@@ -173,13 +166,8 @@ def _unreachable_explained(count: int) -> Iterator[None]:
 def report_first_failure(store: Any) -> Iterator[None]:
     """Lets only the first process that fails report why; the others end in silence with exit status 1.
 
-    A signal counts as a failure: it comes to all at once, or by the launcher, to those that are left.
-
-    Args:
-        store: Where the processes count their failures.
-
-    Raises:
-        RunError: Another process is gone.
+    A signal counts as a failure: it comes to all at once, or by the launcher, to those that are left. The processes
+    count their failures in the store. Where another one is gone, the first that finds out raises `RunError`.
     """
     try:
         yield
@@ -187,8 +175,9 @@ def report_first_failure(store: Any) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt):  # a launcher sends again what a terminal has sent to all
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if not _first(store):
-            raise SystemExit(1) from None
+        with suppress(RuntimeError):  # the store ends with the launcher, or rank 0
+            if store.add("failures", 1) > 1:
+                raise SystemExit(1) from None
         lost = None
         if is_lost_process(error):
             lost = RunError(
@@ -202,14 +191,6 @@ def report_first_failure(store: Any) -> Iterator[None]:
         raise
 
 
-def _first(store: Any) -> bool:
-    """Whether no process has failed before, where that is known: the store ends with the launcher, or rank 0."""
-    try:
-        return bool(store.add("failures", 1) == 1)
-    except RuntimeError:
-        return True
-
-
 def is_lost_process(error: BaseException) -> bool:
     """Whether an exchange broke because a process is gone."""
     of_gloo = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
@@ -217,11 +198,7 @@ def is_lost_process(error: BaseException) -> bool:
 
 
 def claim_gpu() -> None:
-    """Gives this process a GPU of its own, where there are any.
-
-    Raises:
-        ConfigError: There are fewer than processes.
-    """
+    """Gives this process a GPU of its own, where there are any; `ConfigError` where they are fewer than processes."""
     if not torch.cuda.is_available():
         return
     place, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()

@@ -42,7 +42,12 @@ def save(model: LoadedModel, folder: str | Path) -> None:
         model.tokenizer.save(scratch)
         for file in scratch.glob("*.safetensors"):
             keep_umask(file)
-        _swap(scratch, target)
+        old = scratch.with_suffix(".old")
+        shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed
+        if target.exists():
+            target.rename(old)
+        scratch.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write the model to {target}: {error}") from None
     finally:
@@ -50,12 +55,7 @@ def save(model: LoadedModel, folder: str | Path) -> None:
 
 
 def merge(source: str | Path, out: str | Path, *, trust_remote_code: bool = False) -> None:
-    """Writes a model with its adapter merged in, the scalar head included, in the base's dtype.
-
-    Args:
-        source: The folder or Hub id of an adapter.
-        out: The folder to write.
-        trust_remote_code: Whether code that comes with the base may run.
+    """Writes a model, the folder or Hub id of an adapter, with that merged in and its head, in the base's dtype.
 
     Raises:
         ModelError: There is no adapter, its base cannot be loaded, or the sum of both is not finite.
@@ -109,15 +109,6 @@ def _halved(model: TransformersModel) -> dict[str, torch.Tensor]:
             once[place] = tensor.to("cpu", torch.float32 if name == HEAD else torch.bfloat16)
         weights[name] = once[place]
     return weights
-
-
-def _swap(scratch: Path, target: Path) -> None:
-    old = scratch.with_suffix(".old")
-    shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed
-    if target.exists():
-        target.rename(old)
-    scratch.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _declare_ends(model: TransformersModel, tokenizer: Tokenizer) -> None:

@@ -5,7 +5,7 @@ Letters: S tokens of the packed sequence.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Literal
 
 AttentionPath = Literal["per_branch", "joint"]
@@ -115,10 +115,6 @@ class PackedLayout:
         """The index of the last token of every branch."""
         return [end - 1 for _, _, end in self.branches()]
 
-    def branch_roots(self) -> list[int]:
-        """The index of the first token of every branch's prefix."""
-        return [root for root, tree in zip(self._roots(), self.trees, strict=True) for _ in tree.branches]
-
     def branch_tokens(self) -> list[int]:
         """The indices of all branch tokens, branch after branch."""
         return [index for _, begin, end in self.branches() for index in range(begin, end)]
@@ -132,7 +128,7 @@ class PackedLayout:
             ValueError: a target is the first token of a prefix, which nothing predicts, or lies outside.
         """
         forks = {begin: last for last, begin, _ in self.branches()}
-        roots = set(self._roots())
+        roots = set(self.roots())
         for target in targets:
             if target in roots or not 0 <= target < self.tokens:
                 raise ValueError(f"token {target} of {self.tokens} has no predictor in this layout")
@@ -147,11 +143,9 @@ class PackedLayout:
                 positions.extend(range(tree.prefix, tree.prefix + length))
         return positions
 
-    def _roots(self) -> Iterator[int]:
-        start = 0
-        for tree in self.trees:
-            yield start
-            start += tree.tokens
+    def roots(self) -> Iterator[int]:
+        """The index of the first token of every prefix."""
+        return accumulate((tree.tokens for tree in self.trees[:-1]), initial=0)
 
 
 def choose_path(shape: TreeShape, device: str) -> AttentionPath:

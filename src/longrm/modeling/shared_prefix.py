@@ -43,10 +43,9 @@ class Packed:
         if padding is None:
             return last
         forks, begins, _ = zip(*self.layout.branches(), strict=True)
-        fork, begin, root = (
-            torch.tensor(indices, device=ids.device)
-            for indices in (forks, begins, self.layout.branch_roots())
-        )
+        trees = zip(self.layout.roots(), self.layout.trees, strict=True)
+        roots = [root for root, tree in trees for _ in tree.branches]
+        fork, begin, root = (torch.tensor(places, device=ids.device) for places in (forks, begins, roots))
         places = torch.arange(len(ids), device=ids.device)
         latest = torch.where(ids == padding, -1, places).cummax(0).values
         return torch.where(latest[last] >= begin, latest[last], torch.maximum(latest[fork], root))

@@ -31,12 +31,8 @@ _WRITING_NORM = 3.0
 def structure(model: TransformersModel, *, seed: int) -> None:
     """Overwrites the attention of the first layers of a Llama, four at most, with the structured start, in place.
 
-    Args:
-        model: A Llama with attention biases and at least two layers.
-        seed: Of the random orthonormal maps.
-
-    Raises:
-        ValueError: The model has fewer than two layers, or no attention bias.
+    The seed is that of the random orthonormal maps. A model with fewer than two layers, or without attention biases,
+    raises `ValueError`.
     """
     layers = model.base_model.layers
     if len(layers) < 2 or layers[0].self_attn.q_proj.bias is None:

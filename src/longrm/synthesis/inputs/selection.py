@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from longrm.answer_metrics import answer_metric
 from longrm.benchmarks import long_rewardbench
-from longrm.benchmarks.lengths import bucket
+from longrm.benchmarks.benchmark_data import bucket
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.reading import cut

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
-from longrm.benchmarks.lengths import measure_with
+from longrm.benchmarks.benchmark_data import measure_with
 from longrm.errors import DataError, RunError
 from longrm.reading import located
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, write_json

@@ -21,11 +21,7 @@ def fetch(
 ) -> Path:
     """Downloads files of the Hub unless the cache has them; returns their folder, which is named by their commit.
 
-    Args:
-        source: An id, with or without a revision.
-        patterns: The files.
-        error_type: What is raised where there is nothing of the kind.
-        data_set: Whether it is a data set, in place of a model.
+    Where there is no such model, or data set if that is meant, `error_type` is raised.
     """
     import huggingface_hub  # slow to import, and needed for the Hub only
 

@@ -16,10 +16,7 @@ _BLOCK = 65536
 def json_text(value: Any, *, allow_nan: bool = False, default: Callable[[Any], Any] | None = None) -> str:
     """A value as JSON that a file can hold: where a text has half of a surrogate pair, all of it is escaped.
 
-    Args:
-        value: What `json.dumps` takes.
-        allow_nan: Write NaN and infinity, which JSON does not have, in place of raising `ValueError`.
-        default: Makes JSON of what is not.
+    `allow_nan` writes NaN and infinity, which JSON does not have, in place of raising `ValueError`.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=allow_nan, default=default)
     try:

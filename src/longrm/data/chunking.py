@@ -37,10 +37,7 @@ def chunk_spans(text: str, size: int) -> list[tuple[int, int]]:
 
     A chunk takes as many whole sentences or lines as fit, and ends early with a paragraph that ends in its
     second half. A sentence longer than a chunk is cut between words. White space belongs to what it follows.
-
-    Returns:
-        Start and end (exclusive) of every chunk: together the whole text, without loss or overlap; none where
-        the text is empty.
+    The spans together are the whole text, without loss or overlap.
     """
     assert size >= 1, f"a chunk needs a size of 1 at least, got {size}"
     found: list[tuple[int, int]] = []

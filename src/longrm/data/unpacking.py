@@ -74,27 +74,25 @@ def unpacked(message: Any) -> int:
 
     The sizes precede the buffers, whose offsets are in the message's table (Message.fbs of Apache Arrow).
     """
+    data = memoryview(message.metadata)
     try:
-        return _unpacked(message.type, memoryview(message.metadata), message)
+        table = struct.unpack_from("<I", data)[0]
+        header = _entry(data, table, 2)
+        if header and message.type == "dictionary":
+            header = _entry(data, _follow(data, header), 1)
+        if not header:
+            return 0
+        batch = _follow(data, header)
+        buffers = _entry(data, batch, 2)
+        if message.type == "schema" or not buffers or not _entry(data, batch, 3):
+            return 0
+        at = _follow(data, buffers)
+        count, body = struct.unpack_from("<I", data, at)[0], memoryview(message.body)
+        places = struct.iter_unpack("<qq", data[at + 4 : at + 4 + 16 * count])
+        sizes = (struct.unpack_from("<q", body, place)[0] for place, length in places if length >= 8)
+        return sum(max(0, size) for size in sizes)
     except struct.error:
         raise ParseError("damaged: a message whose sizes stand nowhere") from None
-
-
-def _unpacked(kind: str, data: memoryview, message: Any) -> int:
-    table = struct.unpack_from("<I", data)[0]
-    header = _entry(data, table, 2)
-    if header and kind == "dictionary":
-        header = _entry(data, _follow(data, header), 1)
-    if not header:
-        return 0
-    batch = _follow(data, header)
-    buffers = _entry(data, batch, 2)
-    if kind == "schema" or not buffers or not _entry(data, batch, 3):
-        return 0
-    at = _follow(data, buffers)
-    count, body = struct.unpack_from("<I", data, at)[0], memoryview(message.body)
-    places = struct.iter_unpack("<qq", data[at + 4 : at + 4 + 16 * count])
-    return sum(max(0, struct.unpack_from("<q", body, place)[0]) for place, length in places if length >= 8)
 
 
 def _follow(data: memoryview, at: int) -> int:

@@ -32,11 +32,9 @@ class Packed:
     def scored_tokens(self, padding: int | None) -> Int[Tensor, " branches"]:
         """The index at which every branch is scored: where transformers reads the score of its sequence.
 
-        That is the last token that is not padding, even of a sequence that nothing was added to. Where a branch is
-        padding throughout, the token lies in its prefix, and where that is too, it is the prefix's first.
-
-        Args:
-            padding: The `pad_token_id` of the model's config; with None every branch is scored at its last token.
+        That is the last token that is not padding (the `pad_token_id` of the model's config, if any), even of a
+        sequence that nothing was added to. Where a branch is padding throughout, the token lies in its prefix, and
+        where that is too, it is the prefix's first.
         """
         ids = self.input_ids[0]
         last = torch.tensor(self.layout.branch_ends(), device=ids.device)

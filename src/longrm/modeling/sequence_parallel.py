@@ -21,7 +21,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.distributed.nn.functional import all_reduce, all_to_all_single
 
 from longrm.errors import ConfigError
 
@@ -114,13 +113,39 @@ def _heads(states: Float[Tensor, "1 H Q D"], tokens: int, group: SequenceGroup) 
 
 
 def _exchange(parts: Float[Tensor, "M ..."], group: SequenceGroup) -> Float[Tensor, "M ..."]:
-    """Sends part i to process i, and returns what every process sent to this one; its own adjoint."""
-    parts = parts.contiguous()
-    received: Tensor = all_to_all_single(torch.empty_like(parts), parts, group=group)  # type: ignore[no-untyped-call]  # torch's own
+    """Sends part i to process i, and returns what every process sent to this one."""
+    received: Tensor = _OwnAdjoint.apply(parts, group, _all_to_all)  # type: ignore[no-untyped-call]  # torch's own
     return received
 
 
 def _sum(values: Tensor, group: SequenceGroup) -> Tensor:
-    """Returns the sum over the processes, on each of them; its own adjoint."""
-    total: Tensor = all_reduce(values, group=group)  # type: ignore[no-untyped-call]  # torch's own
+    """Returns the sum over the processes, on each of them."""
+    total: Tensor = _OwnAdjoint.apply(values, group, _all_reduce)  # type: ignore[no-untyped-call]  # torch's own
     return total
+
+
+def _all_to_all(parts: Tensor, group: SequenceGroup) -> Tensor:
+    parts = parts.contiguous()
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts, group=group)
+    return received
+
+
+def _all_reduce(values: Tensor, group: SequenceGroup) -> Tensor:
+    total = values.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+class _OwnAdjoint(torch.autograd.Function):
+    """A collective operation whose backward pass is the operation itself."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor, group: SequenceGroup, collective: Any) -> Any:
+        context.group, context.collective = group, collective
+        return collective(values, group)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        group, collective = context.group, context.collective
+        return _OwnAdjoint.apply(gradients[0], group, collective), None, None  # type: ignore[no-untyped-call]  # torch's own

@@ -4,6 +4,7 @@ import pytest
 
 from longrm.cli.summary_text import print_evaluation
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.runs.records import JudgmentRecord, Trial
 from longrm.types import Cut, Outcome
 
@@ -36,7 +37,7 @@ def records(tasks=("Cite", "Code"), **changes):
 
 def printed(capsys, monkeypatch, summary, columns=80):
     monkeypatch.setenv("COLUMNS", str(columns))
-    print_evaluation(summary)
+    print_evaluation(parse_evaluation(summary))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= columns
     return " ".join(out.split())

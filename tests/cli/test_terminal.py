@@ -12,6 +12,7 @@ from longrm.cli import commands, main, summary_text, terminal
 from longrm.cli.progress_bar import progress
 from longrm.errors import DataError
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.reading import visible
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
@@ -57,7 +58,8 @@ def test_tasks_models_and_benchmarks_of_a_summary_are_shown_with_escapes(capsys)
         )
         for number, task in enumerate((text, "[b]ok"))
     ]
-    summary_text.print_evaluation(summarize(records, model=text, bench=text, scale="logit", resamples=100))
+    summary = summarize(records, model=text, bench=text, scale="logit", resamples=100)
+    summary_text.print_evaluation(parse_evaluation(summary))
     shown = capsys.readouterr().out
     assert plain(shown)
     assert "[b]ok" in shown

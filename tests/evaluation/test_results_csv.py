@@ -5,13 +5,14 @@ import pytest
 
 from longrm.evaluation.results_csv import COLUMNS, write_results
 from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_evaluation
 
 
 @pytest.fixture
 def rows(tmp_path):
     def make(records, bench="long-rewardbench:LongReward", columns=COLUMNS, **options):
         summary = summarize(records, model="m", bench=bench, resamples=100, **options)
-        write_results(summary, tmp_path / "results.csv")
+        write_results(parse_evaluation(summary), tmp_path / "results.csv")
         with (tmp_path / "results.csv").open(newline="") as file:
             reader = csv.DictReader(file)
             assert tuple(reader.fieldnames) == columns

@@ -27,26 +27,29 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
     boundary before and after. A few minutes on two CPU cores, or ten with --generative; nothing is downloaded.
     """
     from longrm.demo import DemoSettings, run_demo
+    from longrm.evaluation.summaries import DemoSummary
+    from longrm.evaluation.summary_schema import parse_summary
 
+    settings = DemoSettings(seed=seed, generative=generative, controls=controls)
     with progress() as report:
-        summary = run_demo(
-            DemoSettings(seed=seed, generative=generative, controls=controls), out, progress=report
-        )
+        found = run_demo(settings, out, progress=report)
     if as_json:
-        print_json(summary)
+        print_json(found)
         return
-    stages = summary["stages"]
+    summary = parse_summary(found)
+    assert isinstance(summary, DemoSummary), "a demo has a demo's summary"
+    stages = summary.stages
     print_stages(stages, "Pair accuracy by context length in tokens, % (chance 50)")
     print_stages(
-        {name: stage["best_of_4"] for name, stage in stages.items() if "best_of_4" in stage},
+        {name: stage.best_of_4 for name, stage in stages.items() if stage.best_of_4},
         "Best of 4, top-1 accuracy by context length, % (chance 25)",
     )
-    pointwise = {name: stage["pointwise"] for name, stage in stages.items() if "pointwise" in stage}
+    pointwise = {name: stage.pointwise for name, stage in stages.items() if stage.pointwise}
     if pointwise:
         print_stages(pointwise, "Pair accuracy of scores for single responses, % (chance 50)")
-    contrast = summary["contrasts"]["long_vs_control_short"]["by_length"]
+    contrast = summary.contrasts["long_vs_control_short"].by_length
     length = max(contrast, key=int)
     echo(f"long - control_short at {length} tokens: {percentage(contrast[length])} points")
-    for name, control in summary["controls"].items():
+    for name, control in summary.controls.items():
         echo(f"Control, {name.replace('_', ' ')}: {percentage(control)}% (chance 50)")
-    echo(f"Took {summary['seconds']['total']:.0f} s. The report is saved to {out / 'report.html'}")
+    echo(f"Took {summary.seconds['total']:.0f} s. The report is saved to {out / 'report.html'}")

@@ -1,6 +1,5 @@
 """`longrm evaluate`."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +98,7 @@ def command(
     that --set can change. Processes that torchrun starts share the comparisons.
     """
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+    from longrm.evaluation.summary_schema import parse_evaluation
 
     settings = resolve(Evaluation, config_file, assignments, flags)
     with shared_work() as (group, report):
@@ -108,22 +108,18 @@ def command(
     if as_json:
         print_json(summary)
     else:
-        print_evaluation(summary)
+        print_evaluation(parse_evaluation(summary))
         echo(f"Saved to {out}; see it with: longrm report {out} --out report.html")
-    _print_reasons(out, summary["counts"]["outcomes"])
-    errors = summary["counts"]["outcomes"]["error"]
+    outcomes = summary["counts"]["outcomes"]
+    left = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
+    for record in read_judgments(out) if left else ():  # why the first of each outcome has no verdict
+        if record.outcome in left:
+            left.remove(record.outcome)
+            echo(f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)
+    errors = outcomes["error"]
     if errors:
         total = summary["counts"]["comparisons"]
         raise RunError(
             f"{errors} of {total} comparisons ended in errors, named in {out / JUDGMENTS}; the same command tries "
             "them again"
         )
-
-
-def _print_reasons(out: Path, outcomes: Mapping[str, int]) -> None:
-    """Prints why the first comparison of each outcome has no verdict."""
-    left = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
-    for record in read_judgments(out) if left else ():
-        if record.outcome in left:
-            left.remove(record.outcome)
-            echo(f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)

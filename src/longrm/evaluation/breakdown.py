@@ -1,7 +1,7 @@
 """The metrics by length, depth, task and subtype, and their unweighted means over tasks and lengths."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import get_args
+from typing import Unpack, get_args
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from longrm.evaluation.estimates import estimate_metric
 from longrm.evaluation.intervals import bootstrap_interval
 from longrm.evaluation.metrics import TOP1, EvaluationMetric, reported
 from longrm.evaluation.metrics.metric import SHARE
-from longrm.evaluation.samples import IntArray, ratio_replicates
+from longrm.evaluation.samples import Bootstrap, IntArray, ratio_replicates
 from longrm.evaluation.summaries import DepthBin, MacroMeans, MetricBreakdown, PairBreakdown
 from longrm.evaluation.table import BEST_OF, ScoreTable, codes_of, is_scored
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
@@ -21,15 +21,9 @@ _MeasurePart = Callable[[ScoreTable], _Measured]
 
 
 def breakdown(
-    records: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
+    records: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
 ) -> MetricBreakdown:
-    """Metrics over everything and over every bucket that a record falls into.
-
-    Args:
-        records: All judgments of a run.
-        table: The same, scored.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
+    """Metrics over everything and over every bucket that a record falls into; the table is made of the records.
 
     Returns:
         Every bucket reports the metrics of the whole; one without a scored record has metrics of null. `pairs` holds
@@ -38,7 +32,7 @@ def breakdown(
     Raises:
         ValueError: If a depth lies outside [0, 1].
     """
-    measure = _measure(reported(pairs_only=not (table.size > 2).any()), seed, resamples)
+    measure = _measure(reported(pairs_only=not (table.size > 2).any()), drawn)
     overall = measure(table)  # first, so that every part takes its rows of what was measured here
     lengths = sorted({record.length for record in records if record.length is not None})
     scored = [record for record in records if is_scored(record)]
@@ -60,15 +54,13 @@ def breakdown(
             )
             for name, part in by_task.items()
         },
-        macro=_macro(scored, table, seed, resamples),
-        pairs=_pairs(scored, table, seed, resamples),
+        macro=_macro(scored, table, drawn),
+        pairs=_pairs(scored, table, drawn),
     )
 
 
-def _measure(metrics: Sequence[EvaluationMetric], seed: int, resamples: int) -> _MeasurePart:
-    return lambda part: {
-        metric.name: estimate_metric(part, metric, seed=seed, resamples=resamples) for metric in metrics
-    }
+def _measure(metrics: Sequence[EvaluationMetric], drawn: Bootstrap) -> _MeasurePart:
+    return lambda part: {metric.name: estimate_metric(part, metric, **drawn) for metric in metrics}
 
 
 def _by_length(table: ScoreTable, lengths: Iterable[int], measure: _MeasurePart) -> dict[str, _Measured]:
@@ -79,7 +71,14 @@ def _by_depth(
     records: Sequence[JudgmentRecord], table: ScoreTable, lengths: Sequence[int], measure: _MeasurePart
 ) -> tuple[dict[DepthBin, _Measured], dict[str, dict[DepthBin, _Measured]]]:
     """The metrics by depth, and by length and depth."""
-    depths = {(record.length, _depth_bin(record)) for record in records if record.depth is not None}
+    depths = set()
+    for record in records:
+        if record.depth is not None:
+            if not 0 <= record.depth <= 1:
+                raise ValueError(
+                    f"record {record.id!r} has depth {record.depth}; a depth is a fraction from 0 to 1"
+                )
+            depths.add((record.length, min(int(record.depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)))
 
     def binned(part: ScoreTable, used: Iterable[int]) -> dict[DepthBin, _Measured]:
         place = np.minimum(part.depth * len(DEPTH_BINS), len(DEPTH_BINS) - 1)
@@ -97,24 +96,17 @@ def _by_depth(
     }
 
 
-def _depth_bin(record: JudgmentRecord) -> int:
-    assert record.depth is not None, "only known depths have a bin"
-    if not 0 <= record.depth <= 1:
-        raise ValueError(f"record {record.id!r} has depth {record.depth}; a depth is a fraction from 0 to 1")
-    return min(int(record.depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)
-
-
-def _macro(scored: Sequence[JudgmentRecord], table: ScoreTable, seed: int, resamples: int) -> MacroMeans:
+def _macro(scored: Sequence[JudgmentRecord], table: ScoreTable, drawn: Bootstrap) -> MacroMeans:
     """Unweighted means over tasks and over lengths of main accuracy; the overall value is micro."""
     tasks, known = codes_of(record.task for record in scored), np.array([bool(r.task) for r in scored], bool)
     bucketed = table.length > 0
     return MacroMeans(
-        by_task=_mean_of_parts(table.subset(known), tasks[known], seed, resamples),
-        by_length=_mean_of_parts(table.subset(bucketed), table.length[bucketed], seed, resamples),
+        by_task=_mean_of_parts(table.subset(known), tasks[known], drawn),
+        by_length=_mean_of_parts(table.subset(bucketed), table.length[bucketed], drawn),
     )
 
 
-def _mean_of_parts(table: ScoreTable, part: IntArray, seed: int, resamples: int) -> Estimate:
+def _mean_of_parts(table: ScoreTable, part: IntArray, drawn: Bootstrap) -> Estimate:
     """The mean over parts of their accuracies; a part that a resample missed is left out of that one's mean."""
     if not part.size:
         return UNDEFINED
@@ -122,23 +114,21 @@ def _mean_of_parts(table: ScoreTable, part: IntArray, seed: int, resamples: int)
     weight = (part[:, None] == np.unique(part)).astype(np.float64)
     total = weight * TOP1.earned(table)[:, None]
     value = float((total.sum(axis=0) / weight.sum(axis=0)).mean())
-    parts = ratio_replicates(total, weight, table.group, seed=seed, resamples=resamples)
+    parts = ratio_replicates(total, weight, table.group, **drawn)
     limits = bootstrap_interval(value, np.nanmean(parts, axis=1), table.groups, SHARE)
     return Estimate(value, *limits, part.size, table.groups)
 
 
-def _pairs(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, seed: int, resamples: int
-) -> PairBreakdown | None:
+def _pairs(scored: Sequence[JudgmentRecord], table: ScoreTable, drawn: Bootstrap) -> PairBreakdown | None:
     is_pair = np.array([len(r.ranks or ()) == 2 and r.subtype not in BEST_OF for r in scored], bool)
     if is_pair.all() or not is_pair.any():
         return None
     pairs, table = [r for r, kept in zip(scored, is_pair, strict=True) if kept], table.subset(is_pair)
     task = np.array([record.task for record in pairs])
-    measure = _measure(reported(pairs_only=True), seed, resamples)
+    measure = _measure(reported(pairs_only=True), drawn)
     return PairBreakdown(
         overall=measure(table),
         by_task={name: measure(table.subset(task == name)) for name in sorted({*task.tolist()} - {""})},
         by_length=_by_length(table, np.unique(table.length[table.length > 0]).tolist(), measure),
-        macro=_macro(pairs, table, seed, resamples),
+        macro=_macro(pairs, table, drawn),
     )

@@ -34,13 +34,7 @@ def calibration(
     their pairs. It is biased upwards where pairs are few, so that a bootstrap around it misses the truth and has
     no place here. Beside it stands what chance alone gives a judge whose confidences are right, simulated with
     as many pairs of the same confidences: an error above its `high` is more than chance. The simulated pairs are
-    independent; those of one group are not, which may raise the error further.
-
-    Args:
-        scored: The records that the pairs are of.
-        pairs: Their gold pairs.
-        scale: What a difference of two scores means.
-        seed: Seed of the simulation.
+    independent; those of one group are not, which may raise the error further. The pairs are those of the records.
 
     Returns:
         None where the scale gives a margin no meaning, or no pair was judged.
@@ -62,14 +56,23 @@ def calibration(
             confidence = expit(np.abs(margin) / temperature)
         case unknown:
             assert_never(unknown)
-    fitted = fitted_temperature(margin) if scale == "logit" else None
+    fitted, place = fitted_temperature(margin) if scale == "logit" else None, _bins(confidence)
     return Calibration(
         link=link,
         temperature=temperature,
         ece=_error(confidence, right, seed),
         temperature_fitted=fitted,
         ece_fitted=None if fitted is None else _error(expit(np.abs(margin) / fitted), right, seed),
-        bins=_reliability_curve(confidence, right),
+        bins=tuple(
+            ConfidenceBin(
+                low=float(EDGES[index]),
+                high=float(EDGES[index + 1]),
+                n=int((place == index).sum()),
+                confidence=float(confidence[place == index].mean()),
+                accuracy=float(right[place == index].mean()),
+            )
+            for index in np.unique(place).tolist()
+        ),
     )
 
 
@@ -101,21 +104,6 @@ def _vote_shares(scored: Sequence[JudgmentRecord]) -> FloatArray:
 def _bins(confidence: FloatArray) -> IntArray:
     # Rounded, so that a share of votes on an edge stays there.
     return np.searchsorted(EDGES[1:-1], confidence.round(12), "left")
-
-
-def _reliability_curve(confidence: FloatArray, right: FloatArray) -> tuple[ConfidenceBin, ...]:
-    """The bins that hold pairs."""
-    place = _bins(confidence)
-    return tuple(
-        ConfidenceBin(
-            low=float(EDGES[index]),
-            high=float(EDGES[index + 1]),
-            n=int((place == index).sum()),
-            confidence=float(confidence[place == index].mean()),
-            accuracy=float(right[place == index].mean()),
-        )
-        for index in np.unique(place).tolist()
-    )
 
 
 def _error(confidence: FloatArray, right: FloatArray, seed: int) -> CalibrationError:

@@ -1,7 +1,8 @@
 """Asks a reward model about comparisons: in every order, for every vote, beside baselines."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import islice
 from typing import ClassVar, Literal, assert_never
 
 from pydantic import Field
@@ -17,7 +18,6 @@ from longrm.types import (
     Comparison,
     Judgment,
     Outcome,
-    Query,
     message_text,
     presented_order,
     query_of,
@@ -58,23 +58,6 @@ class JudgingSettings(Config):
     accuracy_threshold: float | None = Field(None, gt=0.0, lt=1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The trials of one comparison, and its twin without the context or why there is none."""
-
-    comparison: Comparison
-    orders: tuple[tuple[int, ...], ...]
-    checked: Comparison | None
-    unchecked: ContextCheck
-
-    def queries(self) -> list[Query]:
-        """One query a trial, and the context check last."""
-        asked = [query_of(self.comparison, order, trial) for trial, order in enumerate(self.orders)]
-        if self.checked is not None:
-            asked.append(query_of(self.checked, self.orders[0], len(self.orders)))
-        return asked
-
-
 class TrialJudge:
     """Asks one model about batches of comparisons, as the settings say.
 
@@ -97,13 +80,24 @@ class TrialJudge:
 
     def records(self, batch: Sequence[Comparison]) -> list[JudgmentRecord]:
         """Judges a batch; gold ranks are not filled in."""
+        orders = [self._orders(comparison) for comparison in batch]
+        queries = []  # of each comparison: one a trial, and the context check last
+        for (comparison, checked), of_one in zip(self._checked(batch), orders, strict=True):
+            asked = [query_of(comparison, order, trial) for trial, order in enumerate(of_one)]
+            queries.append(asked if checked is None else [*asked, query_of(checked, of_one[0], len(of_one))])
+        judged = iter(self._model.judge([query for asked in queries for query in asked]))
+        first = [asked[0] for asked in queries]
+        beside = {name: baseline.judge(first) for name, baseline in self._baselines.items()}
         unchecked: ContextCheck = "" if self._judging.context_check == "none" else "impossible"
-        plans = [_Plan(one, self._orders(one), checked, unchecked) for one, checked in self._checked(batch)]
-        judged = iter(self._model.judge([query for plan in plans for query in plan.queries()]))
-        beside = self._beside([query_of(plan.comparison, plan.orders[0]) for plan in plans])
         return [
-            _record(plan, [next(judged) for _ in plan.queries()], scores)
-            for plan, scores in zip(plans, beside, strict=True)
+            _record(
+                comparison,
+                orders[row],
+                list(islice(judged, len(queries[row]))),
+                {name: column[row] for name, column in beside.items()},
+                unchecked,
+            )
+            for row, comparison in enumerate(batch)
         ]
 
     def passes(self, batch: Sequence[Comparison]) -> None:
@@ -151,7 +145,8 @@ class TrialJudge:
             case "swapped":
                 if donor is None:
                     return None
-                text = _context_of(donor)
+                messages = [message_text(message) for message in donor.prompt]
+                text = "".join(messages[span.message][span.start : span.end] for span in donor.context)
             case "none":
                 return None
             case unknown:
@@ -163,20 +158,17 @@ class TrialJudge:
         except ValueError:  # a list of content parts, which is kept as it is
             return None
 
-    def _beside(self, queries: Sequence[Query]) -> list[dict[str, Judgment]]:
-        judged = {name: baseline.judge(queries) for name, baseline in self._baselines.items()}
-        return [{name: column[row] for name, column in judged.items()} for row in range(len(queries))]
 
-
-def _context_of(comparison: Comparison) -> str:
-    texts = [message_text(message) for message in comparison.prompt]
-    return "".join(texts[span.message][span.start : span.end] for span in comparison.context)
-
-
-def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Judgment]) -> JudgmentRecord:
-    comparison, metadata = plan.comparison, plan.comparison.metadata
-    trials = tuple(trial_of(*pair) for pair in zip(judgments, plan.orders, strict=False))
-    checked = () if plan.checked is None else (trial_of(judgments[-1], plan.orders[0]),)
+def _record(
+    comparison: Comparison,
+    orders: Sequence[tuple[int, ...]],
+    judgments: Sequence[Judgment],
+    beside: Mapping[str, Judgment],
+    unchecked: ContextCheck,
+) -> JudgmentRecord:
+    """Makes a record of a judgment for each order, and perhaps one of the context check behind them."""
+    trials = tuple(trial_of(*pair) for pair in zip(judgments, orders, strict=False))
+    checked = [trial_of(judgment, orders[0]) for judgment in judgments[len(orders) :]]
     failed = [trial for trial in checked if trial.outcome is Outcome.ERROR]
     whole = together(trials if not failed else (*trials, *failed))
     place = length_and_depth(comparison)
@@ -191,8 +183,8 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
         length=place.length,
         tokens=judgments[0].prompt_tokens,
         depth=place.depth,
-        task=str(metadata.get("task", "")),
-        subtype=str(metadata.get("subtype", "")),
+        task=str(comparison.metadata.get("task", "")),
+        subtype=str(comparison.metadata.get("subtype", "")),
         characters=tuple(len(text_of(response)) for response in comparison.responses),
         explanation=whole.explanation,
         detail=whole.detail,
@@ -200,8 +192,8 @@ def _record(plan: _Plan, judgments: Sequence[Judgment], beside: Mapping[str, Jud
         contradicted=whole.contradicted,
         cut=max(cuts, key=lambda cut: cut.tokens, default=None),
         trials=trials if len(trials) > 1 else (),
-        context_check=context_check(trials[0], checked[0]) if checked else plan.unchecked,
-        baselines={name: trial_of(one, plan.orders[0]).scores for name, one in beside.items()},
+        context_check=context_check(trials[0], checked[0]) if checked else unchecked,
+        baselines={name: trial_of(one, orders[0]).scores for name, one in beside.items()},
     )
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Unpack
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from longrm.evaluation.decay import (
 from longrm.evaluation.estimates import estimate_metric
 from longrm.evaluation.intervals import Z, expanded_levels
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, EvaluationMetric
-from longrm.evaluation.samples import FloatArray, RatioSample, cluster_weights
+from longrm.evaluation.samples import Bootstrap, FloatArray, RatioSample, cluster_weights
 from longrm.evaluation.summaries import (
     AboveChanceReach,
     BoundaryStatus,
@@ -59,15 +60,14 @@ class _Bucket:
 
 
 def boundary_of(
-    table: ScoreTable, *, threshold: float | None, seed: int, resamples: int
+    table: ScoreTable, *, threshold: float | None, **drawn: Unpack[Bootstrap]
 ) -> ContextBoundary | None:
     """Finds the context boundary; None where no scored comparison knows its length.
 
     Args:
         table: The judged comparisons.
         threshold: Accuracy that defines the boundary; (1 + chance) / 2 if None.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
+        drawn: How intervals are drawn.
 
     Raises:
         ValueError: If the accuracy threshold is no fraction above 0 and below 1.
@@ -82,12 +82,11 @@ def boundary_of(
     metric = TOP1 if bool((table.size > 2).all()) else PAIR_ACCURACY
     level = metric.chance_on(table)
     threshold = (1 + level) / 2 if threshold is None else threshold
-    buckets = [_bucket(table, length, metric, seed, resamples) for length in np.unique(table.length).tolist()]
+    buckets = [_bucket(table, length, metric, drawn) for length in np.unique(table.length).tolist()]
     fit = monotone_fit(*_measured(buckets))
     sides = [_side(bucket, threshold) for bucket in buckets]
     fitted = all((at >= threshold) == (side > 0) for at, side in zip(fit, sides, strict=True) if side)
-    design = _design_effect(buckets)
-    effective = {bucket.length: _effective_n(bucket, design) for bucket in buckets}
+    effective = _effective_n(buckets)
     return ContextBoundary(
         metric="top1" if metric is TOP1 else "pair_accuracy",
         chance=level,
@@ -95,7 +94,7 @@ def boundary_of(
         status=_status(sides, fitted),
         at_least=_reach(buckets, [side > 0 for side in sides]),
         below=next((bucket.length for bucket, side in zip(buckets, sides, strict=True) if side < 0), None),
-        estimate=_crossing(table, buckets, metric, threshold, seed, resamples) if fitted else NO_CROSSING,
+        estimate=_crossing(table, buckets, metric, threshold, drawn) if fitted else NO_CROSSING,
         slope_per_doubling=_slope(table, metric),
         above_chance_reach=AboveChanceReach(
             _reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
@@ -108,13 +107,12 @@ def boundary_of(
     )
 
 
-def _bucket(table: ScoreTable, length: int, metric: EvaluationMetric, seed: int, resamples: int) -> _Bucket:
+def _bucket(table: ScoreTable, length: int, metric: EvaluationMetric, drawn: Bootstrap) -> _Bucket:
     part = table.subset(table.length == length)
-    estimate = estimate_metric(part, metric, seed=seed, resamples=resamples)
+    estimate = estimate_metric(part, metric, **drawn)
     assert estimate.value is not None, "every bucket has rows"
     assert estimate.low is not None, "every value has an interval"
     assert estimate.high is not None, "every value has an interval"
-    drawn = metric.sample(part).replicates(part.group, seed=seed, resamples=resamples)
     return _Bucket(
         length=length,
         value=estimate.value,
@@ -123,7 +121,7 @@ def _bucket(table: ScoreTable, length: int, metric: EvaluationMetric, seed: int,
         n=estimate.n,
         groups=estimate.groups,
         chance=metric.chance_on(part),
-        variance=float(drawn.var()),
+        variance=float(metric.sample(part).replicates(part.group, **drawn).var()),
     )
 
 
@@ -161,20 +159,24 @@ def _crossing(
     buckets: Sequence[_Bucket],
     metric: EvaluationMetric,
     threshold: float,
-    seed: int,
-    resamples: int,
+    drawn: Bootstrap,
 ) -> Crossing:
     """The crossing on the data, and its percentiles over resamples of all groups at once.
 
     Groups are drawn over all lengths, so that a context that occurs at several lengths stays together.
     """
     log_lengths = np.log2([bucket.length for bucket in buckets])
-    right, n = (_per_bucket(table, column, buckets) for column in _columns(table, metric))
-    weights = cluster_weights(table.groups, resamples, seed).astype(np.float64)
-    drawn_right, drawn_n = weights @ right, weights @ n
+    place = np.searchsorted([bucket.length for bucket in buckets], table.length)
+    shape = table.groups, len(buckets)
+    cells = table.group * shape[1] + place
+    weights = cluster_weights(table.groups, drawn["resamples"], drawn["seed"]).astype(np.float64)
+    right, n = (
+        weights @ np.bincount(cells, column, math.prod(shape)).reshape(shape).astype(np.float64)
+        for column in _columns(table, metric)
+    )
     with np.errstate(invalid="ignore"):  # a bucket that a resample missed has n = 0 and is ignored
-        drawn = drawn_right / drawn_n
-    crossings = [crossing(log_lengths, *resample, threshold) for resample in zip(drawn, drawn_n, strict=True)]
+        accuracies = right / n
+    crossings = [crossing(log_lengths, *resample, threshold) for resample in zip(accuracies, n, strict=True)]
     value = crossing(log_lengths, *_measured(buckets), threshold)
     # One group cannot be resampled: its interval is as wide as can be.
     low, high = (
@@ -184,20 +186,6 @@ def _crossing(
     )
     low, high = min(low, value), max(high, value)  # a percentile interval need not hold its value
     return Crossing(_tokens(value), _tokens(low), _tokens(high), _place(value), _place(low), _place(high))
-
-
-def _columns(table: ScoreTable, metric: EvaluationMetric) -> tuple[FloatArray, FloatArray]:
-    """What each row earns, and what it could."""
-    sample = metric.sample(table)
-    assert isinstance(sample, RatioSample), "a boundary is of an accuracy"
-    return sample.total, sample.weight
-
-
-def _per_bucket(table: ScoreTable, column: FloatArray, buckets: Sequence[_Bucket]) -> FloatArray:
-    """Sums a column over the rows of each group and bucket, [groups, buckets]."""
-    place = np.searchsorted([bucket.length for bucket in buckets], table.length)
-    sums = np.bincount(table.group * len(buckets) + place, column, table.groups * len(buckets))
-    return sums.reshape(table.groups, len(buckets)).astype(np.float64)
 
 
 def _tokens(end: float) -> float | None:
@@ -210,6 +198,13 @@ def _place(end: float) -> CrossingSide:
     return "beyond_range" if end == BEYOND_RANGE else "within_range"
 
 
+def _columns(table: ScoreTable, metric: EvaluationMetric) -> tuple[FloatArray, FloatArray]:
+    """What each row earns, and what it could."""
+    sample = metric.sample(table)
+    assert isinstance(sample, RatioSample), "a boundary is of an accuracy"
+    return sample.total, sample.weight
+
+
 def _slope(table: ScoreTable, metric: EvaluationMetric) -> Estimate:
     right, n = _columns(table, metric)
     slope = logistic_slope(np.log2(table.length), right, n, table.group)
@@ -219,22 +214,21 @@ def _slope(table: ScoreTable, metric: EvaluationMetric) -> Estimate:
     return Estimate(slope.value, slope.value - reach, slope.value + reach, round(n.sum()), table.groups)
 
 
-def _design_effect(buckets: Sequence[_Bucket]) -> float | None:
-    """Variance over that of independent outcomes, pooled over buckets; None where no bucket varies."""
-    varied = [bucket for bucket in buckets if bucket.varies]
-    independent = sum(bucket.binomial_variance for bucket in varied)
-    return sum(bucket.variance for bucket in varied) / independent if varied else None
+def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:
+    """By length, n over the design effect (the variance over that of independent outcomes), where that is above 1.
 
-
-def _effective_n(bucket: _Bucket, pooled: float | None) -> float:
-    """Divides n by the design effect, where that is above 1.
-
-    A bucket without spread (all right) says nothing about its design effect and takes the pooled one; where
-    no bucket has any, each group counts once.
+    A bucket without spread (all right) says nothing about its design effect and takes that of all others together;
+    where no bucket has any, each group counts once.
     """
-    if bucket.varies:
-        return bucket.n / max(1.0, bucket.variance / bucket.binomial_variance)
-    return float(bucket.groups) if pooled is None else bucket.n / max(1.0, pooled)
+    varied = [bucket for bucket in buckets if bucket.varies]
+    if not varied:
+        return {bucket.length: float(bucket.groups) for bucket in buckets}
+    pooled = sum(bucket.variance for bucket in varied) / sum(bucket.binomial_variance for bucket in varied)
+    return {
+        bucket.length: bucket.n
+        / max(1.0, bucket.variance / bucket.binomial_variance if bucket.varies else pooled)
+        for bucket in buckets
+    }
 
 
 def _pairs_to_resolve(

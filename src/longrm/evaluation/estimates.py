@@ -5,13 +5,14 @@ wrong, except in the areas under ROC curves, which rank the scores that exist.
 """
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from longrm.evaluation.intervals import bootstrap_interval, wilson
 from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of, reported
 from longrm.evaluation.metrics.metric import SHARE
-from longrm.evaluation.samples import FloatArray, IntArray, RatioSample, Sample
+from longrm.evaluation.samples import Bootstrap, FloatArray, IntArray, RatioSample, Sample
 from longrm.evaluation.table import ScoreTable
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 from longrm.types import Outcome
@@ -36,13 +37,13 @@ def metrics_for(
 _ROUNDING = 1e-9
 
 
-def estimate_metric(table: ScoreTable, metric: EvaluationMetric, *, seed: int, resamples: int) -> Estimate:
+def estimate_metric(table: ScoreTable, metric: EvaluationMetric, **drawn: Unpack[Bootstrap]) -> Estimate:
     """One metric of a table with its interval."""
     rows = table.rows_for(metric.needs)
     sample, group = metric.sample(table), table.group
     if not rows.all():
         sample, group = sample.subset(rows), group[rows]
-    found = estimate(sample, group, span=metric.span, seed=seed, resamples=resamples)
+    found = estimate(sample, group, span=metric.span, **drawn)
     low, high = metric.span
     assert found.value is None or low - _ROUNDING <= found.value <= high + _ROUNDING, (
         f"the metric {metric.name} is {found.value}, outside its span of {low:g} to {high:g}"
@@ -56,24 +57,14 @@ def ratio(
     group: IntArray,
     *,
     span: tuple[float, float] = SHARE,
-    seed: int,
-    resamples: int,
+    **drawn: Unpack[Bootstrap],
 ) -> Estimate:
-    """The sum of totals over the sum of weights, with its interval; rows without weight are left out.
-
-    Args:
-        total: What each row adds above.
-        weight: What each row adds below, 1 in a plain mean.
-        group: The code of each row's group.
-        span: Smallest and largest value that the ratio can take.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
-    """
-    return estimate(RatioSample(total, weight), group, span=span, seed=seed, resamples=resamples)
+    """The sum of totals over the sum of weights (1 in a plain mean), with its interval; see `estimate`."""
+    return estimate(RatioSample(total, weight), group, span=span, **drawn)
 
 
 def estimate(
-    sample: Sample, group: IntArray, *, span: tuple[float, float], seed: int, resamples: int
+    sample: Sample, group: IntArray, *, span: tuple[float, float], **drawn: Unpack[Bootstrap]
 ) -> Estimate:
     """The value of a sample with its interval; rows that it does not use are left out.
 
@@ -81,8 +72,7 @@ def estimate(
         sample: What is measured.
         group: The code of each row's group.
         span: Smallest and largest value that it can take.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
+        drawn: How the interval is drawn.
     """
     used = sample.used
     if not used.any():
@@ -92,8 +82,8 @@ def estimate(
     value, n = sample.value, sample.n
     if span == SHARE and sample.is_independent(groups.size):
         return Estimate(value, *wilson(value, n), n, groups.size)
-    drawn = sample.replicates(group.astype(np.int64), seed=seed, resamples=resamples)
-    return Estimate(value, *bootstrap_interval(value, drawn, groups.size, span), n, groups.size)
+    replicates = sample.replicates(group.astype(np.int64), **drawn)
+    return Estimate(value, *bootstrap_interval(value, replicates, groups.size, span), n, groups.size)
 
 
 def paired_difference(

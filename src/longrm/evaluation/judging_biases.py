@@ -1,13 +1,14 @@
 """What should not move a verdict and may: the presented order, and the length of the responses."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.intervals import bootstrap_interval
 from longrm.evaluation.metrics import TOP1
-from longrm.evaluation.samples import FloatArray, ratio_replicates
+from longrm.evaluation.samples import Bootstrap, ratio_replicates
 from longrm.evaluation.summaries import LengthBias, PositionBias
 from longrm.evaluation.table import GoldPairs, ScoreTable
 from longrm.reward_models.trials import best, by_order, together
@@ -15,67 +16,48 @@ from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 
 
 def position_bias(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
+    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
 ) -> PositionBias | None:
-    """Consistency and position bias over the comparisons that were asked in more than one order.
-
-    Args:
-        scored: The records of the table's rows.
-        table: Their scores.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
-
-    Returns:
-        None where no comparison was asked in two orders.
-    """
+    """Consistency and position bias of the records that a table is made of, where some were asked in two orders."""
     rows = [row for row, record in enumerate(scored) if len({t.order for t in record.trials}) > 1]
     if not rows:
         return None
     several = [scored[row] for row in rows]
     group, right = table.group[rows], TOP1.earned(table)[rows]
-    consistent = np.array([_consistent(record) for record in several])
-    first = np.array([_first_wins(record) for record in several], np.float64)
-    alone = np.array([_single_order(record) for record in several])
     every = np.ones_like(right)
 
-    def estimate(total: FloatArray, weight: FloatArray) -> Estimate:
-        return ratio(total, weight, group, seed=seed, resamples=resamples)
+    def share(counts: Sequence[tuple[float, float]]) -> Estimate:
+        above, below = np.array(counts, np.float64).T
+        return ratio(above, below, group, **drawn)
 
+    consistent, first, alone = [], [], []
+    for record in several:
+        verdicts = {best(together(votes)) for votes in by_order(record.trials)}
+        answered = frozenset() not in verdicts
+        consistent.append((answered and len(verdicts) == 1, answered))
+        is_pair = len(record.trials[0].order) == 2
+        decided = [t.order[0] in found for t in record.trials if len(found := best(t)) == 1 and is_pair]
+        first.append((sum(decided), len(decided)))
+        alone.append((_single_order(record), 1))
     return PositionBias(
-        consistency=estimate(np.nan_to_num(consistent), np.isfinite(consistent).astype(np.float64)),
-        first_wins=estimate(first[:, 0], first[:, 1]),
+        consistency=share(consistent),
+        first_wins=share(first),
         by_place={
-            str(n): {str(place): estimate(*_best_at(several, n, place)) for place in range(n)}
+            str(n): {
+                str(place): share([_best_at(record, n, place) for record in several]) for place in range(n)
+            }
             for n in sorted({len(record.ranks or ()) for record in several})
         },
-        single_order=estimate(alone, every),
-        order_cancelled=estimate(right, every),
+        single_order=share(alone),
+        order_cancelled=ratio(right, every, group, **drawn),
     )
 
 
-def _consistent(record: JudgmentRecord) -> float:
-    """1 or 0; NaN where some order has no answer."""
-    verdicts = {best(together(votes)) for votes in by_order(record.trials)}
-    return float("nan") if frozenset() in verdicts else float(len(verdicts) == 1)
-
-
-def _first_wins(record: JudgmentRecord) -> tuple[int, int]:
-    """Trials of a pair that preferred the first response, and those that preferred any."""
-    decided = [(trial.order[0], found) for trial in record.trials if len(found := best(trial)) == 1]
-    if len(record.trials[0].order) != 2:
-        return 0, 0
-    return sum(first in found for first, found in decided), len(decided)
-
-
-def _best_at(records: Sequence[JudgmentRecord], n: int, place: int) -> FloatArray:
-    """Trials of n responses that judged the one at a place best (ties share), and those answered, [2, rows]."""
-    counts = np.zeros((2, len(records)))
-    for row, record in enumerate(records):
-        for trial in record.trials if len(record.ranks or ()) == n else ():
-            found = best(trial)
-            if found:
-                counts[:, row] += (trial.order[place] in found) / len(found), 1
-    return counts
+def _best_at(record: JudgmentRecord, n: int, place: int) -> tuple[float, int]:
+    """Trials of n responses that judged the one at a place best (ties share), and those that were answered."""
+    verdicts = [(trial.order[place], best(trial)) for trial in record.trials if len(record.ranks or ()) == n]
+    shares = [(at in found) / len(found) for at, found in verdicts if found]
+    return sum(shares), len(shares)
 
 
 def _single_order(record: JudgmentRecord) -> float:
@@ -87,7 +69,7 @@ def _single_order(record: JudgmentRecord) -> float:
     return sum(credit) / len(record.trials)
 
 
-def length_bias(pairs: GoldPairs, *, seed: int, resamples: int) -> LengthBias | None:
+def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> LengthBias | None:
     """Accuracy on gold pairs whose better response is the longer one, the shorter one, and the difference.
 
     A judge that favors length gains on the first what it loses on the second. Pairs of equal length are left
@@ -99,24 +81,13 @@ def length_bias(pairs: GoldPairs, *, seed: int, resamples: int) -> LengthBias | 
     if not np.isfinite(pairs.longer).any():
         return None
     sides = np.stack([pairs.longer > 0, pairs.longer < 0], axis=1).astype(np.float64)
-    longer, shorter = (
-        ratio(pairs.right * side, side, pairs.group, seed=seed, resamples=resamples) for side in sides.T
-    )
-    difference = _difference(pairs, sides, longer, shorter, seed, resamples)
-    return LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)
-
-
-def _difference(
-    pairs: GoldPairs, sides: FloatArray, longer: Estimate, shorter: Estimate, seed: int, resamples: int
-) -> Estimate:
-    """The first minus the second, with both resampled together; resamples that missed a side are left out."""
+    longer, shorter = (ratio(pairs.right * side, side, pairs.group, **drawn) for side in sides.T)
     if longer.value is None or shorter.value is None:
-        return UNDEFINED
+        return LengthBias(longer, shorter, UNDEFINED)
+    # Both are resampled together; resamples that missed a side are left out.
     kept = sides.any(axis=1)
     groups, group = np.unique(pairs.group[kept], return_inverse=True)
-    drawn = ratio_replicates(
-        pairs.right[kept, None] * sides[kept], sides[kept], group, seed=seed, resamples=resamples
-    )
-    value, replicates = longer.value - shorter.value, drawn[:, 0] - drawn[:, 1]
+    both = ratio_replicates(pairs.right[kept, None] * sides[kept], sides[kept], group, **drawn)
+    value, replicates = longer.value - shorter.value, both[:, 0] - both[:, 1]
     limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], groups.size, (-1.0, 1.0))
-    return Estimate(value, *limits, longer.n + shorter.n, groups.size)
+    return LengthBias(longer, shorter, Estimate(value, *limits, longer.n + shorter.n, groups.size))

@@ -1,12 +1,13 @@
 """What became of the comparisons: outcomes, accuracy under three readings of a missing answer, failure patterns."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from longrm.evaluation.estimates import ratio
 from longrm.evaluation.metrics import TOP1
-from longrm.evaluation.samples import FloatArray
+from longrm.evaluation.samples import Bootstrap
 from longrm.evaluation.summaries import AccuracyReadings, FailureRates
 from longrm.evaluation.table import ScoreTable, codes_of
 from longrm.runs.records import Estimate, JudgmentRecord
@@ -16,50 +17,34 @@ _WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
 
 
 def accuracy(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
+    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
 ) -> AccuracyReadings:
-    """Accuracy with what is not answered counted wrong, credited with chance, or left out.
-
-    Args:
-        scored: The records of the table's rows.
-        table: Their scores.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
-    """
+    """Accuracy of a table, made of these records, with what is not answered counted wrong, by chance, or left out."""
     answered = np.array([record.outcome is Outcome.ANSWERED for record in scored], np.float64)
     right, every = TOP1.earned(table), np.ones_like(answered)
-
-    def estimate(total: FloatArray, weight: FloatArray) -> Estimate:
-        return ratio(total, weight, table.group, seed=seed, resamples=resamples)
-
+    lucky = right + (1 - answered) * TOP1.earned(table, by_chance=True)
     return AccuracyReadings(
-        strict=estimate(right, every),
-        chance_credit=estimate(right + (1 - answered) * TOP1.earned_by_chance(table), every),
-        answered=estimate(right, answered),
+        strict=ratio(right, every, table.group, **drawn),
+        chance_credit=ratio(lucky, every, table.group, **drawn),
+        answered=ratio(right, answered, table.group, **drawn),
     )
 
 
-def outcome_rates(records: Sequence[JudgmentRecord], *, seed: int, resamples: int) -> dict[Outcome, Estimate]:
+def outcome_rates(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> dict[Outcome, Estimate]:
     """The share of all comparisons with each outcome."""
     group, every = codes_of(record.group for record in records), np.ones(len(records))
-    occurred = {
-        outcome: np.array([record.outcome is outcome for record in records], np.float64)
-        for outcome in Outcome
-    }
-    return {
-        outcome: ratio(total, every, group, seed=seed, resamples=resamples)
-        for outcome, total in occurred.items()
-    }
+    occurred = {o: np.array([record.outcome is o for record in records], np.float64) for o in Outcome}
+    return {outcome: ratio(total, every, group, **drawn) for outcome, total in occurred.items()}
 
 
-def failures(records: Sequence[JudgmentRecord], *, seed: int, resamples: int) -> FailureRates:
+def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> FailureRates:
     """How often the format was missed, the context ignored, and the verdict contradicted (LongRM, section 3)."""
     group = codes_of(record.group for record in records)
     trials = [record.trials for record in records]
 
     def rate(counts: Sequence[tuple[int, int]]) -> Estimate | None:
         above, below = np.array(counts, np.float64).reshape(-1, 2).T
-        estimate = ratio(above, below, group, seed=seed, resamples=resamples)
+        estimate = ratio(above, below, group, **drawn)
         return estimate if estimate.n else None
 
     writes = any(trial.explanation for of_record in trials for trial in of_record)

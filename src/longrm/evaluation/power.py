@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 from scipy.special import ndtri
@@ -10,7 +11,7 @@ from longrm.evaluation.estimates import ratio
 from longrm.evaluation.intervals import LEVEL
 from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.metrics.top1 import top1_credit
-from longrm.evaluation.samples import ratio_replicates
+from longrm.evaluation.samples import Bootstrap, ratio_replicates
 from longrm.evaluation.summaries import BaselineComparison, RecommendedSize
 from longrm.evaluation.table import ScoreTable
 from longrm.runs.records import JudgmentRecord
@@ -23,18 +24,13 @@ _ALLOWANCE = 1.1
 
 
 def against_baselines(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
+    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
 ) -> dict[str, BaselineComparison]:
     """Each baseline's accuracy, and the model's minus it on the same comparisons, paired.
 
-    A baseline is beaten where the lower limit of that difference is above 0.
-
-    Args:
-        scored: The records of the table's rows.
-        table: Their scores.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
+    A baseline is beaten where the lower limit of that difference is above 0. The table is made of the records.
     """
+    earned = TOP1.earned(table)
     compared = {}
     for name in sorted({name for record in scored for name in record.baselines}):
         run = np.array([name in record.baselines for record in scored], np.float64)
@@ -42,21 +38,15 @@ def against_baselines(
         right = np.array(
             [top1_credit(*row) if row[0] else 0.0 for row in zip(scores, table.ranks, strict=True)]
         )
-        value = ratio(right, run, table.group, seed=seed, resamples=resamples)
-        difference = ratio(
-            TOP1.earned(table) - right, run, table.group, span=(-1.0, 1.0), seed=seed, resamples=resamples
-        )
+        value = ratio(right, run, table.group, **drawn)
+        difference = ratio(earned - right, run, table.group, span=(-1.0, 1.0), **drawn)
         beaten = difference.low is not None and difference.low > 0
         compared[name] = BaselineComparison(value, difference, beaten)
     return compared
 
 
-def recommended(table: ScoreTable, *, seed: int, resamples: int) -> RecommendedSize | None:
-    """How many comparisons, clustered as these are, a paired comparison with another judge needs.
-
-    Returns:
-        None where nothing is scored.
-    """
+def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> RecommendedSize | None:
+    """How many comparisons, clustered as these are, a paired one with another judge needs; None if none is scored."""
     if not table.size.size:
         return None
     right, n = TOP1.earned(table), table.size.size
@@ -65,8 +55,8 @@ def recommended(table: ScoreTable, *, seed: int, resamples: int) -> RecommendedS
     if table.groups == n:
         design = 1.0
     elif independent > 1e-12 and table.groups > 1:
-        drawn = ratio_replicates(right, np.ones_like(right), table.group, seed=seed, resamples=resamples)
-        design = float(drawn.var()) * table.groups / (table.groups - 1) / independent
+        replicates = ratio_replicates(right, np.ones_like(right), table.group, **drawn)
+        design = float(replicates.var()) * table.groups / (table.groups - 1) / independent
     else:  # without any spread, or in one group, each group counts once
         design = n / table.groups
     return RecommendedSize(DIFFERENCE, POWER, comparisons_needed(accuracy, max(1.0, design)))

@@ -6,14 +6,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
 from longrm.evaluation.metrics.exact_order import EXACT_ORDER
 from longrm.evaluation.metrics.position_match import POSITION_MATCH
-from longrm.evaluation.summaries import main_metric
+from longrm.evaluation.summaries import EvaluationSummary, MetricBreakdown
 from longrm.evaluation.table import BEST_OF
 from longrm.runs.folder import write_file
+from longrm.runs.records import Estimate
 
 BENCH = "long-rewardbench"
 TASKS = ("Cite", "Code", "ICL", "LongQA", "Math", "Safety", "Summ")
@@ -31,7 +31,7 @@ COLUMNS = (
 CsvRow = dict[str, str]
 
 
-def write_results(summary: Mapping[str, Any], path: Path) -> None:
+def write_results(summary: EvaluationSummary, path: Path) -> None:
     """Writes a CSV file in percent, as the paper prints its figures; a figure that does not exist stays empty.
 
     On Long-RewardBench, tasks, lengths and `macro` (the mean over lengths) are of the pairs alone; Rank2 to Rank4
@@ -44,89 +44,62 @@ def write_results(summary: Mapping[str, Any], path: Path) -> None:
 
     A metric that is not of the paper has a row of its own; one that is no share is not in percent.
 
-    Args:
-        summary: Of an evaluation.
-        path: The file to write.
-
     Raises:
         RunError: The file cannot be written.
     """
-    if summary["bench"].startswith(BENCH):
-        columns, rows = list(COLUMNS), [*_own(summary), *_published()]
-    else:
-        columns, rows = _elsewhere(summary)
+    known = summary.bench.startswith(BENCH)
+    rows = [*_own(summary), *_published()] if known else _elsewhere(summary)
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, COLUMNS if known else list(rows[0]), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_file(path, text.getvalue())
 
 
-def _own(summary: Mapping[str, Any]) -> Iterator[CsvRow]:
-    metrics = summary["metrics"]
-    model = {"model": summary["model"], "defects": ""}
+def _own(summary: EvaluationSummary) -> Iterator[CsvRow]:
+    metrics = summary.metrics
+    model = {"model": summary.model, "defects": ""}
+    several = POSITION_MATCH.name in metrics.overall
+    ranked = several or any(
+        metrics.by_subtype[n][PAIR_ACCURACY.name].n for n in BEST_OF if n in metrics.by_subtype
+    )
     shared: CsvRow = {}
-    if pairs := _pairs(metrics):
-        shared = {
-            **{task: _metric(pairs["by_task"], task, PAIR_ACCURACY.name) for task in TASKS},
-            **{
-                name: _metric(pairs["by_length"], tokens, PAIR_ACCURACY.name)
-                for name, tokens in LENGTHS.items()
-            },
-            "macro": _percent(pairs["macro"]["by_length"]["value"]),
-        }
-    several = POSITION_MATCH.name in metrics["overall"]
+    if pairs := metrics.pairs or (None if ranked else metrics):  # else there is no pair
+        tasks = {task: _metric(pairs.by_task, task, PAIR_ACCURACY.name) for task in TASKS}
+        lengths = {name: _metric(pairs.by_length, at, PAIR_ACCURACY.name) for name, at in LENGTHS.items()}
+        shared = {**tasks, **lengths, "macro": _percent(pairs.macro.by_length.value)}
     names = (POSITION_MATCH.name, EXACT_ORDER.name) if several else (PAIR_ACCURACY.name,)
     for name in (*names, *_further(metrics)):
-        ranks = {f"Rank{n}": _metric(metrics["by_subtype"], n, name) for n in BEST_OF}
-        average = {"source": f"this run, {name}", "avg": _metric(metrics, "overall", name)}
+        ranks = {f"Rank{n}": _metric(metrics.by_subtype, n, name) for n in BEST_OF}
+        average = {"source": f"this run, {name}", "avg": _value(metrics.overall[name], name)}
         yield model | shared | ranks | average
-    if release := summary.get("release_rule"):
+    if release := summary.rules.get("release"):
+        by_task, by_rank = (release.parts[key] for key in ("by_task_percent", "by_rank_percent"))
         yield {
             **model,
             "source": "this run, as the release scores it",
-            **{task: _number(release["by_task_percent"].get(task)) for task in TASKS},
-            **{f"Rank{n}": _number(release["by_rank_percent"].get(n)) for n in BEST_OF},
-            "avg": _number(release["overall_percent"]),
+            **{task: _number(by_task.get(task)) for task in TASKS},
+            **{f"Rank{n}": _number(by_rank.get(n)) for n in BEST_OF},
+            "avg": _number(release.overall_percent),
         }
 
 
-def _pairs(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The figures of the pairs alone; None where there is no pair."""
-    if metrics["pairs"]:
-        pairs: Mapping[str, Any] = metrics["pairs"]
-        return pairs
-    ranked = any(
-        metrics["by_subtype"][n][PAIR_ACCURACY.name]["n"] for n in BEST_OF if n in metrics["by_subtype"]
-    )
-    return None if ranked or POSITION_MATCH.name in metrics["overall"] else metrics
-
-
-def _further(metrics: Mapping[str, Any]) -> list[str]:
+def _further(metrics: MetricBreakdown) -> list[str]:
     """The reported metrics that have a row of their own wherever they are reported."""
-    return [name for name, metric in METRICS.items() if metric.in_results and name in metrics["overall"]]
+    return [name for name, metric in METRICS.items() if metric.in_results and name in metrics.overall]
 
 
-def _elsewhere(summary: Mapping[str, Any]) -> tuple[list[str], list[CsvRow]]:
-    """Columns and rows of a run on another benchmark: of main accuracy first, which alone has a mean over lengths."""
-    main, *others = (main_metric(summary["metrics"]["overall"]), *_further(summary["metrics"]))
-    first = _row_of(summary, main) | {"macro": _percent(summary["metrics"]["macro"]["by_length"]["value"])}
-    return list(first), [first, *(_row_of(summary, name) for name in others)]
-
-
-def _row_of(summary: Mapping[str, Any], name: str) -> CsvRow:
-    """One metric over all comparisons, by task and by length."""
-    metrics = summary["metrics"]
-    tasks = {f"task {task}": _metric(metrics["by_task"], task, name) for task in metrics["by_task"]}
-    lengths = {f"length {size}": _metric(metrics["by_length"], size, name) for size in metrics["by_length"]}
-    return {
-        "bench": summary["bench"],
-        "model": summary["model"],
-        "source": f"this run, {name}",
-        **tasks,
-        "avg": _metric(metrics, "overall", name),
-        **lengths,
-    }
+def _elsewhere(summary: EvaluationSummary) -> list[CsvRow]:
+    """Rows of a run on another benchmark: of main accuracy first, which alone has a mean over lengths."""
+    metrics, rows = summary.metrics, []
+    for name in (summary.main_metric, *_further(metrics)):
+        row = {"bench": summary.bench, "model": summary.model, "source": f"this run, {name}"}
+        row |= {f"task {task}": _value(found[name], name) for task, found in metrics.by_task.items()}
+        row["avg"] = _value(metrics.overall[name], name)
+        row |= {f"length {size}": _value(found[name], name) for size, found in metrics.by_length.items()}
+        rows.append(row)
+    rows[0]["macro"] = _percent(metrics.macro.by_length.value)
+    return rows
 
 
 def _published() -> Iterator[CsvRow]:
@@ -138,11 +111,12 @@ def _published() -> Iterator[CsvRow]:
         yield {"model": row["model"], "source": published["source"], "defects": defects} | figures
 
 
-def _metric(buckets: Mapping[str, Any], key: str, name: str) -> str:
-    if key not in buckets:
-        return ""
-    value = buckets[key][name]["value"]
-    return _percent(value) if metric_of(name).is_share else _number(value)
+def _metric(parts: Mapping[str, Mapping[str, Estimate]], key: str, name: str) -> str:
+    return _value(parts[key][name], name) if key in parts else ""
+
+
+def _value(estimate: Estimate, name: str) -> str:
+    return _percent(estimate.value) if metric_of(name).is_share else _number(estimate.value)
 
 
 def _percent(share: float | None) -> str:

@@ -1,8 +1,8 @@
 """Judges every comparison of a benchmark, resumably, and sums the run up."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from longrm.benchmarks import LoadedBenchmark
@@ -11,7 +11,7 @@ from longrm.errors import DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summary_schema import parse_evaluation, read_summary
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder, write_file
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
@@ -81,7 +81,7 @@ def evaluate(
     if bench.audit is not None:
         summary["audit"] = bench.audit.as_dict()
     folder.write_summary(summary)
-    write_results(summary, folder.path / "results.csv")
+    write_results(parse_evaluation(summary), folder.path / "results.csv")
     place.wait()
     return summary
 
@@ -108,7 +108,11 @@ def _judge_all(
     _check_run(records, ranks, bench.name)
     # What was tried again after an error, or judged by another process, goes to its place: one line a comparison.
     for name, kind in _LOGS.items():
-        _put_in_order(folder.path / name, kind, ranks)
+        logged = list(Log(folder.path / name, kind))
+        last = {record.id: record for record in logged}
+        wanted = [one for one in ranks if one in last]
+        if [record.id for record in logged] != wanted:
+            write_file(folder.path / name, b"".join(to_line(last[one]) for one in wanted))
     return [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
 
 
@@ -122,7 +126,7 @@ def _judge_share(
 ) -> dict[str, tuple[int, ...] | None]:
     """Judges what this process takes of the comparisons; returns the gold ranks of all."""
     asker = TrialJudge(model, judging)
-    sampler = _Sampler(judging.examples)
+    sampled: dict[Any, set[str]] = defaultdict(set)  # the groups at each length that have an example
     ranks: dict[str, tuple[int, ...] | None] = {}
     answered = {r.id for r in Log(folder.path / JUDGMENTS, JudgmentRecord) if r.outcome is not Outcome.ERROR}
     known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
@@ -133,13 +137,19 @@ def _judge_share(
         Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as shown,
     ):
         for piece, batch in enumerate(_batches(bench.comparisons)):
-            golds = [_gold(comparison) for comparison in batch]
-            _check(bench.name, batch, golds, ranks, known)
-            samples = [comparison for comparison in batch if sampler.takes(comparison)]
+            samples, golds = [], []
+            for one in batch:
+                golds.append(GoldRecord(one.id, one.ranks, text_digest(one.prompt, one.responses)))
+                _check(bench.name, one, golds[-1], ranks, known)
+                ranks[one.id] = one.ranks
+                groups = sampled[one.metadata.get("length")]
+                if one.group not in groups and len(groups) < judging.examples:
+                    groups.add(one.group)
+                    samples.append(_example(one))
             pending = {comparison.id for comparison in batch} - answered
             mine = place.takes(piece)
             if mine:
-                shown.append(*(_example(sample) for sample in samples if sample.id not in kept))
+                shown.append(*(sample for sample in samples if sample.id not in kept))
                 gold.append(*(one for one in golds if one.id not in known))
             if mine and pending:
                 log.append(*(record for record in asker.records(batch) if record.id in pending))
@@ -155,45 +165,29 @@ def _join(folder: RunFolder) -> None:
         join_parts(folder.path / name, kind)
 
 
-def _put_in_order(path: Path, kind: type[Any], ids: Mapping[str, Any]) -> None:
-    """Rewrites a log that holds a comparison twice, or in another order than the benchmark's."""
-    logged = list(Log(path, kind))
-    last = {record.id: record for record in logged}
-    wanted = [name for name in ids if name in last]
-    if [record.id for record in logged] != wanted:
-        write_file(path, b"".join(to_line(last[name]) for name in wanted))
-
-
-def _gold(comparison: Comparison) -> GoldRecord:
-    digest = text_digest(comparison.prompt, comparison.responses)
-    return GoldRecord(comparison.id, comparison.ranks, digest)
-
-
 def _check(
     bench: str,
-    batch: list[Comparison],
-    golds: list[GoldRecord],
-    ranks: dict[str, tuple[int, ...] | None],
+    comparison: Comparison,
+    gold: GoldRecord,
+    seen: Container[str],
     known: Mapping[str, GoldRecord],
 ) -> None:
-    """Refuses what cannot be judged, or was judged as something else, and collects the gold ranks by id."""
-    for comparison, gold in zip(batch, golds, strict=True):
-        if comparison.id in ranks:
-            raise DataError(f"{bench}: two comparisons have the id '{comparison.id}'; ids must be unique")
-        length_and_depth(comparison)
-        ranks[comparison.id] = comparison.ranks
-        held = known.get(comparison.id, gold)
-        if held != gold:
-            changed = "text" if held.digest != gold.digest else "gold order"
-            raise DataError(
-                f"{bench}: the {changed} of '{comparison.id}' has changed since it was judged, by {GOLD}; take another "
-                "--out"
-            )
-        if comparison.role == "judgment":
-            raise DataError(
-                f"{bench}: the responses of '{comparison.id}' are judgments, which train a generative reward model; "
-                "they are no evaluation data"
-            )
+    """Refuses what cannot be judged, or was judged as something else."""
+    if comparison.id in seen:
+        raise DataError(f"{bench}: two comparisons have the id '{comparison.id}'; ids must be unique")
+    length_and_depth(comparison)
+    held = known.get(comparison.id, gold)
+    if held != gold:
+        changed = "text" if held.digest != gold.digest else "gold order"
+        raise DataError(
+            f"{bench}: the {changed} of '{comparison.id}' has changed since it was judged, by {GOLD}; take another "
+            "--out"
+        )
+    if comparison.role == "judgment":
+        raise DataError(
+            f"{bench}: the responses of '{comparison.id}' are judgments, which train a generative reward model; "
+            "they are no evaluation data"
+        )
 
 
 def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, Any], bench: str) -> None:
@@ -227,21 +221,6 @@ def _example(comparison: Comparison) -> ExampleRecord:
         comparison.question,
         comparison.evidence,
     )
-
-
-class _Sampler:
-    """Takes the first comparisons of different groups at each length."""
-
-    def __init__(self, per_length: int) -> None:
-        self._per_length = per_length
-        self._groups: dict[Any, set[str]] = {}
-
-    def takes(self, comparison: Comparison) -> bool:
-        groups = self._groups.setdefault(comparison.metadata.get("length"), set())
-        if comparison.group in groups or len(groups) >= self._per_length:
-            return False
-        groups.add(comparison.group)
-        return True
 
 
 def _batches(comparisons: Iterable[Comparison]) -> Iterator[list[Comparison]]:

@@ -1,9 +1,10 @@
 """What a metric reads from a table: values row by row, their value, and their cluster-bootstrap replicates."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,13 @@ Mask = npt.NDArray[np.bool_]
 
 BINS = 256
 """Quantile bins in which resamples rank the scores: few enough that ranking is a matrix product."""
+
+
+class Bootstrap(TypedDict):
+    """How intervals are drawn: the seed, and how many times the groups are resampled."""
+
+    seed: int
+    resamples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +55,9 @@ class RatioSample:
         """The sample of the kept rows alone."""
         return replace(self, total=self.total[kept], weight=self.weight[kept])
 
-    def replicates(self, group: IntArray, *, seed: int, resamples: int) -> FloatArray:
+    def replicates(self, group: IntArray, **drawn: Unpack[Bootstrap]) -> FloatArray:
         """The ratio on every cluster-bootstrap resample of the groups, [resamples]."""
-        return ratio_replicates(self.total, self.weight, group, seed=seed, resamples=resamples)
+        return ratio_replicates(self.total, self.weight, group, **drawn)
 
     def is_independent(self, groups: int) -> bool:
         """Whether every group is a single outcome of 0 or 1, so that Wilson's interval applies."""
@@ -125,7 +133,7 @@ class RankedSample:
             rows=int(kept.sum()),
         )
 
-    def replicates(self, group: IntArray, *, seed: int, resamples: int) -> FloatArray:
+    def replicates(self, group: IntArray, **drawn: Unpack[Bootstrap]) -> FloatArray:
         """The area on every resample, by rank sums weighted with how often each group was drawn, [resamples].
 
         Where there are more than `BINS` distinct values, those of one quantile bin count as ties; the replicates
@@ -133,22 +141,21 @@ class RankedSample:
         """
         value = self.value
         if value in (0.0, 1.0):  # separated on the whole, hence on every resample
-            return np.full(resamples, value)
-        weights = cluster_weights(int(group.max()) + 1, resamples, seed)
+            return np.full(drawn["resamples"], value)
+        weights = cluster_weights(int(group.max()) + 1, drawn["resamples"], drawn["seed"])
         everything = np.concatenate([self.positive, self.negative])
         cuts = np.unique(everything)
         if cuts.size > BINS:
             cuts = np.unique(np.quantile(everything, np.arange(1, BINS) / BINS, method="inverted_cdf"))
-        sides = [
-            _bin_counts(values, group[rows], cuts, weights.shape[1])
-            for values, rows in (
-                (self.positive, self.positive_row),
-                (self.negative, self.negative_row),
-            )
-        ]
+        shape = weights.shape[1], cuts.size + 1
+        sides = []  # how many values of each group lie in each bin, [groups, bins]
+        for values, row in ((self.positive, self.positive_row), (self.negative, self.negative_row)):
+            cells = np.searchsorted(cuts, values, "right") + group[row] * shape[1]
+            counts = np.bincount(cells, minlength=math.prod(shape))
+            sides.append(counts.reshape(shape).astype(np.float32))
         shift = value - _binned_area(sides, np.ones_like(weights[:1]))[0]
-        drawn: FloatArray = np.clip(_binned_area(sides, weights) + shift, 0.0, 1.0)
-        return drawn
+        areas: FloatArray = np.clip(_binned_area(sides, weights) + shift, 0.0, 1.0)
+        return areas
 
     def is_independent(self, groups: int) -> bool:
         """An area is no share of independent outcomes."""
@@ -172,7 +179,7 @@ def cluster_weights(groups: int, resamples: int, seed: int) -> npt.NDArray[np.fl
 
 
 def ratio_replicates(
-    total: FloatArray, weight: FloatArray, group: IntArray, *, seed: int, resamples: int
+    total: FloatArray, weight: FloatArray, group: IntArray, **drawn: Unpack[Bootstrap]
 ) -> FloatArray:
     """A ratio on every cluster-bootstrap resample of the groups 0 .. max, [resamples].
 
@@ -182,24 +189,15 @@ def ratio_replicates(
     groups = int(group.max()) + 1
     columns = np.stack([total, weight], axis=-1).reshape(group.size, -1)
     sums = np.stack([np.bincount(group, column, groups) for column in columns.T], axis=1)
-    weights = cluster_weights(groups, resamples, seed)
-    drawn = np.empty((resamples, sums.shape[1]))
-    for start in range(0, resamples, 256):
+    weights = cluster_weights(groups, drawn["resamples"], drawn["seed"])
+    resampled = np.empty((weights.shape[0], sums.shape[1]))
+    for start in range(0, weights.shape[0], 256):
         # In float64, counts and halves add up exactly, so that unanimity shows as such.
-        drawn[start : start + 256] = weights[start : start + 256].astype(np.float64) @ sums
-    above_below = drawn.reshape(resamples, *total.shape[1:], 2)
+        resampled[start : start + 256] = weights[start : start + 256].astype(np.float64) @ sums
+    above_below = resampled.reshape(weights.shape[0], *total.shape[1:], 2)
     with np.errstate(invalid="ignore"):
         ratios: FloatArray = above_below[..., 0] / above_below[..., 1]
     return ratios
-
-
-def _bin_counts(
-    values: FloatArray, group: IntArray, cuts: FloatArray, groups: int
-) -> npt.NDArray[np.float32]:
-    """How many values of each group lie in each bin, [groups, bins]."""
-    cells = np.searchsorted(cuts, values, "right") + group * (cuts.size + 1)
-    counts = np.bincount(cells, minlength=groups * (cuts.size + 1))
-    return counts.reshape(groups, -1).astype(np.float32)
 
 
 def _binned_area(sides: Sequence[npt.NDArray[np.float32]], weights: npt.NDArray[np.float32]) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from longrm.evaluation.breakdown import breakdown
 from longrm.evaluation.calibration_error import calibration
@@ -13,6 +13,7 @@ from longrm.evaluation.metrics import reported
 from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
 from longrm.evaluation.power import against_baselines, recommended
 from longrm.evaluation.rules import figures_by_rule
+from longrm.evaluation.samples import Bootstrap
 from longrm.evaluation.summaries import (
     ContextCheckCounts,
     CutCounts,
@@ -26,13 +27,6 @@ from longrm.evaluation.vote_curve import vote_curve
 from longrm.runs.folder import SCHEMA_VERSION
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale
-
-
-class _Bootstrap(TypedDict):
-    """What every interval is drawn with."""
-
-    seed: int
-    resamples: int
 
 
 def summarize(
@@ -67,7 +61,7 @@ def summarize(
     Raises:
         ValueError: If a depth lies outside [0, 1], the threshold outside (0, 1), or an answer does not fit its gold.
     """
-    drawn: _Bootstrap = {"seed": seed, "resamples": resamples}
+    drawn: Bootstrap = {"seed": seed, "resamples": resamples}
     table = ScoreTable.of(records)
     metrics = breakdown(records, table, **drawn)
     # Where nothing was answered there is no judgment whose reach could be told.
@@ -106,6 +100,7 @@ def summarize(
 def _counts(records: Sequence[JudgmentRecord]) -> EvaluationCounts:
     trials = [trial for record in records for trial in record.trials]
     cuts = [record.cut for record in records if record.cut is not None]
+    states = Counter[str](record.context_check for record in records if record.context_check)
     return EvaluationCounts(
         comparisons=len(records),
         groups=len({record.group for record in records}),
@@ -114,15 +109,12 @@ def _counts(records: Sequence[JudgmentRecord]) -> EvaluationCounts:
         trials=TrialCounts(len(trials), _outcomes(trial.outcome for trial in trials)),
         cut=CutCounts(len(cuts), sum(cut.tokens for cut in cuts)),
         retried=sum(trial.attempts > 1 for trial in trials),
-        context_check=_checks(records),
+        context_check=ContextCheckCounts(
+            states["same"], states["changed"], states["unanswered"], states["impossible"]
+        )
+        if states
+        else None,
     )
-
-
-def _checks(records: Sequence[JudgmentRecord]) -> ContextCheckCounts | None:
-    states = Counter[str](record.context_check for record in records if record.context_check)
-    if not states:
-        return None
-    return ContextCheckCounts(states["same"], states["changed"], states["unanswered"], states["impossible"])
 
 
 def _outcomes(found: Iterable[Outcome]) -> dict[Outcome, int]:

@@ -75,19 +75,16 @@ class ScoreTable:
         """Number of groups in the table."""
         return int(self.group.max()) + 1 if self.group.size else 0
 
-    def sample(self, measure: Measure) -> Sample:
-        """What a metric's function makes of this table; computed once for a table and its subsets."""
-        key = measure, False
-        if key not in self._samples:
-            self._samples[key] = measure(self)
-        return self._samples[key]
+    def sample(self, measure: Measure, *, by_chance: bool = False) -> Sample:
+        """What a metric's function makes of this table; computed once for a table and its subsets.
 
-    def sample_by_chance(self, measure: Measure) -> Sample:
-        """The same where every response is judged alike: ties earn what a random order does on average."""
-        key = measure, True
+        By chance every response is judged alike: ties earn what a random order does on average.
+        """
+        key = measure, by_chance
         if key not in self._samples:
             tied = tuple((0.0,) * len(gold) for gold in self.ranks)
-            self._samples[key] = measure(replace(self, values=tied, scores=tied, _samples={}))
+            table = replace(self, values=tied, scores=tied, _samples={}) if by_chance else self
+            self._samples[key] = measure(table)
         return self._samples[key]
 
     def rows_for(self, needs: Needs) -> Mask:
@@ -177,6 +174,11 @@ def has_gold_order(record: JudgmentRecord) -> bool:
 def is_scored(record: JudgmentRecord) -> bool:
     """Whether the metrics count this record: it is no error, and its gold tells responses apart."""
     return record.outcome is not Outcome.ERROR and has_gold_order(record)
+
+
+def left_out(records: Iterable[JudgmentRecord]) -> int:
+    """How many of those that gold orders ended in an error, and are not scored."""
+    return sum(has_gold_order(record) and record.outcome is Outcome.ERROR for record in records)
 
 
 def judged_values(record: JudgmentRecord) -> tuple[float, ...] | None:

@@ -3,35 +3,29 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from longrm.evaluation.estimates import ratio
-from longrm.evaluation.samples import FloatArray
+from longrm.evaluation.samples import Bootstrap, FloatArray
 from longrm.evaluation.summaries import VoteCurve
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models.trials import by_order, points
-from longrm.runs.records import JudgmentRecord, Trial
+from longrm.runs.records import JudgmentRecord
 
 SUBSETS = 32
 """Subsets of votes that a point of the curve averages over at most; all of them where there are no more."""
 
 
 def vote_curve(
-    scored: Sequence[JudgmentRecord], table: ScoreTable, *, seed: int, resamples: int
+    scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
 ) -> VoteCurve | None:
     """The accuracy that k of the K votes would have had: the curve of vote@k.
 
     The same k votes of every order are taken, their points averaged as those of all votes are. The value is
     the mean over all subsets of k votes, or over `SUBSETS` drawn ones where there are more; it is exact for
-    k = 1 and k = K.
-
-    Args:
-        scored: The records of the table's rows.
-        table: Their scores.
-        seed: Seed of the subsets and the bootstrap.
-        resamples: Number of bootstrap resamples.
+    k = 1 and k = K. The table is made of the records.
 
     Returns:
         None where no order was asked twice. Comparisons with fewer than K votes in some order are left out.
@@ -45,25 +39,16 @@ def vote_curve(
     curve = np.zeros((len(scored), most))
     for shape in set(shapes.values()):
         alike = [row for row in rows if shapes[row] == shape]
-        votes_of = np.array([[_vote_points(found, shape[1]) for found in asked[row]] for row in alike])
+        silent = (np.nan,) * shape[1]
+        votes_of = np.array([[[points(t) or silent for t in votes] for votes in asked[row]] for row in alike])
         ranks = np.array([scored[row].ranks for row in alike])
         best = ranks == ranks.min(axis=1, keepdims=True)
         for k in range(1, most + 1):
-            drawn = [_top1(votes_of[:, :, subset], best) for subset in _subsets(most, k, seed)]
-            curve[alike, k - 1] = np.mean(drawn, axis=0)
+            subsets = _subsets(most, k, drawn["seed"])
+            curve[alike, k - 1] = np.mean([_top1(votes_of[:, :, votes], best) for votes in subsets], axis=0)
     used = np.zeros(len(scored))
     used[rows] = 1
-    return VoteCurve(
-        {
-            str(k): ratio(curve[:, k - 1], used, table.group, seed=seed, resamples=resamples)
-            for k in range(1, most + 1)
-        }
-    )
-
-
-def _vote_points(trials: Sequence[Trial], n: int) -> list[tuple[float, ...]]:
-    """The points of each vote; NaN where it was not answered."""
-    return [points(trial) or (np.nan,) * n for trial in trials]
+    return VoteCurve({str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)})
 
 
 def _subsets(votes: int, k: int, seed: int) -> Iterator[list[int]]:

@@ -2,13 +2,12 @@
 
 import base64
 import hashlib
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -17,12 +16,9 @@ from longrm.errors import RunError
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, metric_of
 from longrm.report import findings, tables, wording
 from longrm.report.examples import browser
-from longrm.report.load import STAGES, EvaluatedModel, ReportData, ReportedRun, load_report
+from longrm.report.load import STAGES, ReportData, load_report
 from longrm.report.palette import style_sheet
 from longrm.runs.folder import write_file
-
-if TYPE_CHECKING:
-    from longrm.report.drawing import Figure
 
 
 def build(runs: Sequence[Path], out: Path) -> None:
@@ -39,17 +35,27 @@ def build(runs: Sequence[Path], out: Path) -> None:
         RunError: A folder is no finished run, a file cannot be written, or the packages that draw the figures
             are not installed.
     """
-    _check_packages()
+    for name in ("altair", "vl_convert"):
+        if find_spec(name) is None:
+            raise RunError(
+                f"a report needs the package '{name}', which is not installed; pip install 'longrm[report]'"
+            )
     from longrm.report import figures  # here, because drawing needs the extra `report`
     from longrm.report.sections import sections
 
     data = load_report(runs)
-    metric = _metric(data)
-    families = [_family(data, name, number, metric) for number, name in enumerate(_families(data))]
+    # What the stages' boundaries are about, where they agree; pair accuracy, which all have, where not.
+    named = {stage.summary.boundary.metric for stage in data.stages if stage.summary.boundary}
+    metric = named.pop() if len(named) == 1 else PAIR_ACCURACY.name
+    # A demo's stages are of families, in reading order; all other runs are of one without a name.
+    found_in = [stage.family for stage in data.stages] + [run.family for run in data.trained]
+    names = list(dict.fromkeys(found_in))
+    families = [_family(data, names, number, metric) for number in range(len(names))]
     heat = [figures.heat_map(stage, metric, number) for number, stage in enumerate(data.stages)]
     found = list(tables.differences(data.demo)) if data.demo is not None else []
     forest = figures.forest(found) if found else None
     themes = sections(data.stages)
+    folder = out.with_name(f"{out.stem}-figures")
     page = _page(data, metric) | {
         "sections": themes,
         "families": families,
@@ -57,45 +63,51 @@ def build(runs: Sequence[Path], out: Path) -> None:
         "forest": forest,
         "points": max((figures.bin_size(len(run.steps)) for run in data.trained), default=1),
         "differences": tables.difference_table(found) if found else None,
+        "figures": folder.name,
     }
-    folder = out.with_name(f"{out.stem}-figures")
-    themed = [section.figure for section in themes.values()]
+    environment = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    html = environment.get_template("page.html.j2").render(page)
     of_families = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
-    drawn = [figure for figure in [*of_families, *heat, forest, *themed] if figure]
-    html = _environment().get_template("page.html.j2").render(page, figures=folder.name)
-    _write_figures(drawn, folder)
+    for figure in (*of_families, *heat, forest, *(section.figure for section in themes.values())):
+        if figure is not None:
+            write_file(folder / f"{figure.name}.svg", figure.svg)
+            write_file(folder / f"{figure.name}.png", figure.png())
     write_file(out, html)
-
-
-def _check_packages() -> None:
-    for name in ("altair", "vl_convert"):
-        if find_spec(name) is None:
-            raise RunError(
-                f"a report needs the package '{name}', which is not installed; pip install 'longrm[report]'"
-            )
-
-
-def _metric(data: ReportData) -> str:
-    """What the stages' boundaries are about, where they agree; pair accuracy, which all have, where not."""
-    named: set[str] = {stage.summary.boundary.metric for stage in data.stages if stage.summary.boundary}
-    return named.pop() if len(named) == 1 else PAIR_ACCURACY.name
 
 
 def _page(data: ReportData, metric: str) -> dict[str, Any]:
     """What the template prints, apart from the figures."""
-    stages, best_of = data.stages, data.best_of
+    stages, best_of, demo = data.stages, data.best_of, data.demo
     script = _asset("page.js")
+    boundaries = [found for stage in stages if (found := stage.summary.boundary)]
+    title = "How far into a context the judgment reaches"
+    if demo is not None:
+        title += f": the demo, seed {demo.seed}"
+    elif not boundaries:
+        title = "How good the judgment is" if stages else "Training"
+    # What must be known of the data: once for all models that judged the same.
+    wrong = dict.fromkeys(line for stage in stages for line in findings.wrong_data(stage.summary))
+    recommended = ""  # what the recommended numbers of comparisons are good for
+    if size := next((stage.summary.recommended for stage in stages if stage.summary.recommended), None):
+        better = f"{100 * size.difference:g} points better or worse"
+        recommended = f"a judge that is {better} in {100 * size.power:g}% of cases"
     return {
-        "title": _title(data),
+        "title": title,
         "finding": findings.finding(data),
         "incomplete": findings.incomplete([*stages, *best_of, *data.pointwise]),
-        "about_data": _about_data(stages),
-        "demo": data.demo,
-        "start": data.demo.notes.start if data.demo else "",
+        "about_data": [line for line in (findings.different_data(stages), *wrong) if line],
+        "demo": demo,
+        "start": demo.notes.start if demo else "",
         "metric": metric_of(metric).title,
-        "threshold": _thresholds(stages),
-        "few_pairs": any(found.headline == "slope" for stage in stages if (found := stage.summary.boundary)),
-        "recommended": _recommended(stages),
+        "threshold": " or ".join(map(wording.level, sorted({found.tau for found in boundaries}))),
+        "few_pairs": any(found.headline == "slope" for found in boundaries),
+        "recommended": recommended,
         "depths": tables.depth_tables(stages, metric),
         "best_of": tables.length_table("Best of 4: top-1 by length", best_of, TOP1.name, chance=True),
         "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
@@ -107,10 +119,11 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         "browser": browser([*stages, *best_of]),
         "outcomes": tables.outcome_table(data),
         "runs": data.runs,
-        "repeat": [_command(run) for run in _given(data)],
+        # A demo's parts come with it.
+        "repeat": [run.command("NEW_FOLDER") for run in (data.runs if demo is None else data.runs[:1])],
         "seconds": {
             name.replace("_", " "): wording.seconds(spent)
-            for name, spent in (data.demo.seconds if data.demo else {}).items()
+            for name, spent in (demo.seconds if demo else {}).items()
         },
         "version": __version__,
         "style": style_sheet() + _asset("page.css"),
@@ -119,28 +132,15 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
     }
 
 
-def _title(data: ReportData) -> str:
-    if data.demo is not None:
-        return f"How far into a context the judgment reaches: the demo, seed {data.demo.seed}"
-    if any(stage.summary.boundary for stage in data.stages):
-        return "How far into a context the judgment reaches"
-    return "How good the judgment is" if data.stages else "Training"
-
-
-def _families(data: ReportData) -> list[str]:
-    """The families of a demo's stages, in reading order; one without a name for all other runs."""
-    named = [stage.family for stage in data.stages] + [run.family for run in data.trained]
-    return list(dict.fromkeys(named))
-
-
-def _family(data: ReportData, family: str, number: int, metric: str) -> dict[str, Any]:
+def _family(data: ReportData, families: Sequence[str], number: int, metric: str) -> dict[str, Any]:
     """What the template prints of a family: its figures, what its stages mean, and its tables."""
     from longrm.report import figures
 
+    family = families[number]
     stages = [stage for stage in data.stages if stage.family == family]
     trained = [run for run in data.trained if run.family == family]
     suffix = f"-{number + 1}" if number else ""
-    title = f"{family}. " if len(_families(data)) > 1 else ""
+    title = f"{family}. " if len(families) > 1 else ""
     curves = [figures.accuracy(stages, metric, width, suffix) for width in (figures.WIDE, figures.NARROW)]
     known = dict(STAGES.values()) if data.demo is not None else {}
     measured = metric_of(metric).title.capitalize()
@@ -166,52 +166,5 @@ def _family(data: ReportData, family: str, number: int, metric: str) -> dict[str
     }
 
 
-def _thresholds(stages: Sequence[EvaluatedModel]) -> str:
-    levels = sorted({stage.summary.boundary.tau for stage in stages if stage.summary.boundary})
-    return " or ".join(wording.level(level) for level in levels)
-
-
-def _about_data(stages: Sequence[EvaluatedModel]) -> list[str]:
-    """What must be known of the data: once for all models that judged the same."""
-    wrong = dict.fromkeys(line for stage in stages for line in findings.wrong_data(stage.summary))
-    return [line for line in (findings.different_data(stages), *wrong) if line]
-
-
-def _recommended(stages: Sequence[EvaluatedModel]) -> str:
-    """What the recommended numbers of comparisons are good for; empty where there are none."""
-    found = next((s.summary.recommended for s in stages if s.summary.recommended), None)
-    if found is None:
-        return ""
-    return f"a judge that is {100 * found.difference:g} points better or worse in {100 * found.power:g}% of cases"
-
-
-def _given(data: ReportData) -> tuple[ReportedRun, ...]:
-    """The folders that the report was asked about; a demo's parts come with it."""
-    return data.runs[:1] if data.demo is not None else data.runs
-
-
-def _command(run: ReportedRun) -> str:
-    if run.manifest["kind"] != "demo":
-        return run.command("NEW_FOLDER")
-    taken = "".join(f" --{name}" for name in ("generative", "controls") if run.settings.get(name))
-    return f"longrm demo --out NEW_FOLDER --seed {shlex.quote(str(run.settings.get('seed', 0)))}{taken}"
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=FunctionLoader(_asset),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
 def _asset(name: str) -> str:
     return (files("longrm.report") / name).read_text(encoding="utf-8")
-
-
-def _write_figures(figures: Sequence["Figure"], folder: Path) -> None:
-    for figure in figures:
-        write_file(folder / f"{figure.name}.svg", figure.svg)
-        write_file(folder / f"{figure.name}.png", figure.png())

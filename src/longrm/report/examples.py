@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from longrm.report.load import EvaluatedModel
 from longrm.runs.judgments import EXAMPLES, read_judgments
 from longrm.runs.logs import Log, to_line
-from longrm.runs.records import ExampleRecord, JudgmentRecord, Trial
+from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Message, Outcome, Span, message_text, text_of
 
 _KEPT = 6_000  # characters kept at either side of a gap in a text too long for one file
@@ -19,13 +19,7 @@ _BUDGET = 700_000  # characters of all comparisons together, so that the file st
 
 @dataclass(frozen=True, slots=True)
 class ComparisonBrowser:
-    """What the browser shows.
-
-    Attributes:
-        payload: JSON without any character that could end a script element.
-        shown: Comparisons in it.
-        left_out: Comparisons that did not fit; they are in the runs' `examples.jsonl`.
-    """
+    """What the browser shows, as JSON that ends no script element, and how many fitted into it and did not."""
 
     payload: str
     shown: int
@@ -50,11 +44,11 @@ def browser(stages: Sequence[EvaluatedModel]) -> ComparisonBrowser | None:
     if not entries:
         return None
     chosen = _fitting(list(entries.values()))
-    payload = {
-        "stages": [{"label": label, "style": styles[label]} for label in labels],
-        "comparisons": chosen,
-    }
-    return ComparisonBrowser(_embeddable(payload), len(chosen), len(entries) - len(chosen))
+    shown = [{"label": label, "style": styles[label]} for label in labels]
+    payload = json.dumps({"stages": shown, "comparisons": chosen}, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":  # no text may end the script element, open a comment, or break a line
+        payload = payload.replace(character, f"\\u{ord(character):04x}")
+    return ComparisonBrowser(payload, len(chosen), len(entries) - len(chosen))
 
 
 def verdict(record: JudgmentRecord) -> str:
@@ -96,7 +90,10 @@ def _entry(example: ExampleRecord, record: JudgmentRecord) -> dict[str, Any]:
             {"role": str(message.get("role", "")), "parts": _parts(_readable(message), marks[place])}
             for place, message in enumerate(example.prompt)
         ],
-        "responses": [_shortened(_response_text(response)) for response in example.responses],
+        "responses": [
+            _shortened(text_of(response) or "\n\n".join(map(_readable, response)))
+            for response in example.responses
+        ],
         "judged": {},
     }
 
@@ -109,20 +106,19 @@ def _judgment(record: JudgmentRecord) -> dict[str, Any]:
         "ranking": record.ranking,
         "cut": [record.cut.policy, record.cut.tokens] if record.cut is not None else None,
         "check": record.context_check,
-        "trials": [_shown_trial(trial) for trial in record.trials],
-    }
-
-
-def _shown_trial(trial: Trial) -> dict[str, Any]:
-    return {
-        "order": trial.order,
-        "outcome": _words(trial.outcome),
-        "scores": trial.scores,
-        "ranking": trial.ranking,
-        "attempts": trial.attempts,
-        "contradicted": bool(trial.contradicted),
-        "detail": trial.detail,
-        "explanation": _shortened(trial.explanation),
+        "trials": [
+            {
+                "order": trial.order,
+                "outcome": _words(trial.outcome),
+                "scores": trial.scores,
+                "ranking": trial.ranking,
+                "attempts": trial.attempts,
+                "contradicted": bool(trial.contradicted),
+                "detail": trial.detail,
+                "explanation": _shortened(trial.explanation),
+            }
+            for trial in record.trials
+        ],
     }
 
 
@@ -163,17 +159,14 @@ def _readable(message: Message) -> str:
     )
 
 
-def _response_text(response: Sequence[Message]) -> str:
-    return text_of(response) or "\n\n".join(map(_readable, response))
-
-
 def _fitting(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """As many as the budget takes, in turn from every length, then sorted by length."""
     seen: dict[Any, int] = defaultdict(int)
     turns = []
     for entry in entries:
-        seen[entry["length"], len(entry["responses"])] += 1
-        turns.append((seen[entry["length"], len(entry["responses"])], entry))
+        kind = entry["length"], len(entry["responses"])
+        seen[kind] += 1
+        turns.append((seen[kind], entry))
     chosen: list[dict[str, Any]] = []
     used = 0
     for _, entry in sorted(turns, key=lambda turn: turn[0]):
@@ -182,11 +175,3 @@ def _fitting(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             break
         chosen.append(entry)
     return sorted(chosen, key=lambda entry: (len(entry["responses"]), entry["length"] or 0))
-
-
-def _embeddable(payload: Mapping[str, Any]) -> str:
-    """JSON in which no text can end the script element, open a comment, or break a line of script."""
-    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text

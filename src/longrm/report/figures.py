@@ -22,7 +22,7 @@ from longrm.report.drawing import (
     svg_of,
 )
 from longrm.report.load import EvaluatedModel, ReportedTraining
-from longrm.report.palette import COLORS, HEAT_STEPS, Style, heat_step
+from longrm.report.palette import COLORS, HEAT_STEPS, heat_step
 from longrm.report.tables import Difference
 from longrm.runs.records import Estimate
 
@@ -36,11 +36,7 @@ _CURVES_WITH_LABELS = 8
 def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: str = "") -> Figure | None:
     """Accuracy against length with interval bands, the chance line and the accuracy threshold, one curve a stage.
 
-    Args:
-        stages: Whose curves.
-        metric: Which accuracy.
-        width: Width of the plot, in pixels.
-        suffix: End of the figure's name.
+    The plot is `width` pixels wide; `suffix` ends the figure's name.
     """
     curves = [(stage, found) for stage in stages if (found := stage.by_length(metric))]
     if not curves:
@@ -85,15 +81,11 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
     if not rows:
         return None
     lengths = sorted({row["length"] for row in rows})
+    across = alt.Axis(labelExpr=axis_names(lengths), **NO_LINES)
+    down = alt.Axis(labelExpr="replace(datum.label,'-','–')", **NO_LINES)
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X(
-            "length:O", title="length in tokens", axis=alt.Axis(labelExpr=axis_names(lengths), **NO_LINES)
-        ),
-        y=alt.Y(
-            "depth:O",
-            title="depth (0 = start)",
-            axis=alt.Axis(labelExpr="replace(datum.label,'-','–')", **NO_LINES),
-        ),
+        x=alt.X("length:O", title="length in tokens", axis=across),
+        y=alt.Y("depth:O", title="depth (0 = start)", axis=down),
     )
     colors = [COLORS[f"heat-{step}"][0] for step in range(HEAT_STEPS)]
     steps = alt.Scale(domain=[str(step) for step in range(HEAT_STEPS)], range=colors)
@@ -113,35 +105,25 @@ def training(trained: Sequence[ReportedTraining], suffix: str = "") -> list[Figu
     """Loss, accuracy, longest prompt and throughput against the step, one curve a run; `suffix` ends their names."""
     from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
     drawn = [
-        ("loss", "Loss", "~g", from_zero, [_binned(run, "loss") for run in trained]),
-        (
-            "training-accuracy",
-            "Accuracy on its own data",
-            ".0%",
-            from_zero,
-            [_binned(run, "accuracy") for run in trained],
-        ),
-        ("length", "Longest prompt, tokens", ",d", doubling, [_binned(run, "length") for run in trained]),
-        ("throughput", "Tokens a second", "~s", from_zero, [_throughput(run) for run in trained]),
+        ("loss", "loss", "Loss", "~g", from_zero),
+        ("accuracy", "training-accuracy", "Accuracy on its own data", ".0%", from_zero),
+        ("length", "length", "Longest prompt, tokens", ",d", doubling),
+        ("", "throughput", "Tokens a second", "~s", from_zero),
     ]
     styles = [run.style for run in trained]
-    return [
-        Figure(
-            f"{name}{suffix}",
-            title,
-            f"Line chart of {title[0].lower()}{title[1:]} against the training step.",
-            svg_of(
-                _against_step(
-                    styles,
-                    curves,
-                    alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=5)),
-                ),
-                *_SMALL,
-            ),
-        )
-        for name, title, form, scale, curves in drawn
-        if any(curves)
-    ]
+    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
+    figures = []
+    for field, name, title, form, scale in drawn:
+        curves = [_binned(run, field) if field else _throughput(run) for run in trained]
+        if not any(curves):
+            continue
+        rows = [row | {"curve": str(index)} for index, curve in enumerate(curves) for row in curve]
+        y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=5))
+        base = alt.Chart(alt.InlineData(values=rows)).mark_line(strokeWidth=1.8)
+        chart = base.encode(x=x, y=y, color=colors_of(styles), strokeDash=dashes_of(styles))
+        description = f"Line chart of {title[0].lower()}{title[1:]} against the training step."
+        figures.append(Figure(f"{name}{suffix}", title, description, svg_of(chart, *_SMALL)))
+    return figures
 
 
 def forest(differences: Sequence[Difference]) -> Figure:
@@ -231,14 +213,6 @@ def _level_lines(levels: Mapping[str, set[float]], scale: alt.Scale) -> list[alt
         x=alt.value(0), text="label:N"
     )
     return [rule, text]
-
-
-def _against_step(styles: Sequence[Style], curves: Sequence[Rows], y: alt.Y) -> alt.Chart:
-    rows = [row | {"curve": str(index)} for index, curve in enumerate(curves) for row in curve]
-    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
-    base = alt.Chart(alt.InlineData(values=rows)).mark_line(strokeWidth=1.8)
-    chart: alt.Chart = base.encode(x=x, y=y, color=colors_of(styles), strokeDash=dashes_of(styles))
-    return chart
 
 
 def bin_size(steps: int) -> int:

@@ -27,14 +27,7 @@ _WRONG_DATA = (
 
 @dataclass(frozen=True, slots=True)
 class ModelStatement:
-    """What is said first about one model.
-
-    Attributes:
-        label: The model.
-        style: How it is drawn.
-        text: How good it is, in sentences.
-        known: What must be known to believe that, one sentence each.
-    """
+    """What is said first about one model: how good it is, and what must be known to believe that."""
 
     label: str
     style: Style
@@ -44,13 +37,19 @@ class ModelStatement:
 
 def statements(data: ReportData) -> list[ModelStatement]:
     """One entry a model; of a demo, whose finding is one sentence, only models with something to be known."""
-    if data.demo is not None:
-        entries = [ModelStatement(s.label, s.style, "", _known(s.summary)) for s in data.stages]
-        return [entry for entry in entries if entry.known]
-    return [
-        ModelStatement(_name(stage), stage.style, _judged(stage.summary), _known(stage.summary))
-        for stage in data.stages[:_MOST_STATEMENTS]
-    ]
+    entries = []
+    for stage in data.stages if data.demo is not None else data.stages[:_MOST_STATEMENTS]:
+        summary, model = stage.summary, short_name(stage.summary.model)
+        known = tuple(filter(None, (missing(summary), cuts(summary))))
+        if data.demo is None:
+            # The label, and the model where the label was too short for it.
+            label = stage.label if model in stage.label else f"{stage.label} · {model}"
+            reach = f"{_upper(_reach(summary.boundary))}." if summary.boundary else ""
+            text = " ".join(filter(None, (accuracy(summary), reach, baselines(summary))))
+            entries.append(ModelStatement(label, stage.style, text, known))
+        elif known:
+            entries.append(ModelStatement(stage.label, stage.style, "", known))
+    return entries
 
 
 def finding(data: ReportData) -> str:
@@ -96,12 +95,9 @@ def accuracy(summary: EvaluationSummary) -> str:
 
 def baselines(summary: EvaluationSummary) -> str:
     """Which baselines the model beats and which it does not; empty if none ran beside it."""
-    beaten, others = [], []
-    for name, found in summary.baselines.items():
-        if found.beaten:
-            beaten.append(name)
-        else:
-            others.append(f"{name} ({_gap(found.difference)})")
+    found = summary.baselines
+    beaten = [name for name, one in found.items() if one.beaten]
+    others = [f"{name} ({_gap(one.difference)})" for name, one in found.items() if not one.beaten]
     won = f"beats {wording.listed(beaten)}" if beaten else ""
     not_won = f"does not beat {wording.listed(others)}" if others else ""
     sentence = "; ".join(filter(None, (won, not_won)))
@@ -181,18 +177,6 @@ def incomplete(stages: Sequence[EvaluatedModel]) -> list[str]:
     ]
 
 
-def _name(stage: EvaluatedModel) -> str:
-    """The label, and the model where the label was too short for it."""
-    model = short_name(stage.summary.model)
-    return stage.label if model in stage.label else f"{stage.label} · {model}"
-
-
-def _judged(summary: EvaluationSummary) -> str:
-    boundary = summary.boundary
-    reach = f"{_upper(_reach(boundary))}." if boundary else ""
-    return " ".join(filter(None, (accuracy(summary), reach, baselines(summary))))
-
-
 def _reach(boundary: ContextBoundary) -> str:
     """What a context boundary says, as the end of a sentence."""
     threshold, lengths = wording.level(boundary.tau), [int(key) for key in boundary.effective_n]
@@ -243,10 +227,6 @@ def _contrast(demo: DemoSummary) -> str:
         f"[{wording.decimal(ends[0], 1)}, {wording.decimal(ends[1], 1)}] {'above' if sign > 0 else 'below'} "
         "equal training on short data"
     )
-
-
-def _known(summary: EvaluationSummary) -> tuple[str, ...]:
-    return tuple(filter(None, (missing(summary), cuts(summary))))
 
 
 def _share(estimate: Estimate) -> str:

@@ -53,7 +53,7 @@ DISCRIMINATIVE, GENERATIVE = "Discriminative reward models", "Generative reward 
 """The two families of a demo's stages."""
 
 STEPS = "steps.jsonl"
-_LONGEST_LABEL = 40  # characters
+_LONGEST_LABEL = 40  # characters, for the head of a row
 
 _RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # plain evaluation runs: gray, the color of `untrained`, comes last
 
@@ -70,6 +70,10 @@ class ReportedRun:
     def command(self, out: Path | str) -> str:
         """The shell command that runs this again into `out`; into its own folder, it continues the run."""
         config, words = shlex.quote(str(self.folder / CONFIG)), COMMANDS[self.manifest["kind"]]
+        if self.manifest["kind"] == "demo":
+            taken = "".join(f" --{name}" for name in ("generative", "controls") if self.settings.get(name))
+            seed = shlex.quote(str(self.settings.get("seed", 0)))
+            return f"{words} --out {shlex.quote(str(out))} --seed {seed}{taken}"
         if self.manifest["kind"] == "training":
             words += " " + str(self.settings.get("objective", "bradley_terry")).replace("_", "-")
         return f"{words} --config {config} --out {shlex.quote(str(out))}"
@@ -155,17 +159,18 @@ def load_report(folders: Sequence[Path]) -> ReportData:
         return _read_demo(demos[0])
     stages: list[EvaluatedModel] = []
     trained: list[ReportedTraining] = []
-    names = _folder_names([run.folder for run in runs])
-    for run in runs:
+    last_parts = [reading.shown(run.folder.resolve().name) for run in runs]
+    for run, last in zip(runs, last_parts, strict=True):
+        name = last if last_parts.count(last) == 1 else reading.shown(run.folder)
         match _finished(run):
             case EvaluationSummary() as summary:
                 turn, place = divmod(len(stages), len(_RUN_STYLES))
-                label = _label(names[run.folder], summary.model)
-                stages.append(
-                    EvaluatedModel(label, Style(_RUN_STYLES[place] + 8 * turn), summary, run.folder)
-                )
+                label = f"{name} · {short_name(summary.model)}"
+                label = label if len(label) <= _LONGEST_LABEL else name
+                style = Style(_RUN_STYLES[place] + 8 * turn)
+                stages.append(EvaluatedModel(label, style, summary, run.folder))
             case TrainingSummary() as summary:
-                trained.append(_read_training(run, summary, names[run.folder], Style(len(trained) + 3)))
+                trained.append(_read_training(run, summary, name, Style(len(trained) + 3)))
             case unknown:
                 raise AssertionError(f"no report shows runs of the kind {unknown.kind!r}")
     return ReportData(runs, tuple(stages), (), tuple(trained))
@@ -208,21 +213,6 @@ def _read_demo(run: ReportedRun) -> ReportData:
     return ReportData(tuple(runs), pairs, best_of, tuple(trained), summary, pointwise)
 
 
-def _folder_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """Each folder by its last part, or whole where two would share it."""
-    last = [reading.shown(folder.resolve().name) for folder in folders]
-    return {
-        folder: name if last.count(name) == 1 else reading.shown(folder)
-        for folder, name in zip(folders, last, strict=True)
-    }
-
-
-def _label(folder: str, model: str) -> str:
-    """The run's folder and its model; the folder alone where that is too long for the head of a row."""
-    label = f"{folder} · {short_name(model)}"
-    return label if len(label) <= _LONGEST_LABEL else folder
-
-
 def short_name(name: str) -> str:
     """A model folder by its last two parts, and a benchmark's file by its last; any other name as it is."""
     kind, colon, path = name.partition(":")
@@ -262,13 +252,12 @@ def _read_training(
     run: ReportedRun, summary: TrainingSummary, label: str, style: Style, family: str = ""
 ) -> ReportedTraining:
     steps = tuple(Log(run.folder / STEPS, StepRecord))
+    timing = tuple(Log(run.folder / "timing.jsonl", TimingRecord))
     if len(steps) != summary.steps:
         raise RunError(
             f"{run.folder / STEPS} holds {len(steps):,} steps, and {SUMMARY} tells of {summary.steps:,}"
         )
-    return ReportedTraining(
-        label, style, steps, tuple(Log(run.folder / "timing.jsonl", TimingRecord)), family
-    )
+    return ReportedTraining(label, style, steps, timing, family)
 
 
 def _defined(rows: Mapping[Any, Mapping[str, Estimate]], metric: str) -> dict[Any, Estimate]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
-from longrm.evaluation.summaries import ContextBoundary, DemoSummary, EvaluationSummary
+from longrm.evaluation.summaries import DemoSummary, EvaluationSummary
 from longrm.report import wording
 from longrm.report.load import (
     EvaluatedModel,
@@ -47,20 +47,26 @@ class Table:
         assert all(len(row.cells) + 1 == len(self.columns) for row in self.rows), self.caption
 
 
+def percent_cell(estimate: Estimate | None, *, n: bool = False) -> TableCell:
+    """A share with its interval, and how many stand behind it."""
+    if estimate is None:
+        return TableCell(wording.MISSING)
+    detail = wording.percent_interval(estimate)
+    return TableCell(wording.percent(estimate.value), f"{detail} n = {estimate.n}" if n else detail)
+
+
+def points_cell(estimate: Estimate) -> TableCell:
+    """A difference of shares in percentage points with its interval."""
+    return TableCell(wording.points(estimate.value), wording.points_interval(estimate))
+
+
 @dataclass(frozen=True, slots=True)
 class EstimateColumn:
-    """A column of one estimate.
-
-    Attributes:
-        name: What its head says.
-        find: Finds it in a summary.
-        write: How it is written.
-        missing: What stands where a run has none.
-    """
+    """A column of one estimate: its head, how it is found and written, and what stands for a missing one."""
 
     name: str
     find: Callable[[EvaluationSummary], Estimate | None]
-    write: Callable[[Estimate], TableCell]
+    write: Callable[[Estimate], TableCell] = percent_cell
     missing: str = wording.MISSING
 
 
@@ -87,11 +93,23 @@ def estimate_table(
 
 def boundary_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | None:
     """The context boundary with all that is reported together."""
-    rows = [
-        TableRow(stage.label, _boundary_cells(stage.summary.boundary), stage.style)
-        for stage in stages
-        if stage.summary.boundary is not None
-    ]
+    rows = []
+    for stage in stages:
+        if (boundary := stage.summary.boundary) is None:
+            continue
+        slope, reach = boundary.slope_per_doubling, boundary.above_chance_reach
+        effective = list(boundary.effective_n.values())
+        cells = (
+            TableCell(wording.tokens(boundary.at_least)),
+            TableCell(wording.boundary_estimate(boundary), wording.boundary_interval(boundary)),
+            TableCell(wording.tokens(boundary.below)),
+            TableCell(wording.STATUSES[boundary.status][0]),
+            TableCell(wording.decimal(slope.value), wording.decimal_interval(slope)),
+            TableCell(wording.tokens(min(effective)), f"to {wording.tokens(max(effective))} a length"),
+            TableCell(wording.tokens(boundary.pairs_to_resolve)),
+            TableCell(wording.tokens(reach.tokens), f"at n ≥ {wording.tokens(reach.smallest_n)}"),
+        )
+        rows.append(TableRow(stage.label, cells, stage.style))
     columns = (
         "model",
         "holds to",
@@ -106,50 +124,24 @@ def boundary_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | No
     return Table(caption, columns, tuple(rows)) if rows else None
 
 
-def _boundary_cells(boundary: ContextBoundary) -> tuple[TableCell, ...]:
-    slope, reach = boundary.slope_per_doubling, boundary.above_chance_reach
-    effective = list(boundary.effective_n.values())
-    return (
-        TableCell(wording.tokens(boundary.at_least)),
-        TableCell(wording.boundary_estimate(boundary), wording.boundary_interval(boundary)),
-        TableCell(wording.tokens(boundary.below)),
-        TableCell(wording.STATUSES[boundary.status][0]),
-        TableCell(wording.decimal(slope.value), wording.decimal_interval(slope)),
-        TableCell(wording.tokens(min(effective)), f"to {wording.tokens(max(effective))} a length"),
-        TableCell(wording.tokens(boundary.pairs_to_resolve)),
-        TableCell(wording.tokens(reach.tokens), f"at n ≥ {wording.tokens(reach.smallest_n)}"),
-    )
-
-
 def length_table(
     caption: str, stages: Sequence[EvaluatedModel], metric: str, *, chance: bool = False
 ) -> Table | None:
     """One metric of every stage at every length and its mean over them, and the chance level as a last row."""
-    columns = [(stage, stage.by_length(metric)) for stage in stages]
-    lengths = sorted({length for _, found in columns for length in found})
+    lengths = sorted({length for stage in stages for length in stage.by_length(metric)})
     if not lengths:
         return None
-    rows = [
-        TableRow(
-            stage.label,
-            (*(percent_cell(found.get(length)) for length in lengths), percent_cell(_macro(stage, metric))),
-            stage.style,
-        )
-        for stage, found in columns
-    ]
+    rows = []
+    for stage in stages:
+        found, summary = stage.by_length(metric), stage.summary
+        # A summary has the unweighted mean over lengths of the main metric alone.
+        mean = defined(summary.metrics.macro.by_length) if metric == summary.main_metric else None
+        cells = (*(percent_cell(found.get(length)) for length in lengths), percent_cell(mean))
+        rows.append(TableRow(stage.label, cells, stage.style))
     if chance:
         level = next(stage.summary.chance[metric] for stage in stages if metric in stage.summary.chance)
-        rows.append(
-            TableRow("chance", tuple(TableCell(wording.percent(level)) for _ in range(len(lengths) + 1)))
-        )
+        rows.append(TableRow("chance", (TableCell(wording.percent(level)),) * (len(lengths) + 1)))
     return Table(caption, ("model", *map(wording.tokens, lengths), "mean"), tuple(rows))
-
-
-def _macro(stage: EvaluatedModel, metric: str) -> Estimate | None:
-    """The unweighted mean over lengths, which a summary has of the main metric alone."""
-    if metric != stage.summary.main_metric:
-        return None
-    return defined(stage.summary.metrics.macro.by_length)
 
 
 def overall_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | None:
@@ -158,21 +150,21 @@ def overall_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | Non
         return None
     measured = {name for stage in stages for name in stage.summary.metrics.overall}
     names = [name for name in METRICS if name in measured]
-    rows = [
-        TableRow(
-            stage.label,
-            (*(_written(name, stage.summary.metrics.overall.get(name)) for name in names), _compared(stage)),
-            stage.style,
-        )
-        for stage in stages
-    ]
-    levels = {tuple(stage.summary.chance.get(name) for name in names) for stage in stages}
-    rows += [
-        TableRow(
-            "chance", (*(TableCell(_level(*pair)) for pair in zip(names, level, strict=True)), TableCell(""))
-        )
-        for level in sorted(levels, key=str)
-    ]
+    rows = []
+    for stage in stages:
+        written = [_written(name, stage.summary.metrics.overall.get(name)) for name in names]
+        needed = stage.summary.recommended  # so many would tell another judge from this one
+        detail = f"{wording.tokens(needed.comparisons)} recommended" if needed else ""
+        scored = TableCell(wording.tokens(stage.summary.accuracy.strict.n), detail)
+        rows.append(TableRow(stage.label, (*written, scored), stage.style))
+    for levels in sorted(
+        {tuple(stage.summary.chance.get(name) for name in names) for stage in stages}, key=str
+    ):
+        texts = [
+            wording.percent(level) if METRICS[name].is_share else wording.decimal(level)
+            for name, level in zip(names, levels, strict=True)
+        ]
+        rows.append(TableRow("chance", tuple(map(TableCell, (*texts, "")))))
     columns = ("model", *(METRICS[name].title for name in names), "comparisons")
     return Table(caption, columns, tuple(rows))
 
@@ -186,13 +178,10 @@ def depth_tables(stages: Sequence[EvaluatedModel], metric: str) -> list[Table]:
             for length in sorted(stage.summary.metrics.by_length_and_depth, key=int)
         }
         depths = sorted({depth for found in cells.values() for depth in found})
-        rows = [
-            TableRow(
-                depth.replace("-", "–"),
-                tuple(percent_cell(found.get(depth), n=True) for found in cells.values()),
-            )
-            for depth in depths
-        ]
+        rows = []
+        for depth in depths:
+            row = tuple(percent_cell(found.get(depth), n=True) for found in cells.values())
+            rows.append(TableRow(depth.replace("-", "–"), row))
         columns = ("depth", *(wording.tokens(int(length)) for length in cells))
         if rows:
             tables.append(Table(f"{stage.label}: by length and depth", columns, tuple(rows)))
@@ -217,30 +206,20 @@ def differences(demo: DemoSummary) -> Iterator[Difference]:
             yield Difference(label, value, _side(value, "no difference resolved", "differs"))
     for name, value in demo.controls.items():
         level = next(iter(demo.stages.values())).chance[PAIR_ACCURACY.name]
-        low, high = _minus(value.low, level), _minus(value.high, level)
-        apart = Estimate(_minus(value.value, level), low, high, value.n, value.groups)
-        yield Difference(
-            f"{stage_label(name)} − chance",
-            apart,
-            _side(apart, "at chance, as it must be", "NOT at chance: a leak"),
-        )
+        ends = (value.value, value.low, value.high)
+        gap, low, high = (None if end is None else end - level for end in ends)
+        apart = Estimate(gap, low, high, value.n, value.groups)
+        side = _side(apart, "at chance, as it must be", "NOT at chance: a leak")
+        yield Difference(f"{stage_label(name)} − chance", apart, side)
 
 
 def difference_table(found: Sequence[Difference]) -> Table:
     """The contrasts and controls in percentage points."""
-    rows = [
-        TableRow(
-            item.label,
-            (
-                points_cell(item.estimate),
-                TableCell(
-                    wording.tokens(item.estimate.n), f"{wording.tokens(item.estimate.groups)} contexts"
-                ),
-                TableCell(item.reading),
-            ),
-        )
-        for item in found
-    ]
+    rows = []
+    for item in found:
+        n, groups = wording.tokens(item.estimate.n), wording.tokens(item.estimate.groups)
+        cells = (points_cell(item.estimate), TableCell(n, f"{groups} contexts"), TableCell(item.reading))
+        rows.append(TableRow(item.label, cells))
     columns = ("difference", "points", "pairs", "reading")
     return Table("Differences in percentage points, with 95% intervals", columns, tuple(rows))
 
@@ -269,50 +248,18 @@ def training_table(caption: str, trained: Sequence[ReportedTraining]) -> Table:
 
 def outcome_table(data: ReportData) -> Table | None:
     """What became of every comparison: nothing is dropped in silence."""
-    rows, kinds = (
-        [],
-        ((data.stages, ""), (data.best_of, ", best of 4"), (data.pointwise, ", single scores")),
-    )
-    for stages, suffix in kinds:
-        for stage in stages:
-            counts = stage.summary.counts
-            shown = [counts.comparisons, counts.groups, counts.trials.total]
-            shown += [counts.outcomes[outcome] for outcome in Outcome]
-            shown += [counts.without_gold, counts.skipped_rows or 0]
-            rows.append(
-                TableRow(
-                    stage.label + suffix, tuple(TableCell(wording.tokens(n)) for n in shown), stage.style
-                )
-            )
-    columns = (
-        "evaluation",
-        "comparisons",
-        "contexts",
-        "trials",
-        *(outcome.value.replace("_", " ") for outcome in Outcome),
-    )
-    columns += ("no gold order", "rows skipped")
+    rows = []
+    kinds = ((data.stages, ""), (data.best_of, ", best of 4"), (data.pointwise, ", single scores"))
+    for stage, suffix in ((stage, suffix) for stages, suffix in kinds for stage in stages):
+        counts = stage.summary.counts
+        shown = [counts.comparisons, counts.groups, counts.trials.total]
+        shown += [counts.outcomes[outcome] for outcome in Outcome]
+        shown += [counts.without_gold, counts.skipped_rows or 0]
+        cells = tuple(TableCell(wording.tokens(n)) for n in shown)
+        rows.append(TableRow(stage.label + suffix, cells, stage.style))
+    outcomes = [outcome.value.replace("_", " ") for outcome in Outcome]
+    columns = ("evaluation", "comparisons", "contexts", "trials", *outcomes, "no gold order", "rows skipped")
     return Table("What became of every comparison", columns, tuple(rows)) if rows else None
-
-
-def percent_cell(estimate: Estimate | None, *, n: bool = False) -> TableCell:
-    """A share with its interval, and how many stand behind it."""
-    if estimate is None:
-        return TableCell(wording.MISSING)
-    detail = wording.percent_interval(estimate)
-    return TableCell(wording.percent(estimate.value), f"{detail} n = {estimate.n}" if n else detail)
-
-
-def points_cell(estimate: Estimate) -> TableCell:
-    """A difference of shares in percentage points with its interval."""
-    return TableCell(wording.points(estimate.value), wording.points_interval(estimate))
-
-
-def _compared(stage: EvaluatedModel) -> TableCell:
-    """The comparisons scored, and how many would tell another judge from this one."""
-    needed = stage.summary.recommended
-    detail = f"{wording.tokens(needed.comparisons)} recommended" if needed else ""
-    return TableCell(wording.tokens(stage.summary.accuracy.strict.n), detail)
 
 
 def _written(name: str, estimate: Estimate | None) -> TableCell:
@@ -323,17 +270,8 @@ def _written(name: str, estimate: Estimate | None) -> TableCell:
     return percent_cell(estimate)
 
 
-def _level(name: str, level: float | None) -> str:
-    write: Callable[[float | None], str] = wording.percent if metric_of(name).is_share else wording.decimal
-    return write(level)
-
-
 def _side(estimate: Estimate, inside: str, outside: str) -> str:
     """How an interval reads that holds zero, or does not."""
     if estimate.low is None or estimate.high is None:
         return wording.MISSING
     return inside if estimate.low <= 0 <= estimate.high else outside
-
-
-def _minus(value: float | None, level: float) -> float | None:
-    return None if value is None else value - level

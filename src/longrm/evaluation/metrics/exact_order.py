@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from longrm.evaluation.metrics.metric import EvaluationMetric
-from longrm.evaluation.samples import RatioSample
-from longrm.evaluation.table import ScoreTable, tie_blocks
+from longrm.evaluation.table import tie_blocks
 
 
 def exact_order_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
@@ -22,15 +21,10 @@ def exact_order_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
     return share
 
 
-def exact_order(table: ScoreTable) -> RatioSample:
-    """The mean of the credits."""
-    return table.per_comparison(exact_order_credit)
-
-
 EXACT_ORDER = EvaluationMetric(
     "exact_order",
     "exact order",
     "share of comparisons whose whole order is right (the random row of the paper's tables)",
-    exact_order,
+    lambda table: table.per_comparison(exact_order_credit),
     in_results=False,
 )

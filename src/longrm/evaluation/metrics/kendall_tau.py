@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 
 from longrm.evaluation.metrics.metric import EvaluationMetric
-from longrm.evaluation.samples import RatioSample
-from longrm.evaluation.table import ScoreTable, ordered_pairs, tie_blocks
+from longrm.evaluation.table import ordered_pairs, tie_blocks
 
 
 def kendall_tau_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
@@ -17,16 +16,11 @@ def kendall_tau_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
     return surplus / math.sqrt(len(pairs) * judged_pairs) if judged_pairs else 0.0
 
 
-def kendall_tau(table: ScoreTable) -> RatioSample:
-    """The mean of the credits."""
-    return table.per_comparison(kendall_tau_credit)
-
-
 KENDALL_TAU = EvaluationMetric(
     "kendall_tau",
     "Kendall tau",
     "mean of Kendall's tau-b between the judged order and the gold one",
-    kendall_tau,
+    lambda table: table.per_comparison(kendall_tau_credit),
     span=(-1.0, 1.0),
     in_results=False,
 )

@@ -48,19 +48,12 @@ class EvaluationMetric:
         """What it reads from the table."""
         return table.sample(self.measure)
 
-    def earned(self, table: ScoreTable) -> FloatArray:
-        """What each row earns; only a mean of credits knows that."""
-        return _credits(table.sample(self.measure))
-
-    def earned_by_chance(self, table: ScoreTable) -> FloatArray:
-        """What a random order earns in each row."""
-        return _credits(table.sample_by_chance(self.measure))
+    def earned(self, table: ScoreTable, *, by_chance: bool = False) -> FloatArray:
+        """What each row earns, or a random order in it; only a mean of credits knows that."""
+        sample = table.sample(self.measure, by_chance=by_chance)
+        assert isinstance(sample, RatioSample), "an area is no mean over rows"
+        return sample.total
 
     def chance_on(self, table: ScoreTable) -> float:
         """Its chance level on a table, averaged as it is itself."""
-        return table.sample_by_chance(self.measure).value if self.chance is None else self.chance
-
-
-def _credits(sample: Sample) -> FloatArray:
-    assert isinstance(sample, RatioSample), "an area is no mean over rows"
-    return sample.total
+        return table.sample(self.measure, by_chance=True).value if self.chance is None else self.chance

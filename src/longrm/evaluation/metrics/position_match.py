@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from longrm.evaluation.metrics.metric import EvaluationMetric
-from longrm.evaluation.samples import RatioSample
-from longrm.evaluation.table import ScoreTable, tie_blocks
+from longrm.evaluation.table import tie_blocks
 
 
 def position_match_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
@@ -19,15 +18,10 @@ def position_match_credit(values: Sequence[float], ranks: Sequence[int]) -> floa
     return matches / len(ranks)
 
 
-def position_match(table: ScoreTable) -> RatioSample:
-    """The mean of the credits."""
-    return table.per_comparison(position_match_credit)
-
-
 POSITION_MATCH = EvaluationMetric(
     "position_match",
     "position match",
     "share of positions held by a response that belongs there (LongRM, Eq. 2)",
-    position_match,
+    lambda table: table.per_comparison(position_match_credit),
     in_results=False,
 )

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 from longrm.evaluation.metrics.metric import EvaluationMetric
-from longrm.evaluation.samples import RatioSample
-from longrm.evaluation.table import ScoreTable
 
 
 def top1_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
@@ -14,15 +12,10 @@ def top1_credit(values: Sequence[float], ranks: Sequence[int]) -> float:
     return sum(rank == best for rank in top) / len(top)
 
 
-def top1(table: ScoreTable) -> RatioSample:
-    """The mean of the credits."""
-    return table.per_comparison(top1_credit)
-
-
 TOP1 = EvaluationMetric(
     "top1",
     "top-1",
     "share of comparisons whose best response is judged best",
-    top1,
+    lambda table: table.per_comparison(top1_credit),
     in_results=False,
 )

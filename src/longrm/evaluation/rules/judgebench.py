@@ -19,13 +19,12 @@ def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any
     known = [record for record in records if record.ranks is not None]
     pairs = [record for record in known if record.outcome is not Outcome.ERROR]
     sums = [sum(_agreement(trial, record) for trial in record.trials) for record in pairs]
-    categories = sorted({record.task for record in pairs})
+    categories: dict[str, list[int]] = {}
+    for record, found in zip(pairs, sums, strict=True):
+        categories.setdefault(record.task, []).append(found)
     return {
         "overall_percent": _percent(sums),
-        "by_category_percent": {
-            name: _percent([found for record, found in zip(pairs, sums, strict=True) if record.task == name])
-            for name in categories
-        },
+        "by_category_percent": {name: _percent(found) for name, found in sorted(categories.items())},
         "pairs": len(pairs),
         "correct": sum(found > 0 for found in sums),
         "undecided": sum(found == 0 for found in sums),

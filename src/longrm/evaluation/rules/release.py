@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from longrm.evaluation.metrics.position_match import position_match_credit
-from longrm.evaluation.table import BEST_OF, has_gold_order, is_scored
+from longrm.evaluation.table import BEST_OF, is_scored, left_out
 from longrm.reward_models.trials import points
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale, are_ratings
@@ -39,28 +39,23 @@ def release(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:
     """
     scored = [record for record in records if is_scored(record)]
     matches = [_match(record, scale) for record in scored]
-    ranked = [record.subtype in BEST_OF for record in scored]
-
-    def percents(
-        names: Sequence[str], column: Sequence[str], kept: Sequence[bool]
-    ) -> dict[str, float | None]:
-        rows = list(zip(column, kept, matches, strict=True))
-        return {name: _percent([m for at, keep, m in rows if keep and at == name]) for name in names}
-
-    tasks, subtypes = [record.task for record in scored], [record.subtype for record in scored]
-    pairs = [not found for found in ranked]
+    by_task: dict[str, list[float]] = {}
+    by_rank: dict[str, list[float]] = {}
+    for record, match in zip(scored, matches, strict=True):
+        if record.subtype in BEST_OF:
+            by_rank.setdefault(record.subtype, []).append(match)
+        else:
+            by_task.setdefault(record.task, []).append(match)
     return {
         "overall_percent": _percent(matches),
-        "by_task_percent": percents(
-            sorted({t for t, kept in zip(tasks, pairs, strict=True) if kept}), tasks, pairs
-        ),
-        "by_rank_percent": percents([name for name in BEST_OF if name in subtypes], subtypes, ranked),
+        "by_task_percent": {task: _percent(found) for task, found in sorted(by_task.items())},
+        "by_rank_percent": {rank: _percent(found) for rank, found in sorted(by_rank.items())},
         "errs": [
             {"id": record.id, "why": why}
             for record, match in zip(scored, matches, strict=True)
             if (why := _why(record, match, scale))
         ],
-        "left_out": sum(has_gold_order(record) and not is_scored(record) for record in records),
+        "left_out": left_out(records),
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from longrm.evaluation.metrics.top1 import top1_credit
-from longrm.evaluation.table import has_gold_order, is_scored, judged_values
+from longrm.evaluation.table import is_scored, judged_values, left_out
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Scale, are_ratings
 
@@ -51,15 +51,15 @@ def rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, An
     for record in pairs:
         credit.setdefault((record.task, record.subtype), []).append(_pair(record, scale))
     subsets = {key: sum(found) / len(found) for key, found in credit.items()}
-    sections = {
-        section: _weighted((COUNTS[name], value) for (at, name), value in subsets.items() if at == section)
-        for section in sorted({section for section, _ in subsets})
-    }
+    sections = {}
+    for section in sorted({section for section, _ in subsets}):
+        weighted = [(COUNTS[name], value) for (at, name), value in subsets.items() if at == section]
+        sections[section] = sum(n * value for n, value in weighted) / sum(n for n, _ in weighted)
     return {
         "overall_percent": 100 * _mean(sections.values()) if sections else None,
         "by_section_percent": {name: 100 * value for name, value in sections.items()},
         "by_subset_percent": {name: 100 * value for (_, name), value in sorted(subsets.items())},
-        "left_out": _left_out(records),
+        "left_out": left_out(records),
     }
 
 
@@ -74,10 +74,12 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
     counts the items that ended in an error, which are never scored.
     """
     items = [record for record in records if is_scored(record)]
-    subsets = {
-        name: (_ties if name == "Ties" else _best_of)([r for r in items if r.task == name], scale)
-        for name in sorted({record.task for record in items})
-    }
+    missing, subsets = 0.0 if are_ratings(scale) else 0.25, dict[str, float | None]()
+    for name in sorted({record.task for record in items}):
+        of_name = [record for record in items if record.task == name]
+        judged = [(judged_values(record), record.ranks or ()) for record in of_name]
+        credit = [top1_credit(values, ranks) if values else missing for values, ranks in judged]
+        subsets[name] = _ties(of_name) if name == "Ties" else _mean(credit)
     known = [value for value in subsets.values() if value is not None]
     unrated = not are_ratings(scale) and "Ties" in subsets
     if unrated:
@@ -85,13 +87,9 @@ def rewardbench_2(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, 
     return {
         "overall_percent": 100 * _mean(known) if known else None,
         "by_subset_percent": {name: None if v is None else 100 * v for name, v in subsets.items()},
-        "left_out": _left_out(records),
+        "left_out": left_out(records),
         "note": _RATINGS_NEEDED if unrated else "",
     }
-
-
-def _left_out(records: Sequence[JudgmentRecord]) -> int:
-    return sum(has_gold_order(record) and not is_scored(record) for record in records)
 
 
 def _pair(record: JudgmentRecord, scale: Scale) -> float:
@@ -100,13 +98,7 @@ def _pair(record: JudgmentRecord, scale: Scale) -> float:
     return math.floor(credit if values else 0) if are_ratings(scale) else credit
 
 
-def _best_of(records: Sequence[JudgmentRecord], scale: Scale) -> float:
-    missing = 0.0 if are_ratings(scale) else 0.25
-    judged = [(judged_values(record), record.ranks or ()) for record in records]
-    return _mean([top1_credit(values, ranks) if values else missing for values, ranks in judged])
-
-
-def _ties(records: Sequence[JudgmentRecord], scale: Scale) -> float | None:
+def _ties(records: Sequence[JudgmentRecord]) -> float | None:
     """Right answers should all beat the wrong ones, and by more than they differ among themselves.
 
     Each prompt comes with several right answers (id `tied:K`) and with a single one (`ref:K`). With s the
@@ -114,7 +106,13 @@ def _ties(records: Sequence[JudgmentRecord], scale: Scale) -> float | None:
     wrong one in either: 0.3 P(m > 0) + 0.3 P(m' > 0) + 0.2 P(m > s) + 0.2 P(min(m, m') > s)
     + 0.01 E[tanh(min(m, m') / s - 1)]. A prompt without an answer has all scores equal.
     """
-    measures = {record.id: _spread_and_margin(record) for record in records}
+    measures = {}  # by id, the spread and the margin
+    for record in records:
+        ranks = record.ranks or ()
+        judged = list(zip(judged_values(record) or (0.0,) * len(ranks), ranks, strict=True))
+        right = [value for value, rank in judged if rank == min(ranks)]
+        wrong = [value for value, rank in judged if rank != min(ranks)]
+        measures[record.id] = max(right) - min(right), min(right) - max(wrong)
     tied, single = (
         {name.partition(":")[2]: found for name, found in measures.items() if name.startswith(kind)}
         for kind in ("tied:", "ref:")
@@ -131,24 +129,11 @@ def _ties(records: Sequence[JudgmentRecord], scale: Scale) -> float | None:
     )
 
 
-def _spread_and_margin(record: JudgmentRecord) -> tuple[float, float]:
-    """The range of the right answers' values, and the worst of them minus the best wrong one."""
-    values, ranks = judged_values(record) or (0.0,) * len(record.ranks or ()), record.ranks or ()
-    right = [value for value, rank in zip(values, ranks, strict=True) if rank == min(ranks)]
-    wrong = [value for value, rank in zip(values, ranks, strict=True) if rank != min(ranks)]
-    return max(right) - min(right), min(right) - max(wrong)
-
-
 def _surplus(spread: float, margin: float) -> float:
     """tanh(margin / spread - 1); at a spread of 0 its limit, and 0 where the margin is 0 too."""
     if spread == 0:
         return float((margin > 0) - (margin < 0))
     return math.tanh(margin / spread - 1)
-
-
-def _weighted(values: Iterable[tuple[int, float]]) -> float:
-    pairs = list(values)
-    return sum(weight * value for weight, value in pairs) / sum(weight for weight, _ in pairs)
 
 
 def _mean(values: Iterable[float]) -> float:

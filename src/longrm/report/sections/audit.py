@@ -37,12 +37,9 @@ def _odd(found: AuditSummary) -> list[AuditedKind]:
 
 
 def _table(bench: str, found: AuditSummary) -> Table:
-    rows = [
-        TableRow(
-            finding.what,
-            (TableCell(wording.tokens(finding.count)), TableCell("; ".join(finding.examples[:_EXAMPLES]))),
-        )
-        for finding in _odd(found)
-    ]
+    rows = []
+    for finding in _odd(found):
+        cells = wording.tokens(finding.count), "; ".join(finding.examples[:_EXAMPLES])
+        rows.append(TableRow(finding.what, tuple(map(TableCell, cells))))
     caption = f"{short_name(bench)}: what was found in {wording.plural(found.comparisons, 'comparison')}"
     return Table(caption, ("finding", "count", "the first of them"), tuple(rows))

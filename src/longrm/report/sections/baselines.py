@@ -1,12 +1,12 @@
 """The models against the baselines that were run beside them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import altair as alt
 
 from longrm.evaluation.summaries import BaselineComparison
 from longrm.report import wording
-from longrm.report.drawing import NO_LINES, Figure, colors_of, forest_plot, shapes_of, svg_of
+from longrm.report.drawing import NO_LINES, Figure, Rows, colors_of, forest_plot, shapes_of, svg_of
 from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
 from longrm.report.tables import Table, TableCell, TableRow, points_cell
@@ -32,17 +32,11 @@ def baselines(stages: Sequence[EvaluatedModel]) -> Section | None:
 
 def _table(stages: Sequence[EvaluatedModel]) -> Table:
     names = list(dict.fromkeys(name for stage in stages for name in stage.summary.baselines))
-    rows = [
-        TableRow(
-            stage.label,
-            (
-                *(_difference(stage.summary.baselines.get(name)) for name in names),
-                TableCell("yes" if stage.summary.beats_baselines else "no"),
-            ),
-            stage.style,
-        )
-        for stage in stages
-    ]
+    rows = []
+    for stage in stages:
+        differences = [_difference(stage.summary.baselines.get(name)) for name in names]
+        beaten = TableCell("yes" if stage.summary.beats_baselines else "no")
+        rows.append(TableRow(stage.label, (*differences, beaten), stage.style))
     columns = ("model", *(f"over {name}" for name in names), "beats all")
     return Table("Accuracy less that of each baseline, in percentage points", columns, tuple(rows))
 
@@ -55,7 +49,18 @@ def _difference(found: BaselineComparison | None) -> TableCell:
 
 
 def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
-    rows = list(_rows(stages))
+    rows: Rows = [
+        {
+            "curve": str(number),
+            "baseline": name,
+            "value": 100 * gap.value,
+            "low": 100 * gap.low,
+            "high": 100 * gap.high,
+        }
+        for number, stage in enumerate(stages)
+        for name, found in stage.summary.baselines.items()
+        if (gap := found.difference).value is not None and gap.low is not None and gap.high is not None
+    ]
     if not rows:
         return None
     names = list(dict.fromkeys(row["baseline"] for row in rows))
@@ -75,16 +80,3 @@ def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
             len(names) * (_ROW * len(stages) + _MARGIN),
         ),
     )
-
-
-def _rows(stages: Sequence[EvaluatedModel]) -> Iterator[dict[str, object]]:
-    for number, stage in enumerate(stages):
-        for name, found in stage.summary.baselines.items():
-            gap = found.difference
-            if gap.value is not None and gap.low is not None and gap.high is not None:
-                limits: dict[str, object] = {
-                    "value": 100 * gap.value,
-                    "low": 100 * gap.low,
-                    "high": 100 * gap.high,
-                }
-                yield {"curve": str(number), "baseline": name} | limits

@@ -1,41 +1,26 @@
 """What should not move a verdict: the order in which responses are shown, and their length."""
 
 from collections.abc import Sequence
-from functools import partial
 
-from longrm.evaluation.summaries import EvaluationSummary
 from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
-from longrm.report.tables import EstimateColumn, Table, estimate_table, percent_cell, points_cell
-from longrm.runs.records import Estimate
+from longrm.report.tables import EstimateColumn, Table, estimate_table, points_cell
 
 _ORDER = (
-    EstimateColumn(
-        "same verdict in every order", lambda s: s.position.consistency if s.position else None, percent_cell
-    ),
-    EstimateColumn(
-        "prefers the first shown", lambda s: s.position.first_wins if s.position else None, percent_cell
-    ),
-    EstimateColumn(
-        "accuracy of one trial", lambda s: s.position.single_order if s.position else None, percent_cell
-    ),
-    EstimateColumn(
-        "of all orders together", lambda s: s.position.order_cancelled if s.position else None, percent_cell
-    ),
+    EstimateColumn("same verdict in every order", lambda s: s.position.consistency if s.position else None),
+    EstimateColumn("prefers the first shown", lambda s: s.position.first_wins if s.position else None),
+    EstimateColumn("accuracy of one trial", lambda s: s.position.single_order if s.position else None),
+    EstimateColumn("of all orders together", lambda s: s.position.order_cancelled if s.position else None),
 )
 _LENGTH = (
+    EstimateColumn("better one is longer", lambda s: s.length_bias.better_longer if s.length_bias else None),
     EstimateColumn(
-        "better one is longer", lambda s: s.length_bias.better_longer if s.length_bias else None, percent_cell
-    ),
-    EstimateColumn(
-        "better one is shorter",
-        lambda s: s.length_bias.better_shorter if s.length_bias else None,
-        percent_cell,
+        "better one is shorter", lambda s: s.length_bias.better_shorter if s.length_bias else None
     ),
     EstimateColumn(
         "difference, points", lambda s: s.length_bias.difference if s.length_bias else None, points_cell
     ),
-    EstimateColumn("tied", lambda s: s.ties, percent_cell),
+    EstimateColumn("tied", lambda s: s.ties),
 )
 
 
@@ -70,14 +55,13 @@ def _places(stages: Sequence[EvaluatedModel]) -> Table | None:
     """How often the response at each place was judged best, where more than two were shown."""
     by_place = [stage.summary.position.by_place if stage.summary.position else {} for stage in stages]
     sizes = sorted({int(size) for found in by_place for size in found if int(size) > 2})
-    columns = [
-        EstimateColumn(f"place {place + 1} of {size}", partial(_at, str(size), str(place)), percent_cell)
-        for size in sizes
-        for place in range(size)
-    ]
+
+    def column(size: int, place: int) -> EstimateColumn:
+        key = str(size), str(place)
+        return EstimateColumn(
+            f"place {place + 1} of {size}",
+            lambda s: s.position.by_place.get(key[0], {}).get(key[1]) if s.position else None,
+        )
+
+    columns = [column(size, place) for size in sizes for place in range(size)]
     return estimate_table("Share of trials that judged the response at this place best", stages, columns)
-
-
-def _at(size: str, place: str, summary: EvaluationSummary) -> Estimate | None:
-    by_place = summary.position.by_place if summary.position else {}
-    return by_place.get(size, {}).get(place)

@@ -1,10 +1,11 @@
 """Whether a judge that is sure is also right."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import altair as alt
 
-from longrm.evaluation.summaries import Calibration, CalibrationError, ConfidenceBin
+from longrm.evaluation.summaries import CalibrationError, ConfidenceBin
 from longrm.report import wording
 from longrm.report.drawing import MUTED, Figure, Rows, colors_of, dashes_of, shapes_of, svg_of
 from longrm.report.load import EvaluatedModel
@@ -37,29 +38,21 @@ def calibration(stages: Sequence[EvaluatedModel]) -> Section | None:
 
 
 def _table(stages: Sequence[EvaluatedModel]) -> Table:
-    rows = [
-        TableRow(stage.label, _cells(found), stage.style)
-        for stage in stages
-        if (found := stage.summary.calibration)
-    ]
+    rows = []
+    for stage in stages:
+        found = stage.summary.calibration
+        assert found is not None, "others are not shown"
+        scaled = f"T = {wording.decimal(found.temperature)}" if found.temperature != 1 else ""
+        fitted = TableCell(wording.MISSING)
+        if found.ece_fitted is not None:
+            fitted = _error(found.ece_fitted)
+            at = f", at T = {wording.decimal(found.temperature_fitted)}"
+            fitted = replace(fitted, detail=fitted.detail + at)
+        pairs = TableCell(wording.tokens(found.ece.n))
+        cells = (TableCell(found.link, scaled), _error(found.ece), fitted, pairs)
+        rows.append(TableRow(stage.label, cells, stage.style))
     columns = ("model", "confidence from", "ECE", "ECE, temperature fitted", "pairs")
     return Table("Expected calibration error", columns, tuple(rows))
-
-
-def _cells(found: Calibration) -> tuple[TableCell, ...]:
-    return (
-        TableCell(found.link, f"T = {wording.decimal(found.temperature)}" if found.temperature != 1 else ""),
-        _error(found.ece),
-        _fitted(found),
-        TableCell(wording.tokens(found.ece.n)),
-    )
-
-
-def _fitted(found: Calibration) -> TableCell:
-    if found.ece_fitted is None:
-        return TableCell(wording.MISSING)
-    cell = _error(found.ece_fitted)
-    return TableCell(cell.text, f"{cell.detail}, at T = {wording.decimal(found.temperature_fitted)}")
 
 
 def _error(found: CalibrationError) -> TableCell:
@@ -73,28 +66,17 @@ def _bins_of(stage: EvaluatedModel) -> tuple[ConfidenceBin, ...]:
 
 
 def _bins(stage: EvaluatedModel) -> Table:
-    rows = [
-        TableRow(
-            f"{wording.percent(found.low)} to {wording.percent(found.high)}",
-            (
-                TableCell(wording.percent(found.confidence)),
-                TableCell(wording.percent(found.accuracy)),
-                TableCell(wording.tokens(found.n)),
-            ),
-        )
-        for found in _bins_of(stage)
-    ]
+    rows = []
+    for found in _bins_of(stage):
+        cells = wording.percent(found.confidence), wording.percent(found.accuracy), wording.tokens(found.n)
+        between = f"{wording.percent(found.low)} to {wording.percent(found.high)}"
+        rows.append(TableRow(between, tuple(map(TableCell, cells))))
     return Table(f"{stage.label}: by confidence", ("bin", "confidence", "accuracy", "pairs"), tuple(rows))
 
 
 def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
     rows: Rows = [
-        {
-            "curve": str(number),
-            "confidence": found.confidence,
-            "accuracy": found.accuracy,
-            "n": found.n,
-        }
+        {"curve": str(number), "confidence": found.confidence, "accuracy": found.accuracy, "n": found.n}
         for number, stage in enumerate(stages)
         for found in _bins_of(stage)
         if found.n >= _DRAWN_FROM
@@ -102,9 +84,9 @@ def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
     if len({row["confidence"] for row in rows}) < 2:
         return None  # a point is no curve
     bottom = min(0.5, int(10 * min(row["accuracy"] for row in rows)) / 10)
-    styles = [stage.style for stage in stages]
-    x = alt.X("confidence:Q", title="confidence", scale=alt.Scale(domain=[0.5, 1]), axis=_axis())
-    y = alt.Y("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[bottom, 1]), axis=_axis())
+    styles, axis = [stage.style for stage in stages], alt.Axis(format=".0%", tickCount=5)
+    x = alt.X("confidence:Q", title="confidence", scale=alt.Scale(domain=[0.5, 1]), axis=axis)
+    y = alt.Y("accuracy:Q", title="accuracy", scale=alt.Scale(domain=[bottom, 1]), axis=axis)
     line = alt.Chart(alt.InlineData(values=[{"at": 0.5}, {"at": 1.0}])).mark_line(
         color=MUTED, strokeDash=[3, 4], strokeWidth=1
     )
@@ -126,7 +108,3 @@ def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
             _SIZE,
         ),
     )
-
-
-def _axis() -> alt.Axis:
-    return alt.Axis(format=".0%", tickCount=5)

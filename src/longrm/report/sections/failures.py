@@ -4,20 +4,23 @@ from collections.abc import Sequence
 
 from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
-from longrm.report.tables import EstimateColumn, estimate_table, percent_cell
+from longrm.report.tables import EstimateColumn, estimate_table
 
 _COLUMNS = (
-    EstimateColumn("format missed", lambda s: s.failures.format_missed, percent_cell),
-    EstimateColumn(
-        "context ignored", lambda s: s.failures.context_ignored, percent_cell, missing="not asked"
-    ),
-    EstimateColumn("explanation contradicts", lambda s: s.failures.contradicted, percent_cell),
+    EstimateColumn("format missed", lambda s: s.failures.format_missed),
+    EstimateColumn("context ignored", lambda s: s.failures.context_ignored, missing="not asked"),
+    EstimateColumn("explanation contradicts", lambda s: s.failures.contradicted),
 )
 
 
 def failures(stages: Sequence[EvaluatedModel]) -> Section | None:
     """Left out where no model writes and none was asked without the context."""
-    shown = [stage for stage in stages if _fails(stage)]
+    shown = []
+    for stage in stages:
+        found = stage.summary.failures
+        told = found.context_ignored is not None or found.contradicted is not None
+        if told or (found.format_missed and found.format_missed.value):
+            shown.append(stage)
     table = estimate_table("Share of trials that failed in this way, with 95% intervals", shown, _COLUMNS)
     if table is None:
         return None
@@ -33,10 +36,3 @@ def failures(stages: Sequence[EvaluatedModel]) -> Section | None:
         if unasked
         else "",
     )
-
-
-def _fails(stage: EvaluatedModel) -> bool:
-    found = stage.summary.failures
-    missed = found.format_missed
-    told = found.context_ignored is not None or found.contradicted is not None
-    return told or bool(missed and missed.value)

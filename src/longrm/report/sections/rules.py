@@ -35,20 +35,15 @@ def rules(stages: Sequence[EvaluatedModel]) -> Section | None:
 def _table(stages: Sequence[EvaluatedModel], name: str) -> Table:
     scores = [stage.summary.rules[name] for stage in stages]
     parts, ranks = (_parts(scores, key) for key in (RULES[name].parts, _RANKS))
-    rows = [
-        TableRow(stage.label, tuple(TableCell(wording.published(value)) for value in values), stage.style)
-        for stage, score in zip(stages, scores, strict=True)
-        for values in [
-            (
-                score.overall_percent,
-                *(score.parts.get(RULES[name].parts, {}).get(part) for part in parts),
-                *(score.parts.get(_RANKS, {}).get(rank) for rank in ranks),
-            )
-        ]
-    ]
-    return Table(
-        RULES[name].title, ("model", "overall", *parts, *(f"best of {rank}" for rank in ranks)), tuple(rows)
-    )
+    rows = []
+    for stage, score in zip(stages, scores, strict=True):
+        values = [score.overall_percent]
+        values += [score.parts.get(RULES[name].parts, {}).get(part) for part in parts]
+        values += [score.parts.get(_RANKS, {}).get(rank) for rank in ranks]
+        cells = tuple(TableCell(wording.published(value)) for value in values)
+        rows.append(TableRow(stage.label, cells, stage.style))
+    columns = ("model", "overall", *parts, *(f"best of {rank}" for rank in ranks))
+    return Table(RULES[name].title, columns, tuple(rows))
 
 
 def _parts(scores: Sequence[RuleScore], key: str) -> list[str]:
@@ -60,16 +55,10 @@ def _errs(stage: EvaluatedModel) -> Table | None:
     errs = [error for score in stage.summary.rules.values() for error in score.errs]
     if not errs:
         return None
-    rows = [
-        TableRow(
-            why.replace("_", " "),
-            (
-                TableCell(wording.tokens(count)),
-                TableCell(", ".join([one.id for one in errs if one.why == why][:10])),
-            ),
-        )
-        for why, count in sorted(Counter(one.why for one in errs).items())
-    ]
+    rows = []
+    for why, count in sorted(Counter(one.why for one in errs).items()):
+        first = ", ".join([one.id for one in errs if one.why == why][:10])
+        rows.append(TableRow(why.replace("_", " "), (TableCell(wording.tokens(count)), TableCell(first))))
     return Table(
         f"{stage.label}: comparisons that the release's scoring gets wrong",
         ("why", "comparisons", "the first of them"),

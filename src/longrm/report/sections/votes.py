@@ -35,14 +35,10 @@ def _curve(stage: EvaluatedModel) -> dict[str, Estimate]:
 
 def _table(stages: Sequence[EvaluatedModel]) -> Table:
     counts = sorted({int(k) for stage in stages for k in _curve(stage)})
-    rows = [
-        TableRow(
-            stage.label,
-            tuple(percent_cell(defined(_curve(stage).get(str(k)))) for k in counts),
-            stage.style,
-        )
-        for stage in stages
-    ]
+    rows = []
+    for stage in stages:
+        cells = tuple(percent_cell(defined(_curve(stage).get(str(k)))) for k in counts)
+        rows.append(TableRow(stage.label, cells, stage.style))
     columns = ("model", *(wording.plural(k, "vote") for k in counts))
     return Table("Accuracy by votes per order, with 95% intervals", columns, tuple(rows))
 

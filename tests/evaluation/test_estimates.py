@@ -6,8 +6,13 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 from statsmodels.stats.proportion import proportion_confint
 
-from longrm.evaluation.estimates import metrics_for, paired_difference
-from longrm.evaluation.intervals import bootstrap_interval, unanimity_bounds, wilson
+from longrm.evaluation.estimates import (
+    bootstrap_interval,
+    metrics_for,
+    paired_difference,
+    unanimity_bounds,
+    wilson,
+)
 from longrm.evaluation.metrics import METRICS
 from longrm.evaluation.samples import BINS, RankedSample, cluster_weights
 from longrm.evaluation.table import ScoreTable

@@ -3,8 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from longrm.evaluation.estimates import metrics_for
-from longrm.evaluation.intervals import wilson
+from longrm.evaluation.estimates import metrics_for, wilson
 from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
 from longrm.runs.records import Trial
 from longrm.types import Outcome

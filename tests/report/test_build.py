@@ -296,6 +296,10 @@ def test_a_folder_that_is_no_finished_run_is_refused(synthetic: ModuleType, tmp_
     continued = r"half is not finished; continue it with: longrm evaluate --config \S+half/config\.toml --out \S+half$"
     with pytest.raises(RunError, match=continued):
         build([tmp_path / "half"], out)
+    with RunFolder(tmp_path / "demo", "demo", synthetic.Settings()):
+        pass
+    with pytest.raises(RunError, match=r"continue it with: longrm demo --out \S+demo --seed 0$"):
+        build([tmp_path / "demo"], out)
     with RunFolder(tmp_path / "other", "score", synthetic.Settings()):
         pass
     with pytest.raises(RunError, match="kind 'score'"):

@@ -81,11 +81,7 @@ class _Commands(click.Group):
 
 
 class _InterruptedError(Exception):
-    """Carries Ctrl-C and SIGTERM past click, which would print an empty line for them."""
-
-    def __init__(self, interrupt: KeyboardInterrupt) -> None:
-        super().__init__()
-        self.interrupt = interrupt
+    """Carries Ctrl-C and SIGTERM, its one argument, past click, which would print an empty line for them."""
 
 
 @click.group(
@@ -130,7 +126,7 @@ def run_command_line() -> NoReturn:
         needed = f"this needs the package '{error.name}'; install it with: pip install 'longrm[local]'"
         _stop(error, 1, f"error: {needed}")
     except _InterruptedError as error:
-        raise error.interrupt from None
+        raise error.args[0] from None
     except click.Abort as error:  # it came before the command began, and click hands it on so
         raise error.__cause__ or KeyboardInterrupt from None
     except BrokenPipeError:

@@ -27,7 +27,7 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     if not trained and (run / MANIFEST).is_file():
         raise RunError(f"{run} has no model yet: let its training end first, with the same longrm train")
     merge(run / "model" if trained else run, out, trust_remote_code=trust_remote_code)
-    if trained:
+    if trained and (run / SUMMARY).is_file():
         _write_model_card(run, out)
     echo(f"Wrote {out}")
 
@@ -39,8 +39,6 @@ def _write_model_card(run: Path, out: Path) -> None:
     from longrm.training.model_card import write_card
     from longrm.training.objectives import OBJECTIVES
 
-    if not (run / SUMMARY).is_file():
-        return
     summary = read_summary(run)
     recipe = OBJECTIVES[summary["objective"]].settings.resolve(run / CONFIG)
     commit = (read_manifest(run).get("model") or {}).get("commit")

@@ -1,7 +1,7 @@
 """`longrm plan`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +11,6 @@ from longrm.cli.terminal import print_facts, print_json, print_lines
 from longrm.config import parse_assignments, read_toml
 from longrm.planning.devices import DEVICES, GIB, UTILIZATION, format_bytes
 from longrm.training.objectives import objective_named_in
-from longrm.training.training_settings import TrainingSettings
 
 if TYPE_CHECKING:
     from longrm.planning.training_plan import TrainingPlan
@@ -53,7 +52,8 @@ def command(
     longrm plan mine.toml --device l40s --set memory.gradient_checkpointing=true
     longrm plan recipes/scale/8-a100.toml --device a100-80gb --devices 8
     """
-    settings = _settings(recipe_file, assignments)
+    objective = objective_named_in(read_toml(recipe_file) | parse_assignments(assignments), recipe_file)
+    settings = resolve(objective.settings, recipe_file, assignments)
     from longrm.planning.training_plan import plan_training
 
     with progress() as report:
@@ -61,34 +61,28 @@ def command(
     if as_json:
         print_json(plan.as_dict())
     else:
-        _show(plan)
-
-
-def _settings(file: Path, assignments: tuple[str, ...]) -> TrainingSettings:
-    objective = objective_named_in(read_toml(file) | parse_assignments(assignments), file)
-    return resolve(objective.settings, file, assignments)
-
-
-def _show(plan: "TrainingPlan") -> None:
-    """One screen: the verdict, what is read, what it takes, and memory by part."""
-    print_lines([*_verdict(plan), ""])
-    print_facts(_facts(plan))
+        print_lines([*_verdict(plan), ""])
+        print_facts(_facts(plan))
 
 
 def _verdict(plan: "TrainingPlan") -> list[str]:
-
-    room = plan.offers.memory
-    needs = f"it needs {format_bytes(plan.memory.total)}, and {_name(plan)} has {format_bytes(room)}"
+    """Whether it fits, and what to switch on where it does not."""
+    needed, room = format_bytes(plan.memory.total), format_bytes(plan.offers.memory)
+    needs = f"it needs {needed}, and {_name(plan)} has {room}"
     if plan.devices > 1:
-        needs = (
-            f"each of {plan.devices} devices needs {format_bytes(plan.memory.total)} and has {format_bytes(room)} "
-            f"({plan.device})"
-        )
-    if plan.memory.total <= room:
-        return [f"Fits: {needs}", *_on_cpu(plan)]
+        needs = f"each of {plan.devices} devices needs {needed} and has {room} ({plan.device})"
+    if plan.memory.total <= plan.offers.memory:
+        lines = [f"Fits: {needs}"]
+        on_cpu = plan.devices * plan.memory.offloaded
+        if on_cpu >= _MUCH:
+            over = f" over {plan.devices} devices" if plan.devices > 1 else ""
+            lines.append(
+                f"Beside that it takes {format_bytes(on_cpu)} of the CPU's memory{over}, which is not checked"
+            )
+        return lines
     lines = [f"Does not fit: {needs}"]
     switches = plan.advice.switches
-    if switches and switches[-1].total <= room:
+    if switches and switches[-1].total <= plan.offers.memory:
         lines.append("It fits with these, each on top of those before it:")
     elif switches:
         lines.append(
@@ -96,69 +90,13 @@ def _verdict(plan: "TrainingPlan") -> list[str]:
         )
     else:
         lines.append("No setting makes it smaller; shorter rows or a larger device would.")
-    lines += [
+    return lines + [
         f"  --set {switch.setting}  {format_bytes(switch.total)} ({switch.price})" for switch in switches
     ]
-    return lines
-
-
-def _on_cpu(plan: "TrainingPlan") -> list[str]:
-    """A line about the CPU's memory where there may not be as much."""
-    needed = plan.devices * plan.memory.offloaded
-    if needed < _MUCH:
-        return []
-    over = f" over {plan.devices} devices" if plan.devices > 1 else ""
-    return [f"Beside that it takes {format_bytes(needed)} of the CPU's memory{over}, which is not checked"]
 
 
 def _name(plan: "TrainingPlan") -> str:
     return "this machine" if plan.offers.type == "cpu" else plan.device
-
-
-def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
-
-    workload, sizes, memory = plan.workload, plan.sizes, plan.memory
-    read = workload.prompt_tokens + workload.response_tokens
-    copies = workload.separate_tokens > read
-    facts = [
-        ("model", f"{_short(sizes.parameters)} parameters, from {sizes.origin}"),
-        ("data", f"{workload.rows:,.0f} rows read in {workload.steps:,} steps, from {workload.origin}"),
-        *_left_out(workload.counts),
-        (
-            "tokens",
-            f"{_short(read)} read: {_short(workload.prompt_tokens)} of prompts, {_short(workload.response_tokens)} of "
-            "responses"
-            + f" ({_short(workload.separate_tokens)} if every response had a copy of its prompt)"
-            * copies,
-        ),
-        (
-            "operations",
-            f"{_flop(plan.flops.total)}, {plan.flops.attention / plan.flops.total:.0%} of it attention"
-            + f" ({plan.separate.total / plan.forward.total:.2f}x with copies)" * copies,
-        ),
-        ("time", _time(plan)),
-        ("memory", f"{format_bytes(memory.total)} at the peak, {_when(plan)}"),
-    ]
-    for name in ("weights", "gradients", "optimizer", "activations", "logits", "working"):
-        size = getattr(memory, name)
-        if size:
-            facts.append((f"  {name}", f"{format_bytes(size):>9}  {_PARTS[name]}"))
-    if memory.offloaded:
-        each = " for each device" if plan.devices > 1 else ""
-        facts.append(("  on the CPU", f"{format_bytes(memory.offloaded):>9}  offloaded{each}"))
-    if plan.traffic:
-        facts.append(("traffic", "each device sends in one step"))
-        facts += [("", line) for line in plan.traffic]
-    facts.append(("longest", _longest(plan)))
-    if plan.offers.type == "cuda":
-        facts.append(("", "Counted for this device, not yet measured on one."))
-    return facts
-
-
-def _when(plan: "TrainingPlan") -> str:
-    memory = plan.memory
-    of_tokens = memory.activations or memory.working
-    return memory.when + f" of {plan.workload.largest.tokens:,} tokens" * bool(of_tokens)
 
 
 _PARTS = {
@@ -169,26 +107,51 @@ _PARTS = {
     "logits": "of responses, with their gradients",
     "working": "of the layer being computed",
 }
+"""What memory is for."""
 
 
-def _left_out(counts: Any) -> list[tuple[str, str]]:
-    out = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in ("bad", "too_long") if counts.get(name)]
-    return [("", f"left out: {', '.join(out)}")] if out else []
-
-
-def _time(plan: "TrainingPlan") -> str:
-    if plan.seconds is None:
-        return f"not known for {_name(plan)}: time a few steps"
-    hours = plan.seconds / 3600
-    alone = "" if plan.devices == 1 else "; traffic and waiting are not counted"
-    return f"{hours:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached{alone}"
-
-
-def _longest(plan: "TrainingPlan") -> str:
+def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
+    """What is read, what it takes, and memory by part."""
+    workload, sizes, memory = plan.workload, plan.sizes, plan.memory
+    facts = [
+        ("model", f"{_short(sizes.parameters)} parameters, from {sizes.origin}"),
+        ("data", f"{workload.rows:,.0f} rows read in {workload.steps:,} steps, from {workload.origin}"),
+    ]
+    out = {name: workload.counts.get(name) for name in ("bad", "too_long")}
+    if any(out.values()):
+        told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in out.items() if count)
+        facts.append(("", f"left out: {told}"))
+    read = workload.prompt_tokens + workload.response_tokens
+    prompts, responses = _short(workload.prompt_tokens), _short(workload.response_tokens)
+    tokens = f"{_short(read)} read: {prompts} of prompts, {responses} of responses"
+    operations = f"{_flop(plan.flops.total)}, {plan.flops.attention / plan.flops.total:.0%} of it attention"
+    if workload.separate_tokens > read:
+        tokens += f" ({_short(workload.separate_tokens)} if every response had a copy of its prompt)"
+        operations += f" ({plan.separate.total / plan.forward.total:.2f}x with copies)"
+    time = f"not known for {_name(plan)}: time a few steps"
+    if plan.seconds is not None:
+        alone = "" if plan.devices == 1 else "; traffic and waiting are not counted"
+        peak = f"if {UTILIZATION:.0%} of the device's peak is reached{alone}"
+        time = f"{plan.seconds / 3600:,.1f} hours, {peak}"
+    at_peak = f"{format_bytes(memory.total)} at the peak, {memory.when}"
+    if memory.activations or memory.working:
+        at_peak += f" of {workload.largest.tokens:,} tokens"
+    facts += [("tokens", tokens), ("operations", operations), ("time", time), ("memory", at_peak)]
+    sized = [(f"  {name}", getattr(memory, name), meaning) for name, meaning in _PARTS.items()]
+    each = " for each device" if plan.devices > 1 else ""
+    sized.append(("  on the CPU", memory.offloaded, f"offloaded{each}"))
+    facts += [(name, f"{format_bytes(size):>9}  {meaning}") for name, size, meaning in sized if size]
+    if plan.traffic:
+        facts.append(("traffic", "each device sends in one step"))
+        facts += [("", line) for line in plan.traffic]
     longest = plan.advice.longest_prompt
-    if longest is None:
-        return "no prompt fits with these settings, however short"
-    return f"prompts of {longest:,} tokens would fit with these settings"
+    fitting = "no prompt fits with these settings, however short"
+    if longest is not None:
+        fitting = f"prompts of {longest:,} tokens would fit with these settings"
+    facts.append(("longest", fitting))
+    if plan.offers.type == "cuda":
+        facts.append(("", "Counted for this device, not yet measured on one."))
+    return facts
 
 
 def _short(number: float) -> str:

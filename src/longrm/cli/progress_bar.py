@@ -1,10 +1,10 @@
 """Progress of long work on standard error: a bar in a terminal, a line every ten seconds elsewhere."""
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple
 
 from longrm.cli.terminal import echo
 from longrm.reading import visible
@@ -18,7 +18,7 @@ _LINE_EVERY_SECONDS = 10.0
 def progress() -> Iterator[Progress]:
     """Yields the callable that long work reports to."""
     if not sys.stderr.isatty():
-        yield _Lines().report
+        yield _lines()
         return
     from rich.console import Console
     from rich.progress import (
@@ -69,44 +69,34 @@ def shared_work() -> Iterator[tuple[WorkerGroup, Progress]]:
     if world_size() == 1:
         workers: AbstractContextManager[WorkerGroup] = nullcontext(WorkerGroup())
     else:
-        from longrm.modeling.process_group import (
-            join,  # torch is loaded only where there are several processes
-        )
+        from longrm.modeling.process_group import join  # with torch, which one process may not need
 
         workers = join()
     with workers as group, progress() as report:
         yield group, report if group.is_main_process else no_progress
 
 
-class _Seen(NamedTuple):
-    """When a piece of work was first heard of and how far it was then, and when a line was last written."""
-
-    began: float
-    done: int
-    last: float
-
-
-class _Lines:
+def _lines() -> Progress:
     """Says at the start, at the end and every ten seconds how far a piece of work is, how fast, and what is left."""
+    seen: dict[
+        str, tuple[float, int, float]
+    ] = {}  # when work began and how far it was; when a line was written
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: dict[str, _Seen] = {}
-
-    def report(self, label: str, done: int, total: int, note: str = "") -> None:
-        now = self._clock()
-        seen = self._seen.get(label)
-        if seen and done != total and now - seen.last < _LINE_EVERY_SECONDS:
+    def report(label: str, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        began, start, last = seen.get(label, (now, done, -math.inf))
+        if done != total and now - last < _LINE_EVERY_SECONDS:
             return
-        seen = seen or _Seen(now, done, now)
-        self._seen[label] = seen._replace(last=now)
+        seen[label] = began, start, now
         parts = [f"{done}/{total}" if total else f"{done}"]
-        seconds, came = now - seen.began, done - seen.done
+        seconds, came = now - began, done - start
         if seconds >= 1 and came > 0:
             parts.append(f"{came / seconds:.3g} a second")
             if done < total:
                 parts.append(f"{_duration((total - done) * seconds / came)} left")
         echo(f"{label}: {', '.join([*parts, *filter(None, [note])])}", err=True)
+
+    return report
 
 
 def _duration(seconds: float) -> str:

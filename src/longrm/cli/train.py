@@ -20,14 +20,11 @@ class _Objectives(click.Group):
     """A subcommand for every objective."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(map(_subcommand, OBJECTIVES))
+        return [name.replace("_", "-") for name in OBJECTIVES]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return next((_command(name) for name in OBJECTIVES if _subcommand(name) == cmd_name), None)
-
-
-def _subcommand(objective: str) -> str:
-    return objective.replace("_", "-")
+        name = cmd_name.replace("-", "_")
+        return _command(name) if name in OBJECTIVES and "_" not in cmd_name else None
 
 
 @click.command("train", cls=_Objectives, short_help="Train a reward model.")
@@ -50,7 +47,13 @@ def _command(objective: str) -> click.Command:
         as_json: bool,
         report_to: tuple[str, ...],
     ) -> None:
-        _check_objective(objective, config_file, assignments)
+        # The recipe of another subcommand is refused, and that subcommand named.
+        changes = parse_assignments(assignments)
+        named = ((read_toml(config_file) if config_file else {}) | changes).get("objective", objective)
+        if isinstance(named, str) and named != objective and named in OBJECTIVES:
+            where = "--set" if "objective" in changes else config_file
+            right = f"longrm train {named.replace('_', '-')}"
+            raise ConfigError(f'{where} is a recipe for objective = "{named}"; the command is: {right}')
         flags = {"report_to": list(report_to) or None}
         _train(resolve(spec.settings, config_file, assignments, flags), out, as_json)
 
@@ -62,7 +65,7 @@ def _command(objective: str) -> click.Command:
         help="A tracker, such as tensorboard or wandb; repeatable.",
     )
     options = run_options("Run folder; the same command continues what is there.")
-    return click.command(_subcommand(objective), short_help=spec.title)(options(trackers(work)))
+    return click.command(objective.replace("_", "-"), short_help=spec.title)(options(trackers(work)))
 
 
 def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
@@ -83,17 +86,6 @@ def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
         print_json(summary)
     else:
         _print_outcome(summary, out, lora=settings.model.lora is not None)
-
-
-def _check_objective(objective: str, config_file: Path | None, assignments: tuple[str, ...]) -> None:
-    """Refuses the recipe of another subcommand, and names that subcommand."""
-    changes = parse_assignments(assignments)
-    named = ((read_toml(config_file) if config_file else {}) | changes).get("objective", objective)
-    if isinstance(named, str) and named != objective and named in OBJECTIVES:
-        where = "--set" if "objective" in changes else config_file
-        raise ConfigError(
-            f'{where} is a recipe for objective = "{named}"; the command is: longrm train {_subcommand(named)}'
-        )
 
 
 def _add_figure(settings: TrainingSettings, summary: dict[str, Any], out: Path) -> None:
@@ -119,32 +111,26 @@ def _add_figure(settings: TrainingSettings, summary: dict[str, Any], out: Path) 
 
 def _print_outcome(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
     """The last lines of a training: its loss and accuracy, where the model is, and what to do next."""
+    from longrm.runs.logs import Log
+    from longrm.runs.records import TimingRecord
+    from longrm.training.step_logs import TIMING
+
     accuracy = summary["accuracy"]
     ordered = "" if accuracy is None else f", pair accuracy {accuracy:.1%}"
+    timing = list(Log(out / TIMING, TimingRecord))
+    seconds = sum(record.seconds for record in timing)
+    rate = f", {sum(record.tokens for record in timing) / seconds:,.0f} a second" if seconds else ""
     echo(
         f"Trained {summary['steps']:,} steps: loss {summary['loss']:.4f}{ordered} over the last {summary['window']}; "
-        f"{summary['tokens']:,} tokens{_rate(out)}"
+        f"{summary['tokens']:,} tokens{rate}"
     )
     evaluations = summary["evaluations"]
     if evaluations is not None and evaluations["best"] is not None:
         value = evaluations["values"][str(evaluations["best"])]
         echo(f"Best {evaluations['metric']} {value:.4f} after step {evaluations['best']:,}")
-    kept = (
-        ""
-        if summary["model_step"] == summary["steps"]
-        else f", as it was after step {summary['model_step']:,}"
-    )
+    step = summary["model_step"]
+    kept = "" if step == summary["steps"] else f", as it was after step {step:,}"
     echo(f"The {'adapter' if lora else 'model'} is saved to {out / 'model'}{kept}")
     if lora:
         echo(f"Merge it into its base with: longrm merge {out} --out MODEL")
     echo(f"Evaluate it with: longrm evaluate --model {out / 'model'} --bench probe --out EVALUATION")
-
-
-def _rate(out: Path) -> str:
-    from longrm.runs.logs import Log
-    from longrm.runs.records import TimingRecord
-    from longrm.training.step_logs import TIMING
-
-    timing = list(Log(out / TIMING, TimingRecord))
-    seconds = sum(record.seconds for record in timing)
-    return f", {sum(record.tokens for record in timing) / seconds:,.0f} a second" if seconds else ""

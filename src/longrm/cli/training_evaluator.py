@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longrm import benchmarks
-from longrm.benchmarks import LoadedBenchmark
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import metric_of, reported
@@ -25,10 +24,6 @@ _logger = logging.getLogger(__name__)
 
 def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluator":
     """The evaluator of a recipe: a benchmark judged by the model in memory.
-
-    Args:
-        settings: The recipe's.
-        progress: Called after every batch of judgments.
 
     Raises:
         ConfigError: Settings that no evaluation has, or that name a model; an unknown benchmark; a metric that it
@@ -55,33 +50,23 @@ def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluat
         )
 
     def evaluate(trained: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
-        return _evaluate(trained, folder, evaluation, bench, progress)
+        name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
+        named = evaluation.model_copy(update={"model": name})
+        with _judge(trained, name, evaluation.judge) as model:
+            summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
+        errors = summary["counts"]["outcomes"]["error"]
+        if errors:
+            _logger.warning(
+                "%d of %d comparisons of the evaluation after step %s ended in errors, named in %s; its figures are of "
+                "the others",
+                errors,
+                summary["counts"]["comparisons"],
+                folder.name,
+                folder / JUDGMENTS,
+            )
+        return summary
 
     return evaluate
-
-
-def _evaluate(
-    trained: "Scorer | LanguageModel",
-    folder: Path,
-    evaluation: Evaluation,
-    bench: LoadedBenchmark,
-    progress: Progress,
-) -> Mapping[str, Any]:
-    name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
-    named = evaluation.model_copy(update={"model": name})
-    with _judge(trained, name, evaluation.judge) as model:
-        summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
-    errors = summary["counts"]["outcomes"]["error"]
-    if errors:
-        _logger.warning(
-            "%d of %d comparisons of the evaluation after step %s ended in errors, named in %s; its figures are of the "
-            "others",
-            errors,
-            summary["counts"]["comparisons"],
-            folder.name,
-            folder / JUDGMENTS,
-        )
-    return summary
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`longrm world`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +21,7 @@ def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
 
 
 @click.command("world", short_help="Generate comparisons whose right answers are known.")
-@click.argument("name")
+@click.argument("world", metavar="NAME")
 @click.option("--length", type=click.IntRange(min=1), required=True, help="Prompt length in tokens.")
 @click.option("--n", type=click.IntRange(min=1), required=True, help="How many comparisons.")
 @click.option("--responses", type=click.IntRange(min=2), default=2, show_default=True, help="Responses each.")
@@ -40,18 +41,7 @@ def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--unrelated", is_flag=True, help="Control: ask about a context the answers are not from.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="JSONL or Parquet file to write.")
-def command(
-    name: str,
-    length: int,
-    n: int,
-    responses: int,
-    depth: float | str,
-    per_group: int,
-    tokenizer: str,
-    seed: int,
-    unrelated: bool,
-    out: Path,
-) -> None:
+def command(n: int, tokenizer: str, out: Path, **settings: Any) -> None:
     """Writes N generated comparisons of the world NAME, such as records or chain, to a file.
 
     \b
@@ -62,14 +52,6 @@ def command(
     from longrm.worlds import WorldPlan, generate
     from longrm.worlds.words_tokenizer import load_tokenizer
 
-    plan = WorldPlan(
-        world=name,
-        length=length,
-        responses=responses,
-        depth=depth,  # type: ignore[arg-type]  # the callback leaves a float or "uniform"
-        per_group=per_group,
-        seed=seed,
-        unrelated=unrelated,
-    )
+    plan = WorldPlan(**settings)
     write(out, generate(plan, n, load_tokenizer(tokenizer)))
-    echo(f"Wrote {n} comparisons of the world '{name}' at {length} tokens to {out}")
+    echo(f"Wrote {n} comparisons of the world '{plan.world}' at {plan.length} tokens to {out}")

@@ -5,8 +5,7 @@ from typing import Unpack, get_args
 
 import numpy as np
 
-from longrm.evaluation.estimates import estimate_metric
-from longrm.evaluation.intervals import bootstrap_interval
+from longrm.evaluation.estimates import bootstrap_interval, estimate_metric
 from longrm.evaluation.metrics import TOP1, EvaluationMetric, reported
 from longrm.evaluation.metrics.metric import SHARE
 from longrm.evaluation.samples import Bootstrap, IntArray, ratio_replicates

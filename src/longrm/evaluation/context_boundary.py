@@ -16,8 +16,7 @@ from longrm.evaluation.decay import (
     monotone_fit,
     straddle,
 )
-from longrm.evaluation.estimates import estimate_metric
-from longrm.evaluation.intervals import Z, expanded_levels
+from longrm.evaluation.estimates import Z, estimate_metric, expanded_levels
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, EvaluationMetric
 from longrm.evaluation.samples import Bootstrap, FloatArray, RatioSample, cluster_weights
 from longrm.evaluation.summaries import (
@@ -210,8 +209,8 @@ def _slope(table: ScoreTable, metric: EvaluationMetric) -> Estimate:
     slope = logistic_slope(np.log2(table.length), right, n, table.group)
     if slope is None:
         return UNDEFINED
-    reach = Z * slope.error
-    return Estimate(slope.value, slope.value - reach, slope.value + reach, round(n.sum()), table.groups)
+    value, error = slope
+    return Estimate(value, value - Z * error, value + Z * error, round(n.sum()), table.groups)
 
 
 def _effective_n(buckets: Sequence[_Bucket]) -> dict[int, float]:

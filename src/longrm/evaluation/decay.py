@@ -1,7 +1,6 @@
 """How accuracy falls with length: a monotone fit with its crossing, and a logistic slope."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -45,16 +44,10 @@ def straddle(fit: FloatArray, threshold: float) -> Sequence[int]:
     return [index for index in (right - 1, right) if 0 <= index < fit.size]
 
 
-@dataclass(frozen=True, slots=True)
-class Slope:
-    """A logistic coefficient and its cluster-robust standard error."""
-
-    value: float
-    error: float
-
-
-def logistic_slope(x: FloatArray, successes: FloatArray, trials: FloatArray, group: IntArray) -> Slope | None:
-    """Logistic regression of successes out of trials on x, with standard errors clustered on `group`.
+def logistic_slope(
+    x: FloatArray, successes: FloatArray, trials: FloatArray, group: IntArray
+) -> tuple[float, float] | None:
+    """The slope of a logistic regression of successes out of trials on x, and its error, clustered on `group`.
 
     Newton's method, then the sandwich (Liang and Zeger 1986) with the correction G/(G-1) (n-1)/(n-2) for G
     groups and n rows.
@@ -85,4 +78,4 @@ def logistic_slope(x: FloatArray, successes: FloatArray, trials: FloatArray, gro
     bread = np.linalg.inv(information)
     correction = groups / (groups - 1) * (x.size - 1) / (x.size - 2)
     variance = correction * (bread @ (scores.T @ scores) @ bread)[1, 1]
-    return Slope(float(beta[1]), float(np.sqrt(variance)))
+    return float(beta[1]), float(np.sqrt(variance))

@@ -1,5 +1,6 @@
 """Estimates: values with cluster-bootstrap intervals.
 
+Comparisons of one group share a context, so they are no independent draws: the group is what is resampled.
 `ERROR` records and records without a gold order are left out. Every other record without an answer counts as
 wrong, except in the areas under ROC curves, which rank the scores that exist.
 """
@@ -8,8 +9,9 @@ from collections.abc import Sequence
 from typing import Unpack
 
 import numpy as np
+from scipy import stats
+from scipy.special import ndtr, ndtri
 
-from longrm.evaluation.intervals import bootstrap_interval, wilson
 from longrm.evaluation.metrics import PAIR_ACCURACY, EvaluationMetric, metric_of, reported
 from longrm.evaluation.metrics.metric import SHARE
 from longrm.evaluation.samples import Bootstrap, FloatArray, IntArray, RatioSample, Sample
@@ -19,6 +21,14 @@ from longrm.types import Outcome
 
 RESAMPLES = 2000
 """Bootstrap resamples of every interval by default."""
+
+LEVEL = 0.95
+"""Two-sided coverage of every interval in this package."""
+
+Z = float(ndtri(0.5 + LEVEL / 2))
+"""Standard normal quantile of `LEVEL`."""
+
+_ROUNDING = 1e-9
 
 
 def metrics_for(
@@ -32,9 +42,6 @@ def metrics_for(
     table = ScoreTable.of(records)
     names = reported(pairs_only=not (table.size > 2).any())
     return {metric.name: estimate_metric(table, metric, seed=seed, resamples=resamples) for metric in names}
-
-
-_ROUNDING = 1e-9
 
 
 def estimate_metric(table: ScoreTable, metric: EvaluationMetric, **drawn: Unpack[Bootstrap]) -> Estimate:
@@ -138,3 +145,62 @@ def _matched(
         if (record.group, record.ranks) != (b[key].group, b[key].ranks):
             raise ValueError(f"record {key!r} has another group or other gold ranks on the two sides")
     return [(record, b[key]) for key, record in a.items()]
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's score interval of a share of n independent 0/1 outcomes (Wilson 1927)."""
+    assert n > 0, "an interval needs outcomes"
+    center = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * float(np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)))
+    # At 0 and 1 the limit is exact; rounding would put it a hair inside, past the value itself.
+    low = 0.0 if share == 0 else center - half
+    return low, 1.0 if share == 1 else center + half
+
+
+def unanimity_bounds(value: float, groups: int, span: tuple[float, float]) -> tuple[float, float]:
+    """Bounds where every group gave the same value, so that resampling cannot show any spread.
+
+    None of `groups` deviated; Wilson's upper limit for 0 of `groups` is the share that still may, and a
+    deviating group may lie at either end of the metric's span. For a value of 1 in [0, 1] this is Wilson's
+    interval with the number of groups as n.
+    """
+    may_deviate = Z**2 / (groups + Z**2)
+    return value - may_deviate * (value - span[0]), value + may_deviate * (span[1] - value)
+
+
+def expanded_levels(groups: int) -> FloatArray:
+    """Percentiles that undo the narrowness of a bootstrap over few groups (expanded: Hesterberg 2015)."""
+    return np.asarray(ndtr(_expanded_reach(groups)), np.float64)
+
+
+def _expanded_reach(groups: int) -> FloatArray:
+    """The same as standard normal quantiles."""
+    reach = float(np.sqrt(groups / (groups - 1)) * stats.t.ppf(0.5 + LEVEL / 2, groups - 1))
+    return np.array([-reach, reach])
+
+
+def bootstrap_interval(
+    value: float, replicates: FloatArray, groups: int, span: tuple[float, float]
+) -> tuple[float, float]:
+    """Percentiles of cluster-bootstrap replicates; `unanimity_bounds` where they all agree.
+
+    The percentiles are `expanded_levels`, corrected for bias and skewness (BCa: Efron 1987). Plain ones miss
+    too often near the ends of the span: at an accuracy of 0.95 in 64 dependent groups they cover 0.91, these
+    0.93. The acceleration is a sixth of the skewness of the replicates, which is exact for a mean. With fewer
+    than about ten groups no bootstrap is wide enough.
+
+    Args:
+        value: The metric on the data itself.
+        replicates: The metric on every resample.
+        groups: Groups that were resampled.
+        span: Smallest and largest value that the metric can take.
+    """
+    if np.ptp(replicates) < 1e-12:
+        return unanimity_bounds(value, groups, span)
+    lesser = (np.mean(replicates < value) + np.mean(replicates <= value)) / 2
+    bias = ndtri(np.clip(lesser, 1 / replicates.size, 1 - 1 / replicates.size))
+    reach = bias + _expanded_reach(groups)
+    stretch = 1 - stats.skew(replicates) / 6 * reach
+    levels = np.where(stretch > 0, ndtr(bias + reach / stretch), reach > 0)
+    low, high = np.quantile(replicates, levels)
+    return float(low), float(high)

@@ -18,7 +18,6 @@ from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
 
 CACHE = "completions.sqlite"
-# The settings of an endpoint that may change what it answers.
 
 
 class Evaluation(Config):
@@ -59,7 +58,7 @@ def run_evaluation(
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Evaluates a reward model on a benchmark into the folder `out`, continuing what is there.
+    """Evaluates a reward model on a benchmark into the run folder `out`, continuing what is there.
 
     Args:
         settings: What to evaluate, on what.

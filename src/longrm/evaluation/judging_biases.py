@@ -5,8 +5,7 @@ from typing import Unpack
 
 import numpy as np
 
-from longrm.evaluation.estimates import ratio
-from longrm.evaluation.intervals import bootstrap_interval
+from longrm.evaluation.estimates import bootstrap_interval, ratio
 from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.samples import Bootstrap, ratio_replicates
 from longrm.evaluation.summaries import LengthBias, PositionBias

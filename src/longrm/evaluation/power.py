@@ -7,8 +7,7 @@ from typing import Unpack
 import numpy as np
 from scipy.special import ndtri
 
-from longrm.evaluation.estimates import ratio
-from longrm.evaluation.intervals import LEVEL
+from longrm.evaluation.estimates import LEVEL, ratio
 from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.metrics.top1 import top1_credit
 from longrm.evaluation.samples import Bootstrap, ratio_replicates

@@ -21,14 +21,7 @@ NO_LINES: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "lab
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawn figure.
-
-    Attributes:
-        name: File name without its ending.
-        title: What it shows, in a few words.
-        alt: What one sees, for those who do not see it.
-        svg: A complete SVG document in the light colors.
-    """
+    """A drawn figure: its file's name without ending, what it shows, that in words, and its SVG in light colors."""
 
     name: str
     title: str
@@ -38,8 +31,7 @@ class Figure:
     @property
     def inline(self) -> str:
         """The SVG for an HTML page: it follows the page's colors and loads nothing."""
-        svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg)
-        return follow_theme(svg)
+        return follow_theme(re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg))
 
     def png(self) -> bytes:
         """The figure as a bitmap at twice its size."""
@@ -79,14 +71,7 @@ def banded_curves(
 
 
 def forest_plot(base: alt.Chart, title: str, points: Any, **mark: Any) -> alt.LayerChart | alt.FacetChart:
-    """Intervals from `low` to `high` with their values around a line at zero.
-
-    Args:
-        base: Says in which row each stands.
-        title: Title of the axis of values.
-        points: Shape of the points.
-        mark: Properties of intervals and points.
-    """
+    """Intervals from `low` to `high` around a line at zero, in the rows of `base`; `points` is the values' shape."""
     zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color=MUTED, strokeDash=[2, 3])
     low = alt.X("low:Q", title=title, axis=alt.Axis(tickCount=4, labelOverlap="greedy"))
     return alt.layer(

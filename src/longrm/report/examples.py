@@ -2,9 +2,8 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from longrm.report.load import EvaluatedModel
@@ -36,11 +35,14 @@ def browser(stages: Sequence[EvaluatedModel]) -> ComparisonBrowser | None:
     labels = list(dict.fromkeys(stage.label for stage in stages))
     styles = {stage.label: stage.style.name for stage in stages}
     for stage in stages:
-        for example, record in _judged(stage.folder):
-            key = to_line(example)
-            if key not in entries:
-                entries[key] = _entry(example, record)
-            entries[key]["judged"][str(labels.index(stage.label))] = _judgment(record)
+        folder = stage.folder
+        examples = {e.id: e for e in Log(folder / EXAMPLES, ExampleRecord)} if folder else {}
+        for record in read_judgments(folder) if folder else ():
+            if record.id in examples:
+                key = to_line(examples[record.id])
+                if key not in entries:
+                    entries[key] = _entry(examples[record.id], record)
+                entries[key]["judged"][str(labels.index(stage.label))] = _judgment(record)
     if not entries:
         return None
     chosen = _fitting(list(entries.values()))
@@ -63,15 +65,6 @@ def verdict(record: JudgmentRecord) -> str:
         top = list(record.ranking[:1])
     best = [record.ranks[index] == min(record.ranks) for index in top]
     return "right" if all(best) else "tied" if any(best) else "wrong"
-
-
-def _judged(folder: Path | None) -> Iterator[tuple[ExampleRecord, JudgmentRecord]]:
-    if folder is None:
-        return
-    examples = {example.id: example for example in Log(folder / EXAMPLES, ExampleRecord)}
-    for record in read_judgments(folder):
-        if record.id in examples:
-            yield examples[record.id], record
 
 
 def _entry(example: ExampleRecord, record: JudgmentRecord) -> dict[str, Any]:

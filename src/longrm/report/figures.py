@@ -1,6 +1,6 @@
 """The report's figures. Each is drawn once, in the light colors, as SVG; see `palette.follow_theme`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import altair as alt
@@ -104,17 +104,23 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
 def training(trained: Sequence[ReportedTraining], suffix: str = "") -> list[Figure]:
     """Loss, accuracy, longest prompt and throughput against the step, one curve a run; `suffix` ends their names."""
     from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
-    drawn = [
-        ("loss", "loss", "Loss", "~g", from_zero),
-        ("accuracy", "training-accuracy", "Accuracy on its own data", ".0%", from_zero),
-        ("length", "length", "Longest prompt, tokens", ",d", doubling),
-        ("", "throughput", "Tokens a second", "~s", from_zero),
+    drawn: list[tuple[str, str, str, alt.Scale, Callable[[ReportedTraining], Rows]]] = [
+        ("loss", "Loss", "~g", from_zero, lambda run: _binned(run, "loss")),
+        (
+            "training-accuracy",
+            "Accuracy on its own data",
+            ".0%",
+            from_zero,
+            lambda run: _binned(run, "accuracy"),
+        ),
+        ("length", "Longest prompt, tokens", ",d", doubling, lambda run: _binned(run, "length")),
+        ("throughput", "Tokens a second", "~s", from_zero, _throughput),
     ]
     styles = [run.style for run in trained]
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
     figures = []
-    for field, name, title, form, scale in drawn:
-        curves = [_binned(run, field) if field else _throughput(run) for run in trained]
+    for name, title, form, scale, points in drawn:
+        curves = [points(run) for run in trained]
         if not any(curves):
             continue
         rows = [row | {"curve": str(index)} for index, curve in enumerate(curves) for row in curve]

@@ -81,15 +81,7 @@ class ReportedRun:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedModel:
-    """One evaluated model.
-
-    Attributes:
-        label: What the report calls it.
-        style: How it is drawn.
-        summary: Of its evaluation.
-        folder: Holds its judgments, if it is there.
-        family: Which of a demo's families it is a stage of.
-    """
+    """One evaluated model, the folder of its judgments if it is there, and the family of a demo that it is of."""
 
     label: str
     style: Style
@@ -119,15 +111,10 @@ class ReportedTraining:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """All that a report is made from.
+    """All that a report is made from: every run folder in reading order, and what is drawn in drawing order.
 
-    Attributes:
-        runs: Every run folder, in reading order.
-        stages: Evaluations on pairs (demo) or of any kind (evaluation runs), in drawing order.
-        best_of: The demo's evaluations on best-of-N.
-        trained: Training runs.
-        demo: The demo's summary, if it is one.
-        pointwise: The demo's evaluations on pairs by scores for single responses.
+    `stages` are evaluations on pairs (demo) or of any kind (evaluation runs); `best_of` those of a demo on best-of-N,
+    and `pointwise` those on pairs by scores for single responses.
     """
 
     runs: tuple[ReportedRun, ...]

@@ -8,17 +8,9 @@ from longrm.report.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What the template prints as one section.
+    """What the template prints as one section: the first table beside the figure, and the note in small print.
 
-    Attributes:
-        title: Its heading.
-        link: What the navigation calls it.
-        meaning: What it means, in a few plain sentences.
-        tables: Its tables; the first stands beside the figure.
-        figure: Its figure.
-        folded: Tables that open on a click.
-        fold: What the fold is called.
-        note: What else must be known, in small print.
+    `link` is what the navigation calls it; `folded` tables open on a click on `fold`.
     """
 
     title: str

@@ -33,7 +33,7 @@ from longrm.runs.judgments import read_judgments
 from longrm.scoring.ray_engine import _Worker
 from longrm.scoring.row_scores import batches
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.types import Outcome, Query, query_of
+from longrm.types import Judgment, Outcome, Query, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SHAPE = ModelShape(hidden=32, init_std=0.3)
@@ -92,8 +92,9 @@ def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, resp
     poisoned = poison(scorer, rows, 4, response)
     asked = queries(poisoned)
     with forced_path("joint"):
-        together = model._forward(build_trees([model._encode(query) for query in asked]))
-    assert sum(not math.isfinite(value) for value in together) > 1, (
+        items = [item for query in asked for item in model._items(query)]
+        together = model._forward(items, build_trees(items))
+    assert sum(not math.isfinite(value) for (value,) in together) > 1, (
         "the control: a mask does not keep it away"
     )
     with forced_path("joint"):
@@ -162,7 +163,7 @@ def limited(monkeypatch):
 
 
 def sizes(model, asked):
-    return [model._encode(query).size for query in asked]
+    return [item.size for query in asked for item in model._items(query)]
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["class", "CUDA", "CUBLAS", "CPU"])
@@ -311,7 +312,7 @@ class Infinite(reward_models.RewardModel):
     sees_order = True
 
     def judge(self, queries):
-        return [scoring.Judgment(Outcome.ANSWERED, scores=(0.0, math.inf)) for _ in queries]
+        return [Judgment(Outcome.ANSWERED, scores=(0.0, math.inf)) for _ in queries]
 
 
 def test_a_model_of_ones_own_is_held_to_it_too(tmp_path):

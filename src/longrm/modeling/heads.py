@@ -92,11 +92,20 @@ def _in_parts(
     return torch.cat([again(part, head, own) for part, own in parts])
 
 
-def response_logprobs(model: TransformersModel, packed: Packed) -> list[Float[Tensor, " R"]]:
-    """Returns the fp32 log-probabilities of the R tokens of every branch, branch by branch."""
-    targets = packed.layout.branch_tokens()
+def response_logprobs(
+    model: TransformersModel, packed: Packed, written: Sequence[int] | None = None
+) -> list[Float[Tensor, " R"]]:
+    """Returns the fp32 log-probabilities of the last R tokens of every branch, branch by branch.
+
+    Args:
+        model: A causal language model or a sequence classifier.
+        packed: The sequence.
+        written: R for every branch, which may begin with the rest of a prompt; by default all tokens of the branch.
+    """
+    counts = [end - begin for _, begin, end in packed.layout.branches()] if written is None else written
+    targets = [index for own in packed.layout.written_tokens(counts) for index in own]
     flat = token_logprobs(model, hidden_states(model, packed), packed, targets)
-    return list(torch.split(flat, [end - begin for _, begin, end in packed.layout.branches()]))
+    return list(torch.split(flat, list(counts)))
 
 
 def _logprobs(

@@ -119,6 +119,12 @@ class PackedLayout:
         """The indices of all branch tokens, branch after branch."""
         return [index for _, begin, end in self.branches() for index in range(begin, end)]
 
+    def written_tokens(self, counts: Sequence[int]) -> list[list[int]]:
+        """For every branch, the indices of its last `counts` tokens: a branch may begin with the rest of a prompt."""
+        return [
+            list(range(end - count, end)) for (_, _, end), count in zip(self.branches(), counts, strict=True)
+        ]
+
     def predictors(self, targets: Sequence[int]) -> list[int]:
         """The index whose hidden state predicts each target: the token before it *in its own sequence*.
 

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from longrm.errors import ConfigError, nearest
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import hash_fraction
 from longrm.types import Judgment, Outcome, Query, message_text, text_of
+
+if TYPE_CHECKING:
+    from longrm.reward_models.kinds import LoadRequest
 
 # Words and punctuation marks of a chunk of the context.
 _CHUNK = 128
@@ -85,3 +89,8 @@ class Baseline(RewardModel):
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         """Scores every response by the rule."""
         return [Judgment(Outcome.ANSWERED, scores=tuple(self._rule.scores(query))) for query in queries]
+
+
+def load_baseline(name: str, request: "LoadRequest") -> Baseline:
+    """Loads `baseline:NAME`; see `Baseline`."""
+    return Baseline(name)

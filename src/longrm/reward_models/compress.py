@@ -9,6 +9,7 @@ import numpy as np
 
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.reward_models.judge_settings import Compress
+from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.lexical import LexicalIndex, index
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Query, Span, message_text, text_of
@@ -124,3 +125,8 @@ def _left_out(regions: Sequence[Span], lexicon: LexicalIndex, kept: set[int]) ->
 
 def _text(query: Query, span: Span) -> str:
     return message_text(query.prompt[span.message])[span.start : span.end]
+
+
+def load_compress(name: str, request: LoadRequest) -> CompressRewardModel:
+    """Loads `compress:MODEL`, whatever kind the model is of."""
+    return CompressRewardModel(request.load(name), request.compress)

@@ -13,6 +13,7 @@ from longrm.errors import ConfigError, DataError
 from longrm.judging import JudgingFormat, ParsedVerdict, fit, load_format, why_uncut
 from longrm.judging.answers import answer_of, opened_thought, thinking_tags
 from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import seed_of
 from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text
@@ -283,3 +284,8 @@ def load_remote(
     count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
     client = OpenAIClient(url, name, remote, limit=judge.max_length, count=count, on_usage=on_usage)
     return GenerativeRewardModel(client, judge, tokenizer=tokenizer)
+
+
+def load_openai(name: str, request: LoadRequest) -> GenerativeRewardModel:
+    """Loads `openai:URL#NAME`; see `load_remote`."""
+    return load_remote(name, request.judge, request.remote, request.on_usage)

@@ -23,6 +23,8 @@ class JudgeSettings(Config):
         cut: What is cut out of a context that does not fit: its "middle", "left" (the beginning) or "right"
             (the end). "refuse" cuts nothing and counts the comparison as too long.
         seed: Draws what is sampled.
+        likelihood: What `likelihood:MODEL` makes of the log-probabilities of a response's tokens: their "sum", or their
+            "mean", which does not favor short responses.
     """
 
     format: Literal["pairwise", "listwise", "pointwise"] | None = None
@@ -34,6 +36,7 @@ class JudgeSettings(Config):
     max_length: int | None = Field(None, ge=1)
     cut: Literal["middle", "left", "right", "refuse"] = "refuse"
     seed: int = Field(0, ge=0)
+    likelihood: Literal["sum", "mean"] = "sum"
 
 
 class Compress(Config):

@@ -10,6 +10,7 @@ from typing import Self
 from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError, DataError, nearest
 from longrm.judging import load_format
+from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.rng import Draws
 from longrm.types import Comparison, Judgment, Outcome, Query, Response, text_of
@@ -185,3 +186,8 @@ class SimulatedRewardModel(RewardModel):
 
 def _digest(response: Response) -> str:
     return hashlib.sha256(text_of(response).encode()).hexdigest()
+
+
+def load_simulated(name: str, request: LoadRequest) -> SimulatedRewardModel:
+    """Loads `simulated:RATE`; see `ErrorRates.parse`."""
+    return SimulatedRewardModel(ErrorRates.parse(name), comparison_keys(request.key), request.judge.seed)

@@ -64,21 +64,16 @@ class MicroBatch:
 
         A branch may begin with the rest of a prompt, whose tokens are no part of the response.
         """
-        lengths = [length for example in self.examples for length in example.tokens.written]
-        ends = (end for _, _, end in self.packed.layout.branches())
-        return [list(range(end - length, end)) for end, length in zip(ends, lengths, strict=True)]
+        return self.packed.layout.written_tokens(self._written())
 
     def response_logprobs(self, model: Any) -> "list[Tensor]":
         """The fp32 log-probabilities of every response's tokens, response by response, of all examples in order."""
-        import torch
+        from longrm.modeling.heads import response_logprobs  # late, for torch
 
-        from longrm.modeling.heads import hidden_states, token_logprobs
+        return response_logprobs(model, self.packed.to(model.device), self._written())
 
-        packed = self.packed.to(model.device)
-        targets = self.response_targets()
-        flat = [index for own in targets for index in own]
-        logprobs = token_logprobs(model, hidden_states(model, packed), packed, flat)
-        return list(torch.split(logprobs, [len(own) for own in targets]))
+    def _written(self) -> list[int]:
+        return [length for example in self.examples for length in example.tokens.written]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,145 @@
+"""The kinds of reward models: what stands before the colon of a model's name, and what loads the rest of it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import assert_never
+
+from longrm import hub
+from longrm.clients import Completion
+from longrm.clients.remote_settings import Remote
+from longrm.errors import ConfigError
+from longrm.reward_models.judge_settings import Compress, JudgeSettings
+from longrm.reward_models.protocol import RewardModel
+from longrm.types import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """All that a model may need beside its name; `load` says what each is."""
+
+    judge: JudgeSettings
+    remote: Remote
+    compress: Compress
+    key: Iterable[Comparison]
+    on_usage: Callable[[Completion], None] | None
+
+    def load(self, model: str) -> RewardModel:
+        """Loads a model that another one asks, likewise."""
+        kind, _, name = model.partition(":")
+        if kind not in KINDS:
+            return _local(model, self.judge)
+        if not name:
+            raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {KINDS[kind].form}")
+        return KINDS[kind].load(name, self)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """An entry of `KINDS`.
+
+    Attributes:
+        form: How the name of such a model is written.
+        loader: The place of a function that makes the model of what stands behind the colon and of a `LoadRequest`.
+            It is imported when it is called: most models need torch, and no other kind does.
+        renamed: Applies a function to every name of a model in what stands behind the colon; by default there is none.
+    """
+
+    form: str
+    loader: str
+    renamed: Callable[[Callable[[str], str], str], str] = lambda _, name: name
+
+    def load(self, name: str, request: LoadRequest) -> RewardModel:
+        """Imports the function and calls it."""
+        module, _, function = self.loader.partition(":")
+        model: RewardModel = getattr(import_module(f"longrm.reward_models.{module}"), function)(name, request)
+        return model
+
+
+def _parts(rename: Callable[[str], str], name: str) -> str:
+    """Renames a model and its reference; an address of a server stays as it is."""
+    return name if name.startswith("openai:") else "#".join(map(rename, name.split("#")))
+
+
+KINDS: Mapping[str, ModelKind] = {
+    "baseline": ModelKind("baseline:NAME, such as baseline:longest", "baselines:load_baseline"),
+    "compress": ModelKind("compress:MODEL", "compress:load_compress", lambda rename, name: rename(name)),
+    "simulated": ModelKind("simulated:RATE, such as simulated:0.2", "simulated:load_simulated"),
+    "openai": ModelKind(
+        "openai:URL#NAME, such as openai:http://127.0.0.1:8000/v1#my-model", "generative:load_openai"
+    ),
+    "likelihood": ModelKind(
+        "likelihood:MODEL, or likelihood:MODEL#REFERENCE", "likelihood:load_likelihood", _parts
+    ),
+}
+"""The registry of kinds: a new one is one file and one entry. A name without a kind is a model on this machine."""
+
+
+def load(
+    model: str,
+    *,
+    judge: JudgeSettings | None = None,
+    remote: Remote | None = None,
+    compress: Compress | None = None,
+    key: Iterable[Comparison] = (),
+    on_usage: Callable[[Completion], None] | None = None,
+) -> RewardModel:
+    """Loads a reward model by its name.
+
+    Args:
+        model: A folder or Hub id of a one-label sequence classifier or of a causal language model, which is then
+            a generative reward model; `openai:URL#NAME`, a model behind an OpenAI-compatible endpoint;
+            `likelihood:MODEL`, a language model that judges by how likely it is to write each response, or
+            `likelihood:MODEL#REFERENCE`, by how much likelier than the model it was trained from; `baseline:NAME`;
+            `compress:MODEL`, any of these on the chunks of the context that matter; `simulated:RATE`.
+        judge: How a model is asked, and what it does with a context that does not fit.
+        remote: How an endpoint is reached.
+        compress: How much of a context is left.
+        key: The comparisons that a simulated judge will be asked about: it errs at stated rates.
+        on_usage: Is told of every answer that came from an endpoint.
+
+    Raises:
+        ConfigError: An unknown baseline, or a name that lacks a part.
+        ModelError: A folder or Hub id that cannot be loaded, or an endpoint; the message says why.
+    """
+    request = LoadRequest(judge or JudgeSettings(), remote or Remote(), compress or Compress(), key, on_usage)
+    return request.load(model)
+
+
+def pinned(model: str) -> str:
+    """The name of a model with the commits that its models of the Hub have now, so that every machine reads the same.
+
+    Raises:
+        ModelError: There is no such model.
+    """
+    kind, _, name = model.partition(":")
+    if kind in KINDS:
+        return f"{kind}:{KINDS[kind].renamed(pinned, name)}" if name else model
+    found = hub.split_revision(model)
+    if found is None:
+        return model
+    from longrm.modeling.folders import find_model_folder
+
+    commit = hub.commit_of(find_model_folder(model))
+    return model if commit is None else f"{found[0]}@{commit}"
+
+
+def _local(model: str, judge: JudgeSettings) -> RewardModel:
+    from longrm.modeling.folders import kind_of
+
+    # Imported late: everything but a local model works without torch.
+    match kind_of(model):
+        case "generative":
+            from longrm.modeling.local_writer import LocalWriter
+            from longrm.reward_models.generative import GenerativeRewardModel
+
+            writer = LocalWriter.load(model)
+            judging = GenerativeRewardModel(writer, judge, tokenizer=writer.tokenizer)
+            judging.provenance = writer.provenance
+            return judging
+        case "discriminative":
+            from longrm.reward_models.discriminative import DiscriminativeRewardModel
+
+            return DiscriminativeRewardModel.load(model, judge)
+        case unknown:
+            assert_never(unknown)

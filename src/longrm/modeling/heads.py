@@ -108,6 +108,16 @@ def response_logprobs(
     return list(torch.split(flat, list(counts)))
 
 
+def next_logprobs(
+    model: TransformersModel, packed: Packed, tokens: Sequence[int]
+) -> Float[Tensor, "branches tokens"]:
+    """Returns the fp32 log-probability of each of some tokens as the one that follows a branch, for every branch."""
+    head = model.get_output_embeddings() or model.get_input_embeddings()
+    states = _rows(model, hidden_states(model, packed), packed.layout.branch_ends())
+    parts = torch.split(states, max(1, LOGITS_AT_ONCE // len(head.weight)))
+    return torch.cat([_linear(part, head).log_softmax(-1)[:, list(tokens)] for part in parts])
+
+
 def _logprobs(
     states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:

@@ -25,6 +25,8 @@ class JudgeSettings(Config):
         seed: Draws what is sampled.
         likelihood: What `likelihood:MODEL` makes of the log-probabilities of a response's tokens: their "sum", or their
             "mean", which does not favor short responses.
+        tokens: The tokens that your template asks for, of which `tokens:MODEL` reads the probabilities: one for each
+            response in presented order or, pointwise, the one for a response and the one against it.
     """
 
     format: Literal["pairwise", "listwise", "pointwise"] | None = None
@@ -37,6 +39,7 @@ class JudgeSettings(Config):
     cut: Literal["middle", "left", "right", "refuse"] = "refuse"
     seed: int = Field(0, ge=0)
     likelihood: Literal["sum", "mean"] = "sum"
+    tokens: tuple[str, ...] | None = None
 
 
 class Compress(Config):

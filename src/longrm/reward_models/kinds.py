@@ -71,6 +71,7 @@ KINDS: Mapping[str, ModelKind] = {
     "likelihood": ModelKind(
         "likelihood:MODEL, or likelihood:MODEL#REFERENCE", "likelihood:load_likelihood", _parts
     ),
+    "tokens": ModelKind("tokens:MODEL", "token_scores:load_tokens", lambda rename, name: rename(name)),
 }
 """The registry of kinds: a new one is one file and one entry. A name without a kind is a model on this machine."""
 

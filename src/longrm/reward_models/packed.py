@@ -54,7 +54,10 @@ class PackedRewardModel(RewardModel):
         opened = [self._open(query) for query in queries]
         items = [item for one in opened if not isinstance(one, Judgment) for item in one.items]
         rows = iter(self._rows(items))
-        return [one if isinstance(one, Judgment) else self._judgment(one, rows) for one in opened]
+        return [
+            one if isinstance(one, Judgment) else self._judgment(query, one, rows)
+            for query, one in zip(queries, opened, strict=True)
+        ]
 
     @abstractmethod
     def _items(self, query: Query) -> Sequence[Encoded]:
@@ -68,12 +71,9 @@ class PackedRewardModel(RewardModel):
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches values"]:
         """Reads packed items by one forward, for every branch some numbers."""
 
-    def _scores(self, rows: Sequence[Row]) -> Row:
-        """The scores of a query's responses, from what was read about it: by default its first number at each."""
-        return tuple(row[0] for row in rows)
-
-    def _explanation(self, rows: Sequence[Row]) -> str:
-        return ""
+    def _verdict(self, query: Query, rows: Sequence[Row]) -> tuple[Row, str]:
+        """The scores of a query's responses and an explanation; by default what was read at each response."""
+        return tuple(row[0] for row in rows), ""
 
     def _open(self, query: Query) -> "_Opened | Judgment":
         """What is read about a query, and what was cut out of it; a judgment at once where it cannot be read."""
@@ -132,19 +132,19 @@ class PackedRewardModel(RewardModel):
                 raise
         return [None for tree in trees for _ in tree.branches]
 
-    def _judgment(self, opened: "_Opened", stream: Iterator[Row | None]) -> Judgment:
+    def _judgment(self, query: Query, opened: "_Opened", stream: Iterator[Row | None]) -> Judgment:
         rows = [next(stream) for item in opened.items for _ in item.responses]
         read = [row for row in rows if row is not None]
         tokens = max(len(item.prompt) for item in opened.items)
         if len(read) == len(rows):
-            scores, explanation = self._scores(read), self._explanation(read)
+            scores, explanation = self._verdict(query, read)
             return Judgment(
                 Outcome.ANSWERED, scores, explanation=explanation, prompt_tokens=tokens, cut=opened.cut
             )
         size = sum(item.size for item in opened.items)
         detail = (
-            f"the {size:,} tokens of the prompt and its {len(rows)} responses need more memory than there is; lower "
-            "judge.max_length, name a judge.cut, or take a larger device"
+            f"the {size:,} tokens of the prompt and its {len(query.responses)} responses need more memory than there "
+            "is; lower judge.max_length, name a judge.cut, or take a larger device"
         )
         return Judgment(Outcome.ERROR, detail=detail, prompt_tokens=tokens, cut=opened.cut)
 

@@ -1,0 +1,127 @@
+"""Language models that judge by the probability of one token: which response is better, or whether it is good."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jaxtyping import Float
+from torch import Tensor
+
+from longrm.data.joining import Encoded, common_prefix, encode
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError, DataError
+from longrm.judging.token_formats import TokenFormat, load_token_format
+from longrm.modeling.heads import next_logprobs
+from longrm.modeling.loading import LanguageModel, load_language_model
+from longrm.modeling.shared_prefix import Packed
+from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.reward_models.kinds import LoadRequest
+from longrm.reward_models.packed import PackedRewardModel, Row
+from longrm.types import Message, Query, Scale
+
+_PROBE = ({"role": "user", "content": "Question?"},)
+
+
+class TokenRewardModel(PackedRewardModel):
+    """Judges by the log-probabilities of a format's tokens where the answer begins, without writing any text.
+
+    They are read where the chat template puts the first token of an answer: behind the assistant's header and whatever
+    the template writes before the content, such as an empty thought. Prompts that begin with the same document share
+    its encoding: both orders of a pair, responses that are judged alone, and questions about one document.
+
+    Args:
+        language_model: The model, which reads packed sequences, and its tokenizer.
+        name: How summaries and reports call it.
+        settings: Which format, with which prompt and which tokens.
+
+    Raises:
+        ConfigError: A template or tokens that cannot be used.
+    """
+
+    scale: Scale = "logit"
+
+    def __init__(
+        self, language_model: LanguageModel, name: str, settings: JudgeSettings | None = None
+    ) -> None:
+        settings = settings or JudgeSettings()
+        super().__init__(language_model, name, settings)
+        self.sees_order = settings.format != "pointwise"
+        self._formats = formats_of(settings)
+        longest = max(self._formats.values(), key=lambda format: len(format.tokens))
+        self._tokens = longest.tokens
+        try:
+            _, self._ids = token_ids(self._tokenizer, _PROBE, self._tokens)
+        except DataError as error:
+            raise ConfigError(f"{name}: {error}") from None
+
+    def _items(self, query: Query) -> Sequence[Encoded]:
+        items = []
+        for messages in format_for(self._formats, query).render(query):
+            before, ids = token_ids(self._tokenizer, messages, self._tokens)
+            if ids != self._ids or len(before) < 2:
+                raise DataError(f"'{query.id}': the tokens of the answer depend on what stands before them")
+            items.append(Encoded(before[:-1], [before[-1:]]))
+        return items
+
+    def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches values"]:
+        return next_logprobs(self._model, packed, self._ids)
+
+    def _verdict(self, query: Query, rows: Sequence[Row]) -> tuple[Row, str]:
+        format, count = format_for(self._formats, query), len(query.responses)
+        return format.scores(rows, count), format.spoken(rows, count)
+
+
+def formats_of(settings: JudgeSettings) -> dict[str, TokenFormat]:
+    """The formats that a judge may need, by their names.
+
+    Raises:
+        ConfigError: A template or tokens that cannot be used.
+    """
+    if settings.template and settings.format is None:
+        raise ConfigError("a template needs judge.format: say whether it is pairwise, listwise or pointwise")
+    template = Path(settings.template) if settings.template else None
+    names = [settings.format] if settings.format else ["pairwise", "listwise"]
+    return {name: load_token_format(name, template=template, tokens=settings.tokens) for name in names}
+
+
+def format_for(formats: Mapping[str, TokenFormat], query: Query) -> TokenFormat:
+    """The one format there is, else pairwise for two responses and listwise for more."""
+    if len(formats) == 1:
+        return next(iter(formats.values()))
+    return formats["pairwise" if len(query.responses) <= 2 else "listwise"]
+
+
+def token_ids(
+    tokenizer: Tokenizer, prompt: Sequence[Message], tokens: Sequence[str]
+) -> tuple[list[int], list[int]]:
+    """The ids of a prompt up to where the answer begins, and the one id of each token as that answer.
+
+    Raises:
+        DataError: An answer of such a token is several tokens, or unknown text, or two have the same.
+    """
+    item = encode(tokenizer, prompt, [({"role": "assistant", "content": token},) for token in tokens])
+    own = [list(ids) for ids in item.responses]
+    start = min(common_prefix(own[0], ids) for ids in own[1:])
+    end = min(common_prefix(own[0][start:][::-1], ids[start:][::-1]) for ids in own[1:])
+    answers = {token: ids[start : len(ids) - end] for token, ids in zip(tokens, own, strict=True)}
+    for token, ids in answers.items():
+        if len(ids) != 1 or ids == [tokenizer.unk_id]:
+            why = "unknown to its tokenizer" if ids == [tokenizer.unk_id] else f"{len(ids)} tokens"
+            raise DataError(
+                f"the token {token!r} is {why} where the answer begins; name others in judge.tokens, with a "
+                "judge.template that asks for them"
+            )
+    if len({ids[0] for ids in answers.values()}) < len(answers):
+        raise DataError(
+            f"the tokens {list(tokens)} are not told apart by its tokenizer; name others in judge.tokens"
+        )
+    return [*item.prompt, *own[0][:start]], [ids[0] for ids in answers.values()]
+
+
+def load_tokens(name: str, request: LoadRequest) -> TokenRewardModel:
+    """Loads `tokens:MODEL`, a folder or Hub id of a causal language model.
+
+    Raises:
+        ConfigError: A template or tokens that cannot be used.
+        ModelError: It cannot be loaded, or its architecture is not supported.
+    """
+    return TokenRewardModel(load_language_model(name, packed=True), f"tokens:{name}", request.judge)

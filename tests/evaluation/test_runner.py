@@ -238,13 +238,13 @@ def test_cuts_are_in_the_log_and_the_summary(tmp_path):
 
 def test_answers_of_an_endpoint_are_kept_in_the_run_folder(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("longrm.reward_models.generative.load_remote", lambda *given: seen.append(given))
+    monkeypatch.setattr("longrm.reward_models.generative.load_openai", lambda *given: seen.append(given))
     settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench="probe")
     _model(settings, LoadedBenchmark("probe", []), tmp_path)
-    assert seen[0][2].cache == str(tmp_path / "completions.sqlite")
+    assert seen[0][1].remote.cache == str(tmp_path / "completions.sqlite")
     chosen = settings.model_copy(update={"remote": Remote(cache="elsewhere.sqlite")})
     _model(chosen, LoadedBenchmark("probe", []), tmp_path)
-    assert seen[1][2].cache == "elsewhere.sqlite"
+    assert seen[1][1].remote.cache == "elsewhere.sqlite"
 
 
 def test_examples_are_the_first_of_different_contexts(tmp_path):

@@ -5,7 +5,7 @@ from tokenizers import models, pre_tokenizers
 from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, ModelError
-from longrm.reward_models.generative import load_remote
+from longrm.reward_models import load
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.types import Outcome, Query, Span
 
@@ -28,6 +28,10 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizer")
     Tokenizer.from_backend(backend, chat_template=CHATML).save(path)
     return str(path)
+
+
+def load_remote(address, judge, remote):
+    return load(f"openai:{address}", judge=judge, remote=remote)
 
 
 def query(words):

@@ -25,8 +25,11 @@ def split_address(address: str) -> tuple[str, str]:
     return url, name
 
 
-def endpoint(url: str) -> str:
-    """Where requests go: `/chat/completions` below the URL's path, which is `/v1` where the URL has none.
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+
+
+def endpoint(url: str, path: str = CHAT) -> str:
+    """Where requests go: a path such as `/chat/completions` below the URL's own, which is `/v1` where it has none.
 
     Raises:
         ConfigError: It is not the URL of a server, or it holds a password or a key.
@@ -45,21 +48,18 @@ def endpoint(url: str) -> str:
         raise ConfigError(f"'{_shown(url)}' names port {parsed.port}; ports are 1 to 65535")
     if any(_SECRET.search(field) for field in parsed.params):
         raise ConfigError(_holds("a key"))
-    path = parsed.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
-    return str(parsed.copy_with(path=f"{path}/chat/completions"))
+    base = parsed.path.rstrip("/").removesuffix(CHAT) or "/v1"
+    return str(parsed.copy_with(path=f"{base}{path}"))
 
 
-def server_of(model: str) -> str | None:
-    """The `URL#NAME` of a model behind HTTP, compressed contexts or not; None for any other model."""
-    inner = model
-    while inner.startswith("compress:"):
-        inner = inner.removeprefix("compress:")
-    return inner.removeprefix("openai:") if inner.startswith("openai:") else None
+def servers_of(model: str) -> list[str]:
+    """The `URL#NAME` of every model behind HTTP that judges under a name, whatever kinds stand before it."""
+    return re.findall(r"(?:^|[:+])openai:([^+]*)", model)
 
 
 def refuse_server(model: str | None, launcher: str) -> None:
     """Refuses several processes that would query one server: its concurrency and budget are kept by one process."""
-    if model is not None and server_of(model) is not None:
+    if model is not None and servers_of(model):
         raise ConfigError(
             f"{model} is a server, to which one process sends many queries at a time (remote.concurrency); "
             f"leave {launcher} away"
@@ -72,8 +72,7 @@ def _check_url(url: str) -> str:
 
 
 def _check_model(model: str) -> str:
-    address = server_of(model)
-    if address:
+    for address in filter(None, servers_of(model)):
         endpoint(split_address(address)[0])
     return model
 

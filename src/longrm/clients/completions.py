@@ -18,6 +18,7 @@ class Request:
         seed: Draws the tokens where the temperature is above 0.
         verdict: The last line that the prompt asks for, as a regular expression of ECMA-262; empty where it asks
             for none. Servers that can are held to it (`Remote.json_schema`); others ignore it.
+        top: How many of the likeliest first tokens are to be told, with their log-probabilities.
     """
 
     messages: tuple[Message, ...]
@@ -25,6 +26,22 @@ class Request:
     temperature: float = 0.0
     seed: int = 0
     verdict: str = ""
+    top: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A text of which the log-probabilities of the last tokens are asked for; nothing is written.
+
+    Attributes:
+        text: The whole text, as a chat template renders it.
+        tokens: How many tokens it has.
+        last: How many of these are asked for.
+    """
+
+    text: str
+    tokens: int
+    last: int
 
 
 _MOST_TOKENS = 10**9  # of one prompt or one answer; no model reads or writes as many
@@ -48,6 +65,8 @@ class Completion:
         detail: Why the outcome is not `ANSWERED`, in one line.
         prompt_tokens: As the model counts them; None where nobody said, or said what cannot be.
         completion_tokens: Likewise.
+        logprobs: The tokens that were asked for with their log-probabilities: the likeliest first ones of an answer, or
+            the last ones of an echoed text. None where the server told none.
     """
 
     outcome: Outcome
@@ -56,6 +75,7 @@ class Completion:
     detail: str = ""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    logprobs: tuple[tuple[str, float], ...] | None = None
 
 
 class Writer(ABC):

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import httpx
 from anyio.from_thread import start_blocking_portal
 
 from longrm.clients import replies
-from longrm.clients.addresses import endpoint
+from longrm.clients.addresses import CHAT, endpoint
 from longrm.clients.cache import Cache
-from longrm.clients.completions import Completion, Request, Writer
+from longrm.clients.completions import Completion, Echo, Request, Writer
 from longrm.clients.remote_settings import Remote
 from longrm.clients.transport import Endpoint, Reply, RetryableError
 from longrm.errors import ModelError, RunError
@@ -54,6 +54,7 @@ class OpenAIClient(Writer):
         count: Callable[[Sequence[Message]], int] | None = None,
         on_usage: Callable[[Completion], None] | None = None,
         cached_as: str | None = None,
+        path: str = CHAT,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
@@ -68,6 +69,7 @@ class OpenAIClient(Writer):
             count: Counts the tokens of a prompt as the model reads it.
             on_usage: Called with every answer whose tokens the server counts, in whatever thread waits for it.
             cached_as: The URL under which answers are kept, where several serve the same model.
+            path: Where requests go, below the URL's path; only `/completions` echoes.
             sleep: Waits between attempts.
             jitter: Draws from 0 to 1, to spread attempts.
             clock: Seconds since 1970, to read the dates that servers give.
@@ -80,11 +82,11 @@ class OpenAIClient(Writer):
         self.requests = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        self._endpoint = Endpoint(url, settings)
+        self._endpoint = Endpoint(url, settings, path)
         self._model = model
         self._settings = settings
         self._count, self._on_usage = count, on_usage
-        self._cached_as = endpoint(cached_as) if cached_as else self._endpoint.url
+        self._cached_as = endpoint(cached_as, path) if cached_as else self._endpoint.url
         self._sleep, self._jitter, self._clock = sleep, jitter, clock
         self._reached = False
         self._last_logged = -_LOG_EVERY
@@ -94,7 +96,7 @@ class OpenAIClient(Writer):
         """Tokens read and written so far."""
         return self.prompt_tokens + self.completion_tokens
 
-    def write(self, requests: Sequence[Request]) -> list[Completion]:
+    def write(self, requests: Sequence[Request | Echo]) -> list[Completion]:
         """Answers every request, in the same order; may be called while an event loop is running.
 
         Raises:
@@ -108,7 +110,7 @@ class OpenAIClient(Writer):
         """Tokens of a prompt, if the client was given a way to count them."""
         return None if self._count is None else self._count(messages)
 
-    async def _write(self, requests: Sequence[Request]) -> list[Completion]:
+    async def _write(self, requests: Sequence[Request | Echo]) -> list[Completion]:
         done: dict[int, Completion] = {}
         pending = iter(enumerate(requests))
         workers = min(self._settings.concurrency, len(requests))
@@ -132,7 +134,7 @@ class OpenAIClient(Writer):
         self,
         http: httpx.AsyncClient,
         cache: Cache | None,
-        pending: Iterator[tuple[int, Request]],
+        pending: Iterator[tuple[int, Request | Echo]],
         done: dict[int, Completion],
     ) -> None:
         """Takes requests in turn until none is left, or the budget allows no other."""
@@ -141,31 +143,53 @@ class OpenAIClient(Writer):
             key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
             completion = cache.get(key) if cache else None
             if completion is None:
-                completion = await self._ask(http, body.encode())
+                completion = await self._ask(http, body.encode(), request)
                 if completion is None:
                     return
-                if self._settings.json_schema and request.verdict and completion.outcome is Outcome.ANSWERED:
+                if self._has_schema(request) and completion.outcome is Outcome.ANSWERED:
                     completion = replace(completion, text=_free_form(completion.text))
                 if cache and completion.outcome is not Outcome.ERROR:
                     cache.put(key, completion)
                 self._charge(completion)
             done[index] = completion
 
-    def _body(self, request: Request) -> str:
-        fields = {
-            "model": self._model,
+    def _has_schema(self, request: Request | Echo) -> bool:
+        """Whether the server is to hold the answer to a schema."""
+        return isinstance(request, Request) and self._settings.json_schema and bool(request.verdict)
+
+    def _body(self, request: Request | Echo) -> str:
+        match request:
+            case Request():
+                fields = self._chat(request)
+            case Echo():
+                # One token is written, for not all servers take it that none is.
+                fields = {
+                    "prompt": request.text,
+                    "echo": True,
+                    "logprobs": 1,
+                    "max_tokens": 1,
+                    "temperature": 0,
+                }
+            case unknown:
+                assert_never(unknown)
+        whole = {"model": self._model, **fields, **self._settings.extra}
+        whole["stream"] = False  # some servers stream unless told not to
+        return json.dumps(whole, sort_keys=True)
+
+    def _chat(self, request: Request) -> dict[str, Any]:
+        seed = {"seed": request.seed} if request.temperature > 0 else {}
+        held = {"response_format": _response_format(request.verdict)} if self._has_schema(request) else {}
+        told = {"logprobs": True, "top_logprobs": request.top} if request.top else {}
+        return {
             "messages": [dict(message) for message in request.messages],
             self._settings.length_field: request.max_tokens,
             "temperature": request.temperature,
-            "stream": False,  # some servers stream unless told not to
+            **seed,
+            **held,
+            **told,
         }
-        if request.temperature > 0:
-            fields["seed"] = request.seed
-        if self._settings.json_schema and request.verdict:
-            fields["response_format"] = _response_format(request.verdict)
-        return json.dumps(fields | self._settings.extra, sort_keys=True)
 
-    async def _ask(self, http: httpx.AsyncClient, body: bytes) -> Completion | None:
+    async def _ask(self, http: httpx.AsyncClient, body: bytes, request: Request | Echo) -> Completion | None:
         """Sends a request until it is answered or given up; None where the budget does not allow it."""
         fault = RetryableError("")
         most_requests, most_tokens = self._settings.max_requests, self._settings.max_total_tokens
@@ -182,7 +206,7 @@ class OpenAIClient(Writer):
                 return None
             self.requests += 1
             try:
-                return await self._send(http, body)
+                return await self._send(http, body, request)
             except RetryableError as latest:
                 fault = latest
             if fault.wait > self._settings.timeout:
@@ -193,7 +217,7 @@ class OpenAIClient(Writer):
             )
         return Completion(Outcome.ERROR, detail=str(fault))
 
-    async def _send(self, http: httpx.AsyncClient, body: bytes) -> Completion:
+    async def _send(self, http: httpx.AsyncClient, body: bytes, request: Request | Echo) -> Completion:
         """Sends a request once.
 
         Raises:
@@ -209,12 +233,14 @@ class OpenAIClient(Writer):
                 ) from None
             raise
         self._reached = True
-        return self._read(reply)
+        return self._read(reply, request)
 
-    def _read(self, reply: Reply) -> Completion:
+    def _read(self, reply: Reply, request: Request | Echo) -> Completion:
         status, redact = reply.status, self._endpoint.redact
         if status == 200:
             try:
+                if isinstance(request, Echo):
+                    return replies.read_echo(reply.body, request, redact)
                 return replies.read_completion(reply.body, redact)
             except ValueError as error:
                 raise RetryableError(str(error)) from None

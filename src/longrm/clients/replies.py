@@ -3,11 +3,12 @@
 import datetime
 import email.utils
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from longrm.clients.completions import Completion, valid_token_count
+from longrm.clients.completions import Completion, Echo, valid_token_count
 from longrm.types import Outcome, message_text
 
 RETRYABLE_STATUSES = frozenset([408, 409, 429])
@@ -30,24 +31,14 @@ Redact = Callable[[str], str]
 
 def read_completion(body: bytes, redact: Redact) -> Completion:
     """The completion in the body of a reply with status 200; raises `ValueError`, in one line, where it holds none."""
+    choice, usage = _choice(body, redact)
     try:
-        reply = _parsed(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the server's answer is not JSON: {redact(f'{error}: {_decoded(body)}')}") from None
-    choices = reply.get("choices") if isinstance(reply, Mapping) else None
-    choices = choices if isinstance(choices, list) else []
-    if len(choices) > 1:
-        raise ValueError(f"the server's answer holds {len(choices)} choices, and one was asked for")
-    try:
-        (choice,) = choices
         message, reason = choice["message"], choice.get("finish_reason")
         text, refusal = _text(message, reason), message.get("refusal")
     except (KeyError, ValueError, TypeError, AttributeError):
         raise ValueError(f"the server's answer holds no message: {redact(error_text(body))}") from None
     if reason in ("error", "abort"):
         raise ValueError(f"the server broke the answer off ({reason})")
-    usage = reply.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
     outcome, detail = Outcome.ANSWERED, ""
     if isinstance(refusal, str) and refusal:
         outcome, detail = Outcome.REFUSED, f"the model refused: {redact(refusal)}"
@@ -63,7 +54,36 @@ def read_completion(body: bytes, redact: Redact) -> Completion:
         detail,
         valid_token_count(usage.get("prompt_tokens")),
         valid_token_count(usage.get("completion_tokens")),
+        _first_tokens(choice.get("logprobs")),
     )
+
+
+def read_echo(body: bytes, request: Echo, redact: Redact) -> Completion:
+    """The log-probabilities of the last tokens of an echoed text, in the body of a reply with status 200.
+
+    Its outcome is an error where the server read another number of tokens: others would be taken for the last ones.
+
+    Raises:
+        ValueError: The body holds no answer; the message says why in one line.
+    """
+    choice, usage = _choice(body, redact)
+    found = choice.get("logprobs") if isinstance(choice, Mapping) else None
+    values = found.get("token_logprobs") if isinstance(found, Mapping) else None
+    tokens = found.get("tokens") if isinstance(found, Mapping) else None
+    if not isinstance(values, list) or not isinstance(tokens, list) or len(values) != len(tokens):
+        return Completion(Outcome.ANSWERED)
+    written = valid_token_count(usage.get("completion_tokens"))
+    written = 1 if written is None else written
+    read = len(values) - written
+    if read != request.tokens:
+        detail = (
+            f"the server read {read} tokens of the text, and remote.tokenizer has {request.tokens}: see that it is the "
+            "server's, and that neither adds a token such as BOS"
+        )
+        return Completion(Outcome.ERROR, detail=detail, prompt_tokens=read)
+    own = zip(tokens[read - request.last : read], values[read - request.last : read], strict=True)
+    pairs = tuple((str(token), _logprob(value)) for token, value in own)
+    return Completion(Outcome.ANSWERED, prompt_tokens=read, completion_tokens=written, logprobs=pairs)
 
 
 def read_rejection(status: int, body: bytes, redact: Redact) -> Completion:
@@ -106,6 +126,39 @@ def retry_after_seconds(header: str | None, now: float) -> float:
     except ValueError:
         return 0.0
     return max(0.0, date.replace(tzinfo=date.tzinfo or datetime.UTC).timestamp() - now)
+
+
+def _choice(body: bytes, redact: Redact) -> tuple[Any, Mapping[str, Any]]:
+    """The one choice of an answer, or None in its place, and what it says of usage.
+
+    Raises:
+        ValueError: It is not JSON, or holds several choices.
+    """
+    try:
+        reply = _parsed(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the server's answer is not JSON: {redact(f'{error}: {_decoded(body)}')}") from None
+    choices = reply.get("choices") if isinstance(reply, Mapping) else None
+    choices = choices if isinstance(choices, list) else []
+    if len(choices) > 1:
+        raise ValueError(f"the server's answer holds {len(choices)} choices, and one was asked for")
+    usage = reply.get("usage") if isinstance(reply, Mapping) else None
+    return next(iter(choices), None), usage if isinstance(usage, Mapping) else {}
+
+
+def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
+    """The likeliest tokens at the beginning of an answer; none where it is empty, None where nothing is told."""
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(content, list):
+        return None
+    first = content[0].get("top_logprobs") if content and isinstance(content[0], Mapping) else []
+    told = [one for one in first or [] if isinstance(one, Mapping)]
+    return tuple((_storable(str(one.get("token"))), _logprob(one.get("logprob"))) for one in told)
+
+
+def _logprob(value: Any) -> float:
+    """A log-probability as a server gives it: NaN where it is no number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
 def _text(message: Mapping[str, Any], reason: Any) -> str:

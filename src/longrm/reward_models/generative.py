@@ -1,13 +1,12 @@
 """Generative reward models (judges): they are asked for a verdict, which is parsed from what they write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from longrm.clients import Completion, Request, Writer
-from longrm.clients.addresses import split_address
+from longrm.clients.addresses import CHAT, split_address
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.remote_settings import Remote
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.judging import JudgingFormat, ParsedVerdict, fit, load_format, why_uncut
@@ -55,7 +54,7 @@ class GenerativeRewardModel(RewardModel):
         self._check()
         template = Path(settings.template) if settings.template else None
         self._formats = {
-            name: load_format(name, template=template, verdict=settings.verdict)
+            name: self._load_format(name, template)
             for name in ([settings.format] if settings.format else ["pairwise", "listwise"])
         }
         self.scale = next(iter(self._formats.values())).scale
@@ -76,6 +75,9 @@ class GenerativeRewardModel(RewardModel):
             answered = zip(waiting, completions, strict=True)
             waiting = [one for one, completion in answered if self._read(one, completion)]
         return [one if isinstance(one, Judgment) else _joined_judgment(one) for one in by_query]
+
+    def _load_format(self, name: str, template: Path | None) -> JudgingFormat:
+        return load_format(name, template=template, verdict=self._settings.verdict)
 
     def _check(self) -> None:
         settings = self._settings
@@ -98,14 +100,14 @@ class GenerativeRewardModel(RewardModel):
                 f"{self.name} reads and writes {self._limit} tokens in all"
             )
 
-    def _conversations_about(self, query: Query) -> "tuple[_Conversation, ...] | Judgment":
+    def _conversations_about(self, query: Query) -> "tuple[Conversation, ...] | Judgment":
         """The prompts about a query; a judgment at once where they cannot be made, or do not fit."""
         try:
             return self._prompts(query)
         except DataError as error:  # the format or the chat template does not take it
             return Judgment(Outcome.ERROR, detail=str(error))
 
-    def _prompts(self, query: Query) -> "tuple[_Conversation, ...] | Judgment":
+    def _prompts(self, query: Query) -> "tuple[Conversation, ...] | Judgment":
         name = self._settings.format or ("pairwise" if len(query.responses) <= 2 else "listwise")
         format, max_tokens, cut = self._formats[name], self._settings.max_tokens, None
         if self._tokenizer is not None and self._limit is not None:
@@ -121,15 +123,15 @@ class GenerativeRewardModel(RewardModel):
                 return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
             query, cut = fitted
         return tuple(
-            _Conversation(query, format, number, messages, max_tokens, cut)
+            Conversation(query, format, number, messages, max_tokens, cut)
             for number, messages in enumerate(format.render(query))
         )
 
-    def _request(self, one: "_Conversation", attempt: int) -> Request:
+    def _request(self, one: "Conversation", attempt: int) -> Request:
         seed = seed_of(self._settings.seed, one.query.id, one.query.trial, attempt, one.number)
         return Request(one.messages, one.max_tokens, self._settings.temperature, seed)
 
-    def _read(self, one: "_Conversation", completion: Completion) -> bool:
+    def _read(self, one: "Conversation", completion: Completion) -> bool:
         """Reads what the model wrote; prepares the next attempt, if there can be one.
 
         Returns:
@@ -153,7 +155,7 @@ class GenerativeRewardModel(RewardModel):
             one.max_tokens = min(one.max_tokens, self._limit - self._tokens(one.messages))
         return one.max_tokens > 0
 
-    def _whole(self, one: "_Conversation", completion: Completion) -> Completion:
+    def _whole(self, one: "Conversation", completion: Completion) -> Completion:
         """Puts the thought that the prompt opens before a text that was cut off and does not tell of any.
 
         A text that ended without a tag is left as it is: many servers take thinking out.
@@ -171,7 +173,7 @@ class GenerativeRewardModel(RewardModel):
 
 
 @dataclass(slots=True)
-class _Conversation:
+class Conversation:
     """One prompt on its way to a verdict.
 
     Attributes:
@@ -202,6 +204,7 @@ class _Conversation:
 
     @property
     def outcome(self) -> Outcome:
+        """How it ended: answered where there is a verdict."""
         if self.verdict is not None:
             return Outcome.ANSWERED
         outcome = self.completion.outcome
@@ -209,11 +212,13 @@ class _Conversation:
 
     @property
     def detail(self) -> str:
+        """Why there is no verdict."""
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         return self.completion.detail or f"no verdict in the answer after {times}"
 
     @property
     def transcript(self) -> str:
+        """All that the model wrote."""
         return "\n\n[asked again]\n\n".join(self.texts)
 
 
@@ -223,7 +228,7 @@ def _written(completion: Completion) -> str:
     return f"<think>\n{completion.thinking}\n</think>\n\n{completion.text}"
 
 
-def _joined_judgment(conversations: tuple[_Conversation, ...]) -> Judgment:
+def _joined_judgment(conversations: tuple[Conversation, ...]) -> Judgment:
     """The judgment of a query from the conversations about it: one verdict, or one score a response."""
     counts = [one.prompt_tokens for one in conversations if one.prompt_tokens is not None]
     verdicts = [one.verdict for one in conversations if one.verdict is not None]
@@ -250,7 +255,7 @@ def _joined_judgment(conversations: tuple[_Conversation, ...]) -> Judgment:
     )
 
 
-def _explanation(conversations: tuple[_Conversation, ...]) -> str:
+def _explanation(conversations: tuple[Conversation, ...]) -> str:
     if len(conversations) == 1:
         return conversations[0].transcript
     return "\n\n".join(f"Response {one.number + 1}:\n{one.transcript}" for one in conversations)
@@ -264,28 +269,32 @@ def _reminded(messages: tuple[Message, ...], text: str, reminder: str) -> tuple[
     return (*before, {**last, "content": f"{message_text(last)}\n\n{reminder}"})
 
 
-def load_remote(
-    address: str, judge: JudgeSettings, remote: Remote, on_usage: Callable[[Completion], None] | None = None
-) -> GenerativeRewardModel:
-    """A language model on an OpenAI-compatible server, asked for its judgment.
-
-    Args:
-        address: `URL#NAME`, such as `http://127.0.0.1:8000/v1#NAME`.
-        judge: How it is asked.
-        remote: How requests are sent; with a `tokenizer`, prompts are counted and can be cut.
-        on_usage: Is told of every answer that came from the server.
+def load_openai(address: str, request: LoadRequest) -> GenerativeRewardModel:
+    """Loads `openai:URL#NAME`, such as `openai:http://127.0.0.1:8000/v1#NAME`, without its `openai:`.
 
     Raises:
         ConfigError: The address is none, or the settings cannot go together.
         ModelError: The tokenizer cannot be loaded.
     """
+    client, tokenizer = connect(address, request)
+    return GenerativeRewardModel(client, request.judge, tokenizer=tokenizer)
+
+
+def connect(address: str, request: LoadRequest, path: str = CHAT) -> tuple[OpenAIClient, Tokenizer | None]:
+    """A client of an OpenAI-compatible server, and the model's tokenizer where `remote.tokenizer` names it.
+
+    Args:
+        address: `URL#NAME`.
+        request: How requests are sent, and who is told of answers.
+        path: Where requests go, below the URL's path.
+
+    Raises:
+        ConfigError: The address is none.
+        ModelError: The tokenizer cannot be loaded.
+    """
     url, name = split_address(address)
+    remote, limit = request.remote, request.judge.max_length
     tokenizer = Tokenizer.load(remote.tokenizer) if remote.tokenizer else None
     count = None if tokenizer is None else lambda messages: len(tokenizer.generation_ids(messages))
-    client = OpenAIClient(url, name, remote, limit=judge.max_length, count=count, on_usage=on_usage)
-    return GenerativeRewardModel(client, judge, tokenizer=tokenizer)
-
-
-def load_openai(name: str, request: LoadRequest) -> GenerativeRewardModel:
-    """Loads `openai:URL#NAME`; see `load_remote`."""
-    return load_remote(name, request.judge, request.remote, request.on_usage)
+    client = OpenAIClient(url, name, remote, limit=limit, count=count, on_usage=request.on_usage, path=path)
+    return client, tokenizer

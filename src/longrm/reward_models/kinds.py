@@ -42,36 +42,62 @@ class ModelKind:
         form: How the name of such a model is written.
         loader: The place of a function that makes the model of what stands behind the colon and of a `LoadRequest`.
             It is imported when it is called: most models need torch, and no other kind does.
+        endpoint: Likewise, of what stands behind `openai:` where the model is behind HTTP; by default there is no such
+            model.
         renamed: Applies a function to every name of a model in what stands behind the colon; by default there is none.
     """
 
     form: str
     loader: str
     renamed: Callable[[Callable[[str], str], str], str] = lambda _, name: name
+    endpoint: str = ""
 
     def load(self, name: str, request: LoadRequest) -> RewardModel:
         """Imports the function and calls it."""
-        module, _, function = self.loader.partition(":")
+        place = self.loader
+        if self.endpoint and name.startswith(_HTTP):
+            place, name = self.endpoint, name.removeprefix(_HTTP)
+        module, _, function = place.partition(":")
         model: RewardModel = getattr(import_module(f"longrm.reward_models.{module}"), function)(name, request)
         return model
 
 
+_HTTP = "openai:"
+
+
+def _whole(rename: Callable[[str], str], name: str) -> str:
+    return rename(name)
+
+
+def _members(rename: Callable[[str], str], name: str) -> str:
+    combination, _, members = name.partition(":")
+    return f"{combination}:{'+'.join(map(rename, members.split('+')))}"
+
+
 def _parts(rename: Callable[[str], str], name: str) -> str:
     """Renames a model and its reference; an address of a server stays as it is."""
-    return name if name.startswith("openai:") else "#".join(map(rename, name.split("#")))
+    return name if name.startswith(_HTTP) else "#".join(map(rename, name.split("#")))
 
 
 KINDS: Mapping[str, ModelKind] = {
     "baseline": ModelKind("baseline:NAME, such as baseline:longest", "baselines:load_baseline"),
-    "compress": ModelKind("compress:MODEL", "compress:load_compress", lambda rename, name: rename(name)),
+    "compress": ModelKind("compress:MODEL", "compress:load_compress", _whole),
     "simulated": ModelKind("simulated:RATE, such as simulated:0.2", "simulated:load_simulated"),
     "openai": ModelKind(
         "openai:URL#NAME, such as openai:http://127.0.0.1:8000/v1#my-model", "generative:load_openai"
     ),
     "likelihood": ModelKind(
-        "likelihood:MODEL, or likelihood:MODEL#REFERENCE", "likelihood:load_likelihood", _parts
+        "likelihood:MODEL, or likelihood:MODEL#REFERENCE",
+        "likelihood:load_likelihood",
+        _parts,
+        "likelihood_endpoint:load_likelihood_endpoint",
     ),
-    "tokens": ModelKind("tokens:MODEL", "token_scores:load_tokens", lambda rename, name: rename(name)),
+    "tokens": ModelKind(
+        "tokens:MODEL", "token_scores:load_tokens", _whole, "token_endpoint:load_token_endpoint"
+    ),
+    "ensemble": ModelKind(
+        "ensemble:mean-rank:MODEL+MODEL or ensemble:votes:MODEL+MODEL", "ensemble:load_ensemble", _members
+    ),
 }
 """The registry of kinds: a new one is one file and one entry. A name without a kind is a model on this machine."""
 
@@ -91,8 +117,11 @@ def load(
         model: A folder or Hub id of a one-label sequence classifier or of a causal language model, which is then
             a generative reward model; `openai:URL#NAME`, a model behind an OpenAI-compatible endpoint;
             `likelihood:MODEL`, a language model that judges by how likely it is to write each response, or
-            `likelihood:MODEL#REFERENCE`, by how much likelier than the model it was trained from; `baseline:NAME`;
-            `compress:MODEL`, any of these on the chunks of the context that matter; `simulated:RATE`.
+            `likelihood:MODEL#REFERENCE`, by how much likelier than the model it was trained from; `tokens:MODEL`, one
+            that judges by the probability of one token, such as A or B; `likelihood:openai:URL#NAME` and
+            `tokens:openai:URL#NAME`, the same of an endpoint that tells log-probabilities; `baseline:NAME`;
+            `compress:MODEL`, any of these on the chunks of the context that matter; `ensemble:mean-rank:MODEL+MODEL`
+            or `ensemble:votes:MODEL+MODEL`, several of these together; `simulated:RATE`.
         judge: How a model is asked, and what it does with a context that does not fit.
         remote: How an endpoint is reached.
         compress: How much of a context is left.

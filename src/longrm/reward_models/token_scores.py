@@ -1,7 +1,6 @@
 """Language models that judge by the probability of one token: which response is better, or whether it is good."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from jaxtyping import Float
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from longrm.data.joining import Encoded, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
-from longrm.judging.token_formats import TokenFormat, load_token_format
+from longrm.judging.token_formats import format_for, load_token_formats
 from longrm.modeling.heads import next_logprobs
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import Packed
@@ -45,7 +44,7 @@ class TokenRewardModel(PackedRewardModel):
         settings = settings or JudgeSettings()
         super().__init__(language_model, name, settings)
         self.sees_order = settings.format != "pointwise"
-        self._formats = formats_of(settings)
+        self._formats = load_token_formats(settings.format, settings.template, settings.tokens)
         longest = max(self._formats.values(), key=lambda format: len(format.tokens))
         self._tokens = longest.tokens
         try:
@@ -55,7 +54,7 @@ class TokenRewardModel(PackedRewardModel):
 
     def _items(self, query: Query) -> Sequence[Encoded]:
         items = []
-        for messages in format_for(self._formats, query).render(query):
+        for messages in format_for(self._formats, len(query.responses)).render(query):
             before, ids = token_ids(self._tokenizer, messages, self._tokens)
             if ids != self._ids or len(before) < 2:
                 raise DataError(f"'{query.id}': the tokens of the answer depend on what stands before them")
@@ -66,28 +65,8 @@ class TokenRewardModel(PackedRewardModel):
         return next_logprobs(self._model, packed, self._ids)
 
     def _verdict(self, query: Query, rows: Sequence[Row]) -> tuple[Row, str]:
-        format, count = format_for(self._formats, query), len(query.responses)
+        format, count = format_for(self._formats, len(query.responses)), len(query.responses)
         return format.scores(rows, count), format.spoken(rows, count)
-
-
-def formats_of(settings: JudgeSettings) -> dict[str, TokenFormat]:
-    """The formats that a judge may need, by their names.
-
-    Raises:
-        ConfigError: A template or tokens that cannot be used.
-    """
-    if settings.template and settings.format is None:
-        raise ConfigError("a template needs judge.format: say whether it is pairwise, listwise or pointwise")
-    template = Path(settings.template) if settings.template else None
-    names = [settings.format] if settings.format else ["pairwise", "listwise"]
-    return {name: load_token_format(name, template=template, tokens=settings.tokens) for name in names}
-
-
-def format_for(formats: Mapping[str, TokenFormat], query: Query) -> TokenFormat:
-    """The one format there is, else pairwise for two responses and listwise for more."""
-    if len(formats) == 1:
-        return next(iter(formats.values()))
-    return formats["pairwise" if len(query.responses) <= 2 else "listwise"]
 
 
 def token_ids(

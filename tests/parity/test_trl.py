@@ -15,12 +15,16 @@ import trl
 from torch import Tensor
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
+from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.encoding import build_trees
 from longrm.modeling.heads import response_logprobs
+from longrm.modeling.loading import LanguageModel
 from longrm.modeling.shared_prefix import Packed, pack
+from longrm.reward_models.likelihood import LikelihoodRewardModel
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings
 from longrm.training.objectives.preference import PreferenceLossSettings, PreferenceObjective
+from longrm.types import Query
 
 from .conftest import TOLERANCE, deviation, engine, gradients, twins
 
@@ -199,3 +203,38 @@ def test_dpo_equals_the_dpo_trainer(case, table, examples, stock_tokenizer, tmp_
     }
     for fault, found in faults.items():
         assert deviation(found, truth) > 100 * TOLERANCE, fault
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_likelihoods_and_implicit_rewards_are_those_of_the_dpo_trainer(
+    rows, table, backend, stock_tokenizer, tmp_path
+):
+    stock, ours = twins("logprobs")
+    stock_reference, our_reference = twins("logprobs", seed=1)
+    trainer = trl.DPOTrainer(
+        stock,
+        stock_reference,
+        trl.DPOConfig(str(tmp_path), **PLAIN, beta=0.3),
+        train_dataset=table,
+        processing_class=stock_tokenizer,
+    )
+    (batch,) = collated(trainer, apart=False)
+    trained, started = (
+        torch.stack(list(trainer.compute_ref_log_probs(model, batch)), dim=1)
+        for model in (stock, stock_reference)
+    )
+    tokenizer = Tokenizer.from_backend(backend, eos="<eos>", pad="<pad>")
+    say = lambda role, text: ({"role": role, "content": text},)  # noqa: E731  # one line
+    asked = [
+        Query(
+            str(at), say("user", row.prompt), (say("assistant", row.chosen), say("assistant", row.rejected))
+        )
+        for at, row in enumerate(rows)
+    ]
+    judge, base = LanguageModel(ours, tokenizer), LanguageModel(our_reference, tokenizer)
+    plain = torch.tensor([one.scores for one in LikelihoodRewardModel(judge, "x").judge(asked)])
+    implicit = LikelihoodRewardModel(judge, "x", reference=base).judge(asked)
+    margins = torch.tensor([one.scores for one in implicit])
+    torch.testing.assert_close(plain, trained, rtol=TOLERANCE, atol=0)
+    torch.testing.assert_close(margins, trained - started, rtol=10 * TOLERANCE, atol=1e-4)
+    assert (margins - trained).abs().min() > 1, "the control: the reference says something"

@@ -49,17 +49,10 @@ class TokenFormat(JudgingFormat):
         total = highest + math.log(sum(math.exp(value - highest) for value in shown))
         return tuple(value - total for value in shown)
 
-    def spoken(self, logprobs: Sequence[Sequence[float]], responses: int) -> str:
+    def spoken(self, row: Sequence[float]) -> str:
         """The probabilities that were read, in words: where they are small, the model would say something else."""
-        tokens = self.tokens if self.alone else self.tokens[:responses]
-        lines = [
-            ", ".join(
-                f"P({token}) = {math.exp(value):.4f}" for token, value in zip(tokens, row, strict=False)
-            )
-            for row in logprobs
-        ]
-        return (
-            "\n".join(f"Response {n}: {line}" for n, line in enumerate(lines, 1)) if self.alone else lines[0]
+        return ", ".join(
+            f"P({token}) = {math.exp(value):.4f}" for token, value in zip(self.tokens, row, strict=False)
         )
 
 

@@ -86,9 +86,12 @@ def load_ensemble(name: str, request: LoadRequest) -> EnsembleRewardModel:
     """Loads `ensemble:COMBINATION:MODEL+MODEL+...`, models of any kinds but ensembles.
 
     Raises:
-        ConfigError: There is no such combination, or there are fewer than two models.
+        ConfigError: There is no such combination, or there are fewer than two models, or one has no name.
     """
     combination, _, members = name.partition(":")
     if combination not in COMBINATIONS:
         raise ConfigError(f"no ensemble '{combination}'; {nearest(combination, COMBINATIONS)}")
-    return EnsembleRewardModel([request.load(member) for member in members.split("+")], combination)
+    names = members.split("+")
+    if not all(names):
+        raise ConfigError(f"'ensemble:{name}': an ensemble needs a model on both sides of every +")
+    return EnsembleRewardModel([request.load(member) for member in names], combination)

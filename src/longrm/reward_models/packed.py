@@ -75,6 +75,10 @@ class PackedRewardModel(RewardModel):
         """The scores of a query's responses and an explanation; by default what was read at each response."""
         return tuple(row[0] for row in rows), ""
 
+    def _prompt_tokens(self, items: Sequence[Encoded]) -> int:
+        """Tokens of the longest prompt."""
+        return max(len(item.prompt) for item in items)
+
     def _open(self, query: Query) -> "_Opened | Judgment":
         """What is read about a query, and what was cut out of it; a judgment at once where it cannot be read."""
         try:
@@ -82,7 +86,7 @@ class PackedRewardModel(RewardModel):
             if opened.longest > self._limit:
                 fitted = fit(query, self._longest, self._limit, self._tokenizer, self._policy)
                 if fitted is None:
-                    return _too_long(opened, self._limit, why_uncut(query, self._policy))
+                    return self._too_long(query, opened)
                 opened = _Opened(self._items(fitted[0]), fitted[1])
             for item in opened.items:
                 for ids in (item.prompt, *item.responses):
@@ -90,6 +94,14 @@ class PackedRewardModel(RewardModel):
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
         return opened
+
+    def _too_long(self, query: Query, opened: "_Opened") -> Judgment:
+        detail = f"prompt and longest response have {opened.longest} tokens, the model reads {self._limit}"
+        return Judgment(
+            Outcome.TOO_LONG,
+            detail=detail + why_uncut(query, self._policy),
+            prompt_tokens=self._prompt_tokens(opened.items),
+        )
 
     def _longest(self, query: Query) -> int:
         return _Opened(self._items(query)).longest
@@ -135,7 +147,7 @@ class PackedRewardModel(RewardModel):
     def _judgment(self, query: Query, opened: "_Opened", stream: Iterator[Row | None]) -> Judgment:
         rows = [next(stream) for item in opened.items for _ in item.responses]
         read = [row for row in rows if row is not None]
-        tokens = max(len(item.prompt) for item in opened.items)
+        tokens = self._prompt_tokens(opened.items)
         if len(read) == len(rows):
             scores, explanation = self._verdict(query, read)
             return Judgment(
@@ -164,11 +176,3 @@ class _Opened:
     @property
     def longest(self) -> int:
         return max(item.longest for item in self.items)
-
-
-def _too_long(opened: _Opened, limit: int, reason: str) -> Judgment:
-    return Judgment(
-        Outcome.TOO_LONG,
-        detail=f"prompt and longest response have {opened.longest} tokens, the model reads {limit}{reason}",
-        prompt_tokens=max(len(item.prompt) for item in opened.items),
-    )

@@ -72,7 +72,7 @@ class TokenEndpoint(GenerativeRewardModel):
             return
         least = min((value for _, value in told if math.isfinite(value)), default=-math.inf)
         row = [least if value is None else value for value in found]
-        one.texts.append(format.spoken([row], responses))
+        one.texts.append(format.spoken(row))
         one.verdict = ParsedVerdict(format.scores([row], responses))
 
 

@@ -65,8 +65,15 @@ class TokenRewardModel(PackedRewardModel):
         return next_logprobs(self._model, packed, self._ids)
 
     def _verdict(self, query: Query, rows: Sequence[Row]) -> tuple[Row, str]:
-        format, count = format_for(self._formats, len(query.responses)), len(query.responses)
-        return format.scores(rows, count), format.spoken(rows, count)
+        count = len(query.responses)
+        format = format_for(self._formats, count)
+        if format.alone:
+            said = [f"Response {number}: {format.spoken(row)}" for number, row in enumerate(rows, start=1)]
+            return format.scores(rows, count), "\n".join(said)
+        return format.scores(rows, count), format.spoken(rows[0][:count])
+
+    def _prompt_tokens(self, items: Sequence[Encoded]) -> int:
+        return max(item.longest for item in items)
 
 
 def token_ids(

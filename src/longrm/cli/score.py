@@ -15,7 +15,8 @@ from longrm.errors import DataError, RunError
 @click.option(
     "--model",
     required=True,
-    help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, or baseline:NAME.",
+    help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
+    "or another kind that evaluate takes.",
 )
 @click.option("--data", metavar="PATH", required=True, help="Preference data.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="JSONL or Parquet file to write.")

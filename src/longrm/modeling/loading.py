@@ -141,7 +141,7 @@ def load_language_model(
         dtype: The dtype of the model; "auto" keeps the checkpoint's.
         device: As `load_scorer` takes it.
         trust_remote_code: Whether code that comes with the model may run.
-        packed: To read packed sequences, as training does: its attention is `longrm_shared_prefix`. Else to write:
+        packed: To read packed sequences, its attention is then `longrm_shared_prefix`. Else to write:
             `longrm_continuation` where the architecture can be read in blocks exactly, and otherwise what
             transformers chooses (SDPA where the architecture has it).
 
@@ -161,7 +161,6 @@ def load_language_model(
     model = read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
     _complete(model, tokenizer, parts, where)
     if packed:
-        _check_savable(model, where)
         model.set_attn_implementation(SHARED_PREFIX)
     elif reads_in_blocks(model):
         model.set_attn_implementation(CONTINUATION)
@@ -306,8 +305,12 @@ def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolder
         read_adapter(model, parts.adapter, where)
 
 
-def _check_savable(model: TransformersModel, where: str) -> None:
-    """Refuses before training what transformers refuses to write after it."""
+def check_savable(model: TransformersModel, where: str) -> None:
+    """Refuses before training what transformers refuses to write after it.
+
+    Raises:
+        ModelError: The generation config contradicts itself.
+    """
     try:
         model.generation_config.validate(strict=True)
     except ValueError as error:

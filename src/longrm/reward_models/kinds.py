@@ -35,7 +35,7 @@ class LoadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelKind:
+class RewardModelKind:
     """An entry of `KINDS`.
 
     Attributes:
@@ -79,23 +79,23 @@ def _parts(rename: Callable[[str], str], name: str) -> str:
     return name if name.startswith(_HTTP) else "#".join(map(rename, name.split("#")))
 
 
-KINDS: Mapping[str, ModelKind] = {
-    "baseline": ModelKind("baseline:NAME, such as baseline:longest", "baselines:load_baseline"),
-    "compress": ModelKind("compress:MODEL", "compress:load_compress", _whole),
-    "simulated": ModelKind("simulated:RATE, such as simulated:0.2", "simulated:load_simulated"),
-    "openai": ModelKind(
+KINDS: Mapping[str, RewardModelKind] = {
+    "baseline": RewardModelKind("baseline:NAME, such as baseline:longest", "baselines:load_baseline"),
+    "compress": RewardModelKind("compress:MODEL", "compress:load_compress", _whole),
+    "simulated": RewardModelKind("simulated:RATE, such as simulated:0.2", "simulated:load_simulated"),
+    "openai": RewardModelKind(
         "openai:URL#NAME, such as openai:http://127.0.0.1:8000/v1#my-model", "generative:load_openai"
     ),
-    "likelihood": ModelKind(
+    "likelihood": RewardModelKind(
         "likelihood:MODEL, or likelihood:MODEL#REFERENCE",
         "likelihood:load_likelihood",
         _parts,
         "likelihood_endpoint:load_likelihood_endpoint",
     ),
-    "tokens": ModelKind(
+    "tokens": RewardModelKind(
         "tokens:MODEL", "token_scores:load_tokens", _whole, "token_endpoint:load_token_endpoint"
     ),
-    "ensemble": ModelKind(
+    "ensemble": RewardModelKind(
         "ensemble:mean-rank:MODEL+MODEL or ensemble:votes:MODEL+MODEL", "ensemble:load_ensemble", _members
     ),
 }

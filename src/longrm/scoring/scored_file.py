@@ -32,7 +32,7 @@ class ScoreSettings(Config):
     """Settings of `longrm score`.
 
     Attributes:
-        model: A folder or Hub id, or `baseline:NAME`.
+        model: A folder or Hub id, or a name of another kind, as `longrm evaluate` takes it.
         data: The file or folder of preference data.
         format: The rows' format; recognized from the columns when not given.
         on_bad_row: What an unreadable row does.

@@ -14,6 +14,7 @@ from longrm.modeling.folders import find_model_folders, kind_of
 from longrm.modeling.loading import (
     LanguageModel,
     Scorer,
+    check_savable,
     load_language_model,
     load_scorer,
     new_language_model,
@@ -88,7 +89,9 @@ def _loaded(start: ModelSettings, kind: ModelKind, seed: int) -> Scorer | Langua
                 raise ModelError(
                     f"{path} has a scalar head in place of a language-model head: start from a language model"
                 )
-            return load_language_model(path, dtype=dtype, packed=True)
+            loaded = load_language_model(path, dtype=dtype, packed=True)
+            check_savable(loaded.model, path)
+            return loaded
         case unknown:
             assert_never(unknown)
 

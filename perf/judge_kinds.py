@@ -10,7 +10,7 @@ import torch
 from measuring import circumstances, show
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.evaluation.intervals import wilson
+from longrm.evaluation.estimates import wilson
 from longrm.reward_models import JudgeSettings, RewardModel, load
 from longrm.reward_models.trials import best
 from longrm.types import Comparison, Outcome, presented_order, query_of

@@ -111,9 +111,9 @@ def test_ids_and_revisions(source: str, found: tuple[str, str | None] | None):
 def test_a_revision_names_what_is_loaded():
     for revision in ("v1", OLD):
         loaded = load_scorer(f"acme/judge@{revision}")
-        assert loaded.commits == {"commit": OLD}
+        assert loaded.origin == {"commit": OLD}
     new = load_scorer("acme/judge")
-    assert new.commits == {"commit": NEW}
+    assert new.origin == {"commit": NEW}
     assert not torch.equal(new.model.score.weight, loaded.model.score.weight)
     assert longrm.load("acme/judge@v1").provenance["commit"] == OLD
     assert Tokenizer.load("acme/judge@v1").chat_template == words_tokenizer().chat_template
@@ -131,7 +131,7 @@ def test_a_revision_names_what_is_loaded():
 def test_a_folder_comes_before_an_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tmp_path / "judge-2", tmp_path / "acme" / "judge@v1")
-    assert load_scorer("acme/judge@v1").commits == {}
+    assert load_scorer("acme/judge@v1").origin == {}
     assert torch.equal(head("acme/judge@v1"), head("judge-2"))
 
 
@@ -219,17 +219,17 @@ def test_an_adapter_keeps_the_commit_of_its_base(publish: Publish, pairs: Path, 
     before = longrm.load(str(adapter)).score("Where?", ["bucket", "turtle"])
     publish("acme/base", NEW)
     assert longrm.load(str(adapter)).score("Where?", ["bucket", "turtle"]) == before
-    assert load_scorer(adapter).commits == {"base_commit": OLD}
+    assert load_scorer(adapter).origin == {"base_commit": OLD}
     merge(adapter, tmp_path / "merged")
     # Whoever does not say which one gets what main is now, and is told so.
     (adapter / "adapter_config.json").write_text(json.dumps(told | {"revision": None}))
-    assert load_scorer(adapter).commits == {"base_commit": NEW}
+    assert load_scorer(adapter).origin == {"base_commit": NEW}
     assert longrm.load(str(adapter)).score("Where?", ["bucket", "turtle"]) != before
 
 
 @pytest.mark.usefixtures("bases")
 def test_a_plan_and_a_writer_read_the_revision(pairs: Path, tmp_path: Path):
-    assert load_language_model(f"acme/base@{NEW}").commits == {"commit": NEW}
+    assert load_language_model(f"acme/base@{NEW}").origin == {"commit": NEW}
     planned = sizes_of(recipe(pairs, tmp_path, path=f"acme/base@{NEW}"), "scorer")
     assert (planned.layers, planned.hidden) == (1, 16)
 

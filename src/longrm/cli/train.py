@@ -92,6 +92,7 @@ def _add_figure(settings: TrainingSettings, summary: dict[str, Any], out: Path) 
     """Writes the model card anew with the report's figure, where the packages that draw are installed."""
     from longrm.evaluation.metrics import PAIR_ACCURACY
     from longrm.evaluation.summary_schema import read_summary
+    from longrm.runs.folder import read_manifest
     from longrm.training.evaluations import EVALUATIONS
     from longrm.training.model_card import write_card
 
@@ -103,10 +104,12 @@ def _add_figure(settings: TrainingSettings, summary: dict[str, Any], out: Path) 
     except ModuleNotFoundError:
         return
     folder = out / EVALUATIONS / str(summary["model_step"])
+    origin = read_manifest(out).get("model") or {}
     figure = figures.accuracy(load_report([folder]).stages, PAIR_ACCURACY.name, figures.WIDE)
     if figure is not None:
         png = vl_convert.svg_to_png(figure.svg, scale=2)
-        write_card(out / "model", settings, summary, evaluation=read_summary(folder), figure=png)
+        evaluation = read_summary(folder)
+        write_card(out / "model", settings, summary, evaluation=evaluation, figure=png, origin=origin)
 
 
 def _print_outcome(summary: dict[str, Any], out: Path, *, lora: bool) -> None:

@@ -143,11 +143,18 @@ def open_tokenized(
 def cache_folder(given: str | Path | None = None) -> Path:
     """Returns the folder of all entries: `tokens` in the folder given, else in the user's cache.
 
-    That is `$LONGRM_CACHE`, else `$XDG_CACHE_HOME/longrm`, else `~/.cache/longrm`.
+    See `user_cache`.
     """
-    own = given or os.environ.get("LONGRM_CACHE")
+    return (Path(given).expanduser() if given else user_cache()) / "tokens"
+
+
+def user_cache() -> Path:
+    """Returns the folder of what is made once and kept for a user: `$LONGRM_CACHE`, else `longrm` in the user's cache.
+
+    The user's cache is `$XDG_CACHE_HOME`, else `~/.cache`.
+    """
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(own or f"{shared}/longrm").expanduser() / "tokens"
+    return Path(os.environ.get("LONGRM_CACHE") or f"{shared}/longrm").expanduser()
 
 
 def _key(reading: AnyReader, tokenizer: Tokenizer) -> str:

@@ -40,7 +40,7 @@ def adapt(
 
     Args:
         model: A scorer's or a language model's.
-        base: The folder or Hub id that its weights come from, recorded for loading the adapter.
+        base: The folder, GGUF file or Hub id that its weights come from, recorded for loading the adapter.
         rank: Of the update of every matrix.
         alpha: The update is scaled by alpha / rank.
         targets: Names of the linear modules that get one; every linear layer of the body when None.
@@ -56,7 +56,7 @@ def adapt(
         lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]  # any number will do
         target_modules=_targets(model, targets),
         task_type=TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS,
-        base_model_name_or_path=str(folder.resolve()) if folder.is_dir() else base,
+        base_model_name_or_path=str(folder.resolve()) if folder.exists() else base,
         revision=revision,
     )
     model.requires_grad_(False)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from longrm import hub, reading
 from longrm.errors import ModelError
+from longrm.modeling.gguf_files import converted, facts_of, find_gguf
 
 HEAD = "score.weight"
 """The name of a scalar head among the weights of a sequence classifier."""
@@ -97,12 +98,16 @@ class ModelFolders:
     adapter: Path | None = None
 
     @property
-    def commits(self) -> dict[str, str]:
-        """The commits of what comes from the Hub: the model's, and that of an adapter's base."""
+    def origin(self) -> dict[str, str]:
+        """What identifies the model beside its name: commits of what comes from the Hub, and the GGUF file of the base.
+
+        These are `commit`, `base_commit` where there is an adapter, and `gguf`, `gguf_sha256` and `gguf_types`.
+        """
         found = {"commit": hub.commit_of(self.adapter or self.base)}
         if self.adapter:
             found["base_commit"] = hub.commit_of(self.base)
-        return {name: commit for name, commit in found.items() if commit is not None}
+        commits = {name: commit for name, commit in found.items() if commit is not None}
+        return {**commits, **facts_of(self.base)}
 
 
 def find_model_folders(source: str | Path) -> ModelFolders:
@@ -135,16 +140,19 @@ def find_model_folders(source: str | Path) -> ModelFolders:
 
 
 def find_model_folder(source: str | Path) -> Path:
-    """The folder of a model; one of the Hub is downloaded.
+    """The folder of a model; one of the Hub is downloaded, and of a GGUF file it is the converted copy.
 
     Raises:
-        ModelError: There is no such folder, and no such model on the Hub.
+        ModelError: There is no such folder, and no such model on the Hub, or a GGUF file that cannot be converted.
     """
     folder = Path(source).expanduser()
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return converted(gguf)
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise ModelError(f"{source} is a file: give the model's folder")
+        raise ModelError(f"{source} is a file: give the model's folder, or a GGUF file")
     if hub.split_revision(str(source)) is None:
         raise ModelError(f"{source}: there is no such model folder")
     return hub.fetch(str(source), _PATTERNS, ModelError)
@@ -178,7 +186,8 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     """Whether a model scores, as its weights hold a head, or else writes, as its config says.
 
     Args:
-        source: A folder with `config.json` and safetensors, or with an adapter, or a Hub id such as `owner/name`.
+        source: A folder with `config.json` and safetensors, or with an adapter, a GGUF file or a folder that holds one,
+            or a Hub id such as `owner/name`.
 
     Raises:
         ModelError: It can do neither, or its files cannot be read.

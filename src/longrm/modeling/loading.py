@@ -42,17 +42,17 @@ class LoadedModel:
     Attributes:
         model: The model.
         tokenizer: Its tokenizer.
-        commits: The commits of what comes from the Hub; see `ModelFolders.commits`.
+        origin: What identifies the model beside its name; see `ModelFolders.origin`.
     """
 
     model: TransformersModel
     tokenizer: Tokenizer
-    commits: Mapping[str, str] = field(default_factory=dict)
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What a manifest records of the model: its commits."""
-        return dict(self.commits)
+        """What a manifest records of the model: its origin."""
+        return dict(self.origin)
 
 
 class Scorer(LoadedModel):
@@ -62,8 +62,8 @@ class Scorer(LoadedModel):
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What a manifest records of the model: its commits, and at which token a score is read."""
-        return {**self.commits, "scored_at": scored_at(self.model.config.pad_token_id, self.tokenizer)}
+        """What a manifest records of the model: its origin, and at which token a score is read."""
+        return {**self.origin, "scored_at": scored_at(self.model.config.pad_token_id, self.tokenizer)}
 
 
 class LanguageModel(LoadedModel):
@@ -86,8 +86,8 @@ def load_scorer(
     Scores are read where transformers reads them with the same config: at the last token that is not its padding.
 
     Args:
-        source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter, or a Hub id such as
-            `owner/name` or `owner/name@revision`.
+        source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter; a GGUF file or a folder
+            that holds one; or a Hub id such as `owner/name` or `owner/name@revision`.
         dtype: The dtype of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
         trust_remote_code: Whether code that comes with the model may run.
@@ -123,7 +123,7 @@ def load_scorer(
     _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
     _set_head(model, head, head_seed)
-    return Scorer(_placed(model, device, where), tokenizer, parts.commits)
+    return Scorer(_placed(model, device, where), tokenizer, parts.origin)
 
 
 def load_language_model(
@@ -164,7 +164,7 @@ def load_language_model(
         model.set_attn_implementation(SHARED_PREFIX)
     elif reads_in_blocks(model):
         model.set_attn_implementation(CONTINUATION)
-    return LanguageModel(_placed(model, device, where).eval(), tokenizer, parts.commits)
+    return LanguageModel(_placed(model, device, where).eval(), tokenizer, parts.origin)
 
 
 def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:

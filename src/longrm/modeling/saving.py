@@ -13,6 +13,7 @@ from longrm.errors import ModelError, RunError
 from longrm.modeling.capabilities import check_trainable
 from longrm.modeling.device_memory import precision_of
 from longrm.modeling.folders import ADAPTER, HEAD, find_model_folders, kind_of
+from longrm.modeling.gguf_files import find_gguf
 from longrm.modeling.heads import TransformersModel
 from longrm.modeling.loading import LanguageModel, LoadedModel, load_language_model, load_scorer
 from longrm.modeling.model_files import read_config
@@ -55,17 +56,30 @@ def save(model: LoadedModel, folder: str | Path) -> None:
 
 
 def merge(source: str | Path, out: str | Path, *, trust_remote_code: bool = False) -> None:
-    """Writes a model, the folder or Hub id of an adapter, with that merged in and its head, in the base's dtype.
+    """Writes a model with its adapter merged in, the scalar head included, in the base's dtype; or a GGUF file's model.
+
+    Args:
+        source: The folder or Hub id of an adapter; or a GGUF file or a folder that holds one, whose model is written as
+            fp32 safetensors.
+        out: The folder to write.
+        trust_remote_code: Whether code that comes with the base may run.
 
     Raises:
-        ModelError: There is no adapter, its base cannot be loaded, or the sum of both is not finite.
+        ModelError: There is no adapter, its base cannot be loaded, the sum of both is not finite, or the GGUF file
+            cannot be converted.
         RunError: The folder is not empty, or cannot be written.
     """
+    if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
+        raise RunError(f"{out} is not empty: choose another place for the merged model")
+    gguf = find_gguf(source)
+    if gguf is not None:
+        from longrm.modeling.gguf_conversion import convert  # late: it writes by this module
+
+        convert(gguf, Path(out))
+        return
     parts = find_model_folders(source)
     if parts.adapter is None:
         raise ModelError(f"{source} is a full model: there is no adapter to merge")
-    if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
-        raise RunError(f"{out} is not empty: choose another place for the merged model")
     check_trainable(read_config(parts.base, str(source), trust_remote_code), str(source))
     model: LoadedModel
     match kind_of(source):

@@ -103,11 +103,11 @@ def _add_adapters(model: Scorer | LanguageModel, start: ModelSettings, seed: int
     lora, base = start.lora, start.path
     assert lora is not None
     assert base is not None
-    named = None if Path(base).expanduser().is_dir() else hub.split_revision(base)
+    named = None if Path(base).expanduser().exists() else hub.split_revision(base)
     adapt(
         model.model,
         base=base if named is None else named[0],
-        revision=model.commits.get("commit"),
+        revision=model.origin.get("commit"),
         rank=lora.rank,
         alpha=lora.alpha,
         targets=lora.targets,

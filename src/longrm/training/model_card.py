@@ -5,6 +5,7 @@ import platform
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
@@ -41,7 +42,7 @@ def write_card(
     *,
     evaluation: Mapping[str, Any] | None = None,
     figure: bytes | None = None,
-    commit: str | None = None,
+    origin: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes the model card of a folder with a trained model, valid as a README of the Hub.
 
@@ -51,14 +52,13 @@ def write_card(
         summary: Of its training.
         evaluation: The summary of an evaluation of this very model.
         figure: Its results as a PNG, which is written beside the card.
-        commit: Of the model that training started from, where that comes from the Hub.
+        origin: What identifies the model that training started from; see `ModelFolders.origin`.
     """
     objective = OBJECTIVES[settings.objective]
     path = settings.model.path
     named = None if path is None or Path(path).exists() else hub.split_revision(path)
     base = path if named is None else named[0]  # a folder, or an id of the Hub without its revision
     adapter, scores = (folder / ADAPTER).is_file(), objective.trains == "scorer"
-    start = f"`{base}`" if base is not None else "random weights"
     saved = folder.resolve()
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
@@ -68,9 +68,10 @@ def write_card(
     text = environment.from_string((files(__package__) / "model_card.md.j2").read_text()).render(
         front=_front(base, adapter=adapter, scores=scores),
         name=saved.parent.name if saved.name == "model" else saved.name,
-        start=start if commit is None else f"{start} at commit `{commit}`",
+        start=_start(base, origin),
         base=base,
-        commit=commit,
+        commit=origin.get("commit"),
+        gguf="gguf" in origin,
         adapter=adapter,
         scores=scores,
         auto_class="SequenceClassification" if scores else "CausalLM",
@@ -91,6 +92,16 @@ def write_card(
     if figure is not None:
         write_file(folder / FIGURE, figure)
     write_file(folder / CARD, text)
+
+
+def _start(base: str | None, origin: Mapping[str, str]) -> str:
+    """What training started from, as the card names it."""
+    if base is None:
+        return "random weights"
+    if "gguf" in origin:
+        types, digest = origin["gguf_types"], origin["gguf_sha256"]
+        return f"`{base}`, a GGUF file (weights in {types}; SHA-256 `{digest}`),"
+    return f"`{base}` at commit `{origin['commit']}`" if "commit" in origin else f"`{base}`"
 
 
 def _front(base: str | None, *, adapter: bool, scores: bool) -> dict[str, Any]:

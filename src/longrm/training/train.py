@@ -95,8 +95,7 @@ def train(
             _copy(out / BEST, out / MODEL)
         if context.is_main_process:
             evaluation = evaluation_of(out, summary["model_step"])
-            commit = model.commits.get("commit")
-            write_card(out / MODEL, settings, summary, evaluation=evaluation, commit=commit)
+            write_card(out / MODEL, settings, summary, evaluation=evaluation, origin=model.origin)
             folder.write_summary(summary)
         context.wait()
         return summary

@@ -21,6 +21,8 @@ from longrm.modeling.loading import load_language_model, load_scorer, new_scorer
 from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import ModelShape
 from longrm.runs.folder import read_manifest
+from longrm.scoring import ray_engine
+from longrm.scoring.scored_file import ScoreSettings, score_file
 
 from .gguf_writing import train_backend, write_gguf
 from .test_gguf import new_model
@@ -215,6 +217,25 @@ def test_a_run_does_not_go_on_with_another_file(file, put, tmp_path):
     write_gguf(file, new_model(rms_norm_eps=1e-5))
     with pytest.raises(RunError, match="gguf_sha256"):
         run(*arguments, *flags)
+
+
+def test_workers_of_ray_find_the_file_converted_and_its_digest_recorded(
+    file, cache, put, tmp_path, monkeypatch
+):
+    seen = []
+
+    def scored_by_ray(*_):
+        (manifest,) = tmp_path.rglob("manifest.json")
+        seen.append(json.loads(manifest.read_text())["model"]["gguf_sha256"])
+        assert [entry for entry in cache.iterdir() if entry.is_dir()]
+        raise RunError("no cluster here")
+        yield
+
+    monkeypatch.setattr(ray_engine, "scored_by_ray", scored_by_ray)
+    settings = ScoreSettings(model=str(file), data=str(put("pairs.jsonl", PAIR)), engine="ray")
+    with pytest.raises(RunError, match="no cluster here"):
+        score_file(settings, tmp_path / "scored.jsonl")
+    assert seen == [digest_of(file)]
 
 
 def test_a_scorer_is_trained_from_a_file_and_planned(file, put, tmp_path):

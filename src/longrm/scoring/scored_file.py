@@ -17,6 +17,7 @@ from longrm.clients.addresses import ModelName, refuse_server
 from longrm.config import OPERATIONAL, Config
 from longrm.data import ComparisonReader, check_writable, read, write_rows
 from longrm.errors import ConfigError, DataError
+from longrm.modeling.gguf_files import converted, facts_of, find_gguf
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import RunFolder, claimed_once
 from longrm.runs.logs import Log, join_parts, part_of
@@ -142,6 +143,9 @@ def _score_rows(
     if settings.engine == "ray":
         from longrm.scoring.ray_engine import scored_by_ray
 
+        gguf = find_gguf(settings.model.removeprefix("compress:"))
+        if gguf is not None:  # before the workers would each wait for it
+            folder.record(model=facts_of(converted(gguf)))
         model = reward_models.pinned(settings.model)
         if model != settings.model:
             folder.record(model={"commit": model.rpartition("@")[2]})

@@ -24,6 +24,7 @@ from longrm.modeling.gguf_positions import FREQUENCIES, rope_parameters
 from longrm.modeling.gguf_tokenizer import read_gguf_tokenizer
 from longrm.modeling.heads import TransformersModel
 from longrm.modeling.loading import LanguageModel
+from longrm.modeling.model_files import without_report
 from longrm.modeling.saving import save
 
 _FIELDS = {
@@ -61,15 +62,15 @@ def convert(file: Path, folder: Path) -> None:
         RunError: The folder cannot be written.
     """
     header = read_header(file)
-    _check_kind(header, file)
-    _check_room(4 * header.numbers, folder, file)
-    _logger.info("converting %s, once", file)
-    config = _config(file, header)
-    tokenizer = read_gguf_tokenizer(file, header)
-    model = _read(file, config, header)
-    ends = [
-        header.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")
-    ]  # of a text, of a turn
+    with reading.reading(file, ModelError):  # values of another kind than their keys need
+        _check_kind(header, file)
+        _check_room(4 * header.numbers, folder, file)
+        _logger.info("converting %s, once", file)
+        config = _config(file, header)
+        tokenizer = read_gguf_tokenizer(file, header)
+        model = _read(file, config, header)
+    # The ends of a text, and of a turn.
+    ends = [header.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
     model.generation_config.eos_token_id = [end for end in dict.fromkeys(ends) if end is not None] or None
     facts = {"gguf": file.name, "gguf_sha256": digest_of(file), "gguf_types": header.quantization}
     scratch = folder.with_name(f".{folder.name}.gguf")
@@ -98,13 +99,10 @@ def _check_room(needed: int, folder: Path, file: Path) -> None:
 def _check_kind(header: GgufHeader, file: Path) -> None:
     """Refuses what holds no causal language model."""
     fields = header.fields
-    kind, architecture = fields.get("general.type", "model"), fields.get("general.architecture")
-    if kind != "model" or architecture == "clip":
-        what = (
-            _OTHER_KINDS["mmproj" if architecture == "clip" else kind]
-            if kind in _OTHER_KINDS
-            else f"a {kind}"
-        )
+    architecture = fields.get("general.architecture")
+    kind = "mmproj" if architecture == "clip" else fields.get("general.type", "model")
+    if kind != "model":
+        what = _OTHER_KINDS.get(kind, f"'{kind}'")
         raise ModelError(f"{file}: it holds {what}, and no language model: name the file of the model")
     if fields.get("split.count", 1) > 1:
         raise ModelError(
@@ -151,17 +149,25 @@ def _read(file: Path, config: Any, header: GgufHeader) -> TransformersModel:
     """The model with its weights in fp32, as one that can be saved."""
     auto: Any = AutoModelForCausalLM
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+        with without_report(), contextlib.redirect_stderr(io.StringIO()):  # a progress bar
             quantized, report = auto.from_pretrained(
-                file.parent, gguf_file=file.name, config=config, dtype=torch.float32, output_loading_info=True
+                file.parent,
+                gguf_file=file.name,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are looked for below
             )
     except Exception as error:
         raise ModelError(
             f"{file}: transformers cannot read this GGUF file: {reading.one_line(error)}"
         ) from None
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise ModelError(f"{file}: {len(missing)} weights are missing, among them {missing[0]}")
+    wrong = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    if wrong:
+        raise ModelError(
+            f"{file}: {len(wrong)} weights are missing or have other sizes than its keys say, among them {wrong[0]}; "
+            f"{INSTEAD}"
+        )
     _check_all_read(quantized, header, file)
     # Transformers saves no model that it has read from GGUF, so another one takes its weights.
     config = quantized.config
@@ -176,11 +182,7 @@ def _read(file: Path, config: Any, header: GgufHeader) -> TransformersModel:
 def _check_all_read(model: TransformersModel, header: GgufHeader, file: Path) -> None:
     """Refuses a file whose tensors are not all in the model: transformers passes over those that it does not know."""
     held = sum(parameter.numel() for parameter in model.parameters())
-    left = (
-        header.numbers - header.tensors[FREQUENCIES].numbers
-        if FREQUENCIES in header.tensors
-        else header.numbers
-    )
+    left = sum(tensor.numbers for name, tensor in header.tensors.items() if name != FREQUENCIES)
     if left != held:
         raise ModelError(
             f"{file}: its tensors hold {left:,} numbers, and the model that transformers makes of it {held:,}: what is "

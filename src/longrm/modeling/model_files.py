@@ -84,7 +84,7 @@ def read_model(
         with torch.device("meta"):
             skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
         check(skeleton, where)
-        with _without_report():
+        with without_report():
             model, report = auto.from_pretrained(
                 folder,
                 config=config,
@@ -133,7 +133,7 @@ def _refuse_unread(model: TransformersModel, names: set[str], folder: Path, wher
 
 
 @contextmanager
-def _without_report() -> Iterator[None]:
+def without_report() -> Iterator[None]:
     """Silences what transformers prints while it loads, within a `with` block.
 
     That is a table of missing weights, which `read_model` checks itself, and a warning that a plan for several

@@ -25,7 +25,7 @@ from longrm.modeling.heads import branch_scores, hidden_states, token_logprobs
 from longrm.modeling.loading import load_scorer
 from longrm.modeling.shared_prefix import Packed, pack
 
-TOLERANCE = {"scores": 5e-5, "logprobs": 5e-5, "gradients": 1e-3}
+TOLERANCE = {"scores": 5e-5, "logprobs": 5e-5, "gradients": 2e-3}
 """How far the shared prefix in fp32 may be off, relative to the largest number of each tensor, over thirty layers."""
 
 CONTROL = 100

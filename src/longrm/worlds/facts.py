@@ -3,9 +3,16 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
+from typing import TYPE_CHECKING
 
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError
 from longrm.rng import Draws
+from longrm.types import Comparison
 from longrm.worlds.vocabulary import ENTITIES, RECORDS, VALUES
+
+if TYPE_CHECKING:  # plans name worlds, and worlds read plans
+    from longrm.worlds.generator import WorldPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,8 @@ class WorldRules:
         anywhere: Whether the alternative of a pair may stand anywhere in the context. Otherwise it stands beside
             the evidence, so that being near the evidence does not tell the right value.
         subject: How questions and responses speak of an entity; one `{}`.
+        asks: What is asked, for lists.
+        akin: The benchmark of the field that it is akin to, for lists.
     """
 
     unit: Callable[[tuple[Holder, ...], Draws], Unit]
@@ -67,6 +76,47 @@ class WorldRules:
     entities: int = 1
     anywhere: bool = False
     subject: str = "{}"
+    asks: str = "the access code of a subject"
+    akin: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the `words` tokenizer must know."""
+        return (self.subject, *self.forms)
+
+    def check(self, plan: "WorldPlan") -> None:
+        """Refuses a plan that this world cannot make.
+
+        Raises:
+            ConfigError: Too many responses for the values that there are, or a kind of text.
+        """
+        if plan.texts or plan.haystack:
+            raise ConfigError(
+                f"{plan.world} writes sentences of seven words alone: leave out the kind of text and the haystack, or "
+                "name a world in prose (longrm world --list)"
+            )
+        values = len(VALUES)
+        most = max(n for n in range(3, values) if claims_needed(n) * self.entities <= values)
+        if not 2 <= plan.responses <= most:
+            raise ConfigError(
+                f"{plan.world} can rank 2 to {most} responses, got {plan.responses}: all claims of a "
+                f"question need values of their own, and there are {values}"
+            )
+
+    def group(self, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> list[Comparison]:
+        """Makes a group of comparisons about one context.
+
+        Raises:
+            ConfigError: The plan's length is too short for its questions.
+        """
+        from longrm.worlds.sentence_groups import sentence_group  # late: it reads these rules
+
+        return sentence_group(self, plan, index, tokenizer)
+
+
+def claims_needed(responses: int) -> int:
+    """How many units one question is about: the right one and a wrong one, or N x (N - 1)."""
+    return 2 if responses == 2 else responses * (responses - 1)
 
 
 def units(world: WorldRules, draws: Draws) -> Iterator[Unit]:

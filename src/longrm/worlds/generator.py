@@ -1,18 +1,14 @@
 """Groups of comparisons: several questions about one generated context."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, nearest
-from longrm.rng import Draws
-from longrm.types import Comparison, Span
-from longrm.worlds.contexts import Block, Depth, Draft, WorldContext, fit, text_tokens
+from longrm.types import Comparison
+from longrm.worlds.contexts import Depth
 from longrm.worlds.known_worlds import WORLDS
-from longrm.worlds.questions import WorldQuestion, ask, claims_needed, question_about
-from longrm.worlds.vocabulary import ENTITIES, VALUES, VERSION
 
 MOST_TOKENS, MOST_PER_GROUP, MOST_ROWS = 10_000_000, 10_000, 100_000_000
 """What is generated at most: tokens of a context and questions about it, which are held in memory, and comparisons."""
@@ -33,6 +29,8 @@ class WorldPlan:
         seed: Other seeds give other contexts.
         unrelated: A control: the questions and responses are those of the same plan without it, the context
             is that of the next group. No model can do better than chance.
+        texts: Kinds of text, of which every context is drawn to be one; none names all. Of prose worlds alone.
+        haystack: A folder of documents whose paragraphs surround the facts, in place of a kind of text.
 
     Raises:
         ConfigError: A value is out of its range.
@@ -45,6 +43,8 @@ class WorldPlan:
     per_group: int = 1
     seed: int = 0
     unrelated: bool = False
+    texts: tuple[str, ...] = ()
+    haystack: str | None = None
 
     def __post_init__(self) -> None:
         if self.world not in WORLDS:
@@ -58,23 +58,15 @@ class WorldPlan:
                 f"length can be {MOST_TOKENS:,} tokens and per_group {MOST_PER_GROUP:,} at most, for a group is made "
                 f"in memory; got {self.length:,} and {self.per_group:,}"
             )
-        most = self._most_responses()
-        if not 2 <= self.responses <= most:
-            raise ConfigError(
-                f"{self.world} can rank 2 to {most} responses, got {self.responses}: all claims of a "
-                f"question need values of their own, and there are {len(VALUES)}"
-            )
-
-    def _most_responses(self) -> int:
-        entities = WORLDS[self.world].entities
-        return max(n for n in range(3, len(VALUES)) if claims_needed(n) * entities <= len(VALUES))
+        WORLDS[self.world].check(self)
 
     @property
     def name(self) -> str:
         """Begins the ids of the plan's comparisons; tells nothing of the gold."""
         depth = "" if self.depth == "uniform" else f"-d{float(self.depth)}"
+        texts = "".join(f"-{text}" for text in (*self.texts, *(["haystack"] if self.haystack else [])))
         control = "-unrelated" if self.unrelated else ""
-        return f"{self.world}-{self.length}-{self.responses}{depth}-s{self.seed}{control}"
+        return f"{self.world}-{self.length}-{self.responses}{depth}{texts}-s{self.seed}{control}"
 
 
 def generate(plan: WorldPlan, n: int, tokenizer: Tokenizer) -> Iterator[Comparison]:
@@ -92,118 +84,11 @@ def generate(plan: WorldPlan, n: int, tokenizer: Tokenizer) -> Iterator[Comparis
 def group(plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
     """Makes group number `index` of a plan: comparisons about one context.
 
-    The result depends on the version of the worlds, the plan, the index and the tokenizer's counts alone, so
-    groups may be made in any order and on any machine.
+    The result depends on the version of the worlds, the plan, the index, the tokenizer's counts and the documents of
+    the haystack alone, so groups may be made in any order and on any machine.
 
     Raises:
-        ConfigError: The plan's length is too short for its questions.
+        ConfigError: The plan's length is too short for its questions, the haystack for the length, or the tokenizer
+            does not know the world's words.
     """
-    questioner = _Questioner(plan, index, tokenizer)
-    sentences, context = questioner.fit(questioner.questions)
-    depths = context.depths
-    placed = questioner.questions(sentences)
-    if plan.unrelated:
-        _, context = _Questioner(plan, index + 1, tokenizer).fit(lambda _: placed)
-    return [
-        _comparison(plan, index, number, question, context, depths[number % len(depths)])
-        for number, question in enumerate(placed)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _PlacedQuestion:
-    """A question, and the places among a context's facts of those that decide."""
-
-    question: WorldQuestion
-    facts: tuple[int, ...]
-
-
-class _Questioner:
-    """Asks about the context with number `index` of a plan."""
-
-    def __init__(self, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> None:
-        self._plan, self._tokenizer, self._world = plan, tokenizer, WORLDS[plan.world]
-        depth: Depth = plan.depth if plan.depth == "uniform" else float(plan.depth)
-        self._key = (
-            "longrm worlds",
-            VERSION,
-            plan.world,
-            plan.length,
-            plan.responses,
-            depth,
-            plan.per_group,
-            plan.seed,
-            index,
-        )
-        claims = claims_needed(plan.responses)
-        self._single_unit = plan.responses == 2 and self._world.anywhere
-        self._block = Block(
-            1 if self._single_unit else claims, plan.per_group, least=claims * self._world.sentences
-        )
-        self._draft = Draft(self._world, self._block, depth, self._key, tokenizer)
-        self._questions: dict[tuple[int, int], list[_PlacedQuestion]] = {}
-
-    def fit(self, questions: Callable[[int], list[_PlacedQuestion]]) -> tuple[int, WorldContext]:
-        """Finds how many sentences the plan's length allows before the longest question, and the context."""
-
-        def ending(sentences: int) -> str:
-            texts = (_ending(placed.question) for placed in questions(sentences))
-            return max(texts, key=lambda text: text_tokens(self._tokenizer, text))
-
-        typical = question_about(self._world.subject.format(ENTITIES[0]), self._plan.responses)
-        guess = text_tokens(self._tokenizer, typical)
-        return fit(self._draft, self._plan.length, ending, guess, self._tokenizer)
-
-    def questions(self, sentences: int) -> list[_PlacedQuestion]:
-        """Asks `per_group` questions about a context of so many sentences, going round its blocks."""
-        self._draft.tokens(sentences)  # draws the units
-        key = self._draft.block_count(sentences), self._draft.known(sentences)
-        if key not in self._questions:
-            self._questions[key] = self._ask(sentences, *key)
-        return self._questions[key]
-
-    def _ask(self, sentences: int, blocks: int, known: int) -> list[_PlacedQuestion]:
-        """Asks about every block; an alternative that stands apart is one of the first `known` units."""
-        draws, world = Draws(*self._key, "questions"), self._world
-        turns = [draws.below(known - 1) for _ in range(blocks)] if self._single_unit else []
-        questions = []
-        for number in range(self._plan.per_group):
-            block = number % blocks
-            chosen = list(self._draft.members(block, sentences))
-            draws.shuffle(chosen)
-            if self._single_unit:
-                other = (turns[block] + number // blocks) % (known - 1)
-                chosen.append(other + (other >= chosen[0]))  # any but the block's own unit
-            question = ask(world, [self._draft.units[unit] for unit in chosen], self._plan.responses, draws)
-            for text in question.responses:
-                text_tokens(self._tokenizer, text)  # refuses a word that the tokenizer does not know
-            facts = (chosen[fact.unit] * world.sentences + fact.sentence for fact in question.evidence)
-            questions.append(_PlacedQuestion(question, tuple(facts)))
-        return questions
-
-
-def _ending(question: WorldQuestion) -> str:
-    return f"\n\n{question.text}"
-
-
-def _comparison(
-    plan: WorldPlan, index: int, number: int, placed: _PlacedQuestion, context: WorldContext, depth: float
-) -> Comparison:
-    question, text = placed.question, context.text
-    content = text + _ending(question)
-    metadata: dict[str, Any] = {"task": plan.world, "length": plan.length, "depth": depth, "seed": plan.seed}
-    if plan.unrelated:
-        metadata["unrelated"] = True
-    evidence = () if plan.unrelated else sorted(context.facts[fact] for fact in placed.facts)
-    group_id = f"{plan.name}-{index:06d}"
-    return Comparison(
-        id=f"{group_id}-{number}",
-        group=group_id,
-        prompt=({"role": "user", "content": content},),
-        responses=tuple(({"role": "assistant", "content": response},) for response in question.responses),
-        ranks=question.ranks,
-        metadata=metadata,
-        context=(Span(0, 0, len(text)),),
-        question=Span(0, len(text) + 2, len(content)),
-        evidence=tuple(Span(0, start, end) for start, end in evidence),
-    )
+    return WORLDS[plan.world].group(plan, index, tokenizer)

@@ -1,16 +1,67 @@
 """The registry of worlds."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
+from longrm.data.tokenizing import Tokenizer
+from longrm.types import Comparison
 from longrm.worlds.chain_world import SUBJECT, couple_unit, partner_claim
 from longrm.worlds.facts import WorldRules
+from longrm.worlds.prose.prose_world import ProseWorld
+from longrm.worlds.prose.tasks.latest_update import latest_update
+from longrm.worlds.prose.tasks.single_fact import single_fact
+from longrm.worlds.prose.tasks.two_hops import two_hops
 from longrm.worlds.record_world import record_claim, record_unit
 from longrm.worlds.vocabulary import LINK, RECORDS
 
-WORLDS: Mapping[str, WorldRules] = {
-    "records": WorldRules(record_unit, record_claim, forms=RECORDS, anywhere=True),
+if TYPE_CHECKING:  # plans name worlds, and worlds read plans
+    from longrm.worlds.generator import WorldPlan
+
+
+class World(Protocol):
+    """What makes groups of comparisons.
+
+    Attributes:
+        asks: What is asked, for lists.
+        akin: The benchmark of the field that it is akin to, for lists.
+        words: What the `words` tokenizer must know of it; prose is not for that tokenizer, and lists none.
+    """
+
+    @property
+    def asks(self) -> str: ...  # noqa: D102
+
+    @property
+    def akin(self) -> str: ...  # noqa: D102
+
+    @property
+    def words(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    def check(self, plan: "WorldPlan") -> None:
+        """Refuses a plan that this world cannot make, by a `ConfigError`."""
+
+    def group(self, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> list[Comparison]:
+        """Makes the comparisons about context number `index`; see `longrm.worlds.generator.group`."""
+        ...
+
+
+WORLDS: Mapping[str, World] = {
+    "records": WorldRules(
+        record_unit, record_claim, forms=RECORDS, anywhere=True, akin="RULER NIAH multi-key"
+    ),
     "chain": WorldRules(
-        couple_unit, partner_claim, forms=(*RECORDS, LINK), sentences=3, entities=2, subject=SUBJECT
+        couple_unit,
+        partner_claim,
+        forms=(*RECORDS, LINK),
+        sentences=3,
+        entities=2,
+        subject=SUBJECT,
+        asks="the access code of a subject's partner",
+        akin="RULER variable tracking",
+    ),
+    "single-fact": ProseWorld(single_fact, "one fact among near distractors", "RULER NIAH multi-key"),
+    "two-hops": ProseWorld(two_hops, "two facts that must be joined", "BABILong, RULER variable tracking"),
+    "latest-update": ProseWorld(
+        latest_update, "the latest of several updates", "LongMemEval knowledge update, MRCR", near=2
     ),
 }
-"""The worlds by name: a new one is one file with its two functions and its words, and one entry."""
+"""The worlds by name: a new one is one file, with what it says and asks, and one entry."""

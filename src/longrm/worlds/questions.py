@@ -26,11 +26,6 @@ class WorldQuestion:
     evidence: tuple[Fact, ...]
 
 
-def claims_needed(responses: int) -> int:
-    """How many units one question is about: the right one and a wrong one, or N x (N - 1)."""
-    return 2 if responses == 2 else responses * (responses - 1)
-
-
 def question_about(subject: str, responses: int) -> str:
     """Words the question that so many responses answer."""
     if responses == 2:

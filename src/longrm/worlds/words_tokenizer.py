@@ -58,7 +58,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 def _words(verdicts: bool) -> list[str]:
     """The entities and values first, then every other word that all worlds write, in alphabetical order."""
     forms = [
-        *(form for world in WORLDS.values() for form in (world.subject, *world.forms)),
+        *(form for world in WORLDS.values() for form in world.words),
         *vocabulary.FILLERS,
         *(word for slot in vocabulary.SLOTS.values() for word in slot),
         vocabulary.QUESTION,

@@ -1,0 +1,187 @@
+"""Kinds of text: passages of ordinary prose, and how a fact is worded among them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from longrm.rng import Draws
+
+_CHOICE = re.compile(r"\[([^\[\]]*)\]")
+_WORD = re.compile(r"\w+")
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """An entry of a text: what stands before its sentences, with the white space that follows, and these."""
+
+    head: str
+    sentences: tuple[str, ...]
+
+
+class TextKind(Protocol):
+    """What surrounds facts.
+
+    Attributes:
+        title: Its name, which rows carry.
+        joint: What stands between the sentences of a passage.
+        label: How an entry's reference stands before its head, with one `{}`.
+        closings: Short sentences that tell nothing, with which the last tokens of a context are filled; without
+            any, the last sentence is cut between two words.
+        apart: Whether facts stand between passages, and not within them.
+    """
+
+    @property
+    def title(self) -> str: ...  # noqa: D102
+    @property
+    def joint(self) -> str: ...  # noqa: D102
+    @property
+    def label(self) -> str: ...  # noqa: D102
+    @property
+    def closings(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def apart(self) -> bool: ...  # noqa: D102
+
+    def passages(self, draws: Draws) -> Iterator[Passage]:
+        """Yields passages, no two alike."""
+        ...
+
+    def line(self, sentence: str, draws: Draws) -> str:
+        """Words a sentence as the kind does, such as with a speaker; the sentence itself stays as it is."""
+        ...
+
+    def occurs(self, word: str) -> bool:
+        """Whether the text can hold a word, in upper or lower case."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What one passage can be about.
+
+    Attributes:
+        title: Of the entry.
+        sentences: Forms of sentences in an order in which any few of them can be read one after another. `[a|b]` is
+            one of a and b, `{slot}` a word that the passage keeps to.
+    """
+
+    title: str
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """A kind of text that is written from themes.
+
+    Attributes:
+        title: Its name.
+        head: The form of an entry's head, with `{title}` of the theme, `{date}`, which moves on, and slots.
+        themes: What entries are about.
+        slots: Words by the name of the slot; no two slots of a passage get the same.
+        closings: See `TextKind`.
+        sentence: The form of a sentence, with `{sentence}` and slots.
+        label: See `TextKind`.
+        joint: See `TextKind`.
+        most: Sentences of an entry, two at least.
+    """
+
+    title: str
+    head: str
+    themes: tuple[Theme, ...]
+    slots: Mapping[str, Sequence[str]]
+    closings: tuple[str, ...]
+    sentence: str = "{sentence}"
+    label: str = "[{}] "
+    joint: str = " "
+    most: int = 4
+    apart: bool = False
+
+    def passages(self, draws: Draws) -> Iterator[Passage]:
+        """Yields passages without end: a few sentences of a theme, in its order. Two in a row differ in theme."""
+        seen: set[tuple[str, ...]] = set()
+        theme, day = draws.one(self.themes), draws.below(365)
+        while True:
+            theme = draws.one([other for other in self.themes if other is not theme])
+            order = draws.order(range(len(theme.sentences)))
+            chosen = sorted(next(order) for _ in range(2 + draws.below(self.most - 1)))
+            words = self._words(draws)
+            sentences = tuple(self._worded(theme.sentences[index], words, draws) for index in chosen)
+            if sentences not in seen:
+                seen.add(sentences)
+                day += draws.below(4)
+                head = say(self.head, {**words, "title": theme.title, "date": _date(day)}, draws)
+                yield Passage(head, sentences)
+
+    def line(self, sentence: str, draws: Draws) -> str:
+        """Words a sentence with slots of its own."""
+        return say(self.sentence, {**self._words(draws), "sentence": sentence}, draws)
+
+    def occurs(self, word: str) -> bool:
+        """Whether a theme, a slot or anything else of this kind holds the word."""
+        return word.lower() in _vocabulary(self)
+
+    def _worded(self, form: str, words: Mapping[str, str], draws: Draws) -> str:
+        return say(self.sentence, {**words, "sentence": say(form, words, draws)}, draws)
+
+    def _words(self, draws: Draws) -> dict[str, str]:
+        words: dict[str, str] = {}
+        for slot, choices in self.slots.items():
+            word = draws.one(choices)
+            while word in words.values():
+                word = draws.one(choices)
+            words[slot] = word
+        return words
+
+    def forms(self) -> Iterator[str]:
+        """Yields everything that the text is written from."""
+        yield from (self.title, self.head, self.sentence, *self.closings, *_MONTHS)
+        for theme in self.themes:
+            yield from (theme.title, *theme.sentences)
+        for choices in self.slots.values():
+            yield from choices
+
+    __hash__ = object.__hash__
+
+
+def say(form: str, slots: Mapping[str, str], draws: Draws) -> str:
+    """Writes a sentence of a form: one of the alternatives of each `[a|b]`, and the slots' words."""
+    parts = (part[0] if len(part) == 1 else draws.one(part) for part in _parts(form))
+    return "".join(parts).format_map(slots)
+
+
+@lru_cache(maxsize=8192)
+def _parts(form: str) -> tuple[Sequence[str], ...]:
+    """The parts of a form, each a list of alternatives; where there is no choice it has one member."""
+    pieces = _CHOICE.split(form)
+    return tuple(piece.split("|") if index % 2 else [piece] for index, piece in enumerate(pieces))
+
+
+@lru_cache(maxsize=64)
+def _vocabulary(text: GeneratedText) -> frozenset[str]:
+    return frozenset(word.lower() for form in text.forms() for word in _WORD.findall(form))
+
+
+def _date(day: int) -> str:
+    """A day of the year, such as "14 March"; one after the last is in the next year."""
+    day %= 365
+    month = 0
+    while day >= _DAYS[month]:
+        day -= _DAYS[month]
+        month += 1
+    return f"{day + 1} {_MONTHS[month]}"

@@ -1,0 +1,219 @@
+"""Worlds in prose: what an entry of the registry says, and how groups of comparisons are made of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError
+from longrm.rng import Draws
+from longrm.types import Comparison
+from longrm.worlds.prose.cases import Case, Names
+from longrm.worlds.prose.prose_context import PlacedFact, ProseDraft
+from longrm.worlds.prose.texts import text_kinds
+from longrm.worlds.rows import ending_of, world_comparison
+
+if TYPE_CHECKING:  # plans name worlds, and worlds read plans
+    from longrm.worlds.generator import WorldPlan
+
+PROSE_VERSION = "1"
+"""A change of what prose worlds write changes all data: raise it."""
+
+_MOST_CASES = 12
+_NUMBERS = {2: "two", 3: "three", 4: "four"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProseWorld:
+    """A world whose facts are plain sentences in plain prose.
+
+    Attributes:
+        case: Draws so many points of one form.
+        asks: What is asked, for lists.
+        akin: The benchmark of the field that it is akin to, for lists.
+        near: Points of a case where two responses are compared.
+        most_responses: N at most.
+    """
+
+    case: Callable[[Names, int], Case]
+    asks: str
+    akin: str
+    near: int = 4
+    most_responses: int = 5
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """None: prose is not for the `words` tokenizer."""
+        return ()
+
+    def check(self, plan: "WorldPlan") -> None:
+        """Refuses a plan that this world cannot make.
+
+        Raises:
+            ConfigError: Too many responses, or no such kind of text.
+        """
+        if not 2 <= plan.responses <= self.most_responses:
+            raise ConfigError(
+                f"{plan.world} can rank 2 to {self.most_responses} responses, got {plan.responses}: each of N "
+                "responses makes N - 1 claims that no other one makes"
+            )
+        text_kinds(plan.texts, plan.haystack)
+
+    def group(self, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> list[Comparison]:
+        """Makes a group of comparisons about one context.
+
+        Raises:
+            ConfigError: The length is too short, the haystack too small, or the tokenizer does not know prose.
+        """
+        asked = _Scene(self, plan, index, tokenizer)
+        shown = _Scene(self, plan, index + 1, tokenizer) if plan.unrelated else asked
+        ending = max((ending_of(question.text) for question in asked.questions), key=tokenizer.count)
+        context = shown.draft.fit(plan.length, ending)
+        return [
+            world_comparison(
+                plan,
+                index,
+                number,
+                context=context.text,
+                question=question.text,
+                responses=question.responses,
+                ranks=question.ranks,
+                evidence=[context.facts[fact] for fact in question.facts] if shown is asked else (),
+                depth=question.depth,
+                text=shown.kind.title,
+            )
+            for number, question in enumerate(asked.questions)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _ProseQuestion:
+    """A question, its responses in random order with their ranks, the facts that decide by number, and their depth."""
+
+    text: str
+    responses: tuple[str, ...]
+    ranks: tuple[int, ...]
+    facts: tuple[int, ...]
+    depth: float
+
+
+class _Scene:
+    """The facts of context number `index` of a plan, their places, and the questions about them."""
+
+    def __init__(self, world: ProseWorld, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> None:
+        kinds = text_kinds(plan.texts, plan.haystack)
+        depth = plan.depth if plan.depth == "uniform" else float(plan.depth)
+        key: tuple[object, ...] = (
+            "longrm prose worlds",
+            PROSE_VERSION,
+            *(plan.world, plan.length, plan.responses, depth, plan.per_group, plan.seed, index),
+            *(kind.title for kind in kinds),
+        )
+        self._plan, self._depth = plan, depth
+        self.kind = Draws(*key, "kind").one(kinds)
+        self._check_words(tokenizer)
+        self._cases = self._draw_cases(
+            world, Names(Draws(*key, "names"), tokenizer, self.kind.occurs), tokenizer
+        )
+        self._points = [point for case in self._cases for point in case.points]
+        self._ends = self._draw_ends(Draws(*key, "depths"))
+        draws = Draws(*key, "places")
+        placed = [
+            PlacedFact(fact, place)
+            for point, end in zip(self._points, self._ends, strict=True)
+            for fact, place in zip(point.facts, _rising(len(point.facts), end, draws), strict=True)
+        ]
+        self.draft = ProseDraft(self.kind, placed, Draws(*key, "text"), tokenizer)
+        ask = self._pair if plan.responses == 2 else self._graded
+        draws = Draws(*key, "questions")
+        self.questions = [ask(number, draws) for number in range(plan.per_group)]
+
+    def _check_words(self, tokenizer: Tokenizer) -> None:
+        if tokenizer.unk_id is not None and tokenizer.unk_id in tokenizer.encode(
+            "Plain prose, such as this."
+        ):
+            raise ConfigError(
+                f"the world '{self._plan.world}' is plain prose, which this tokenizer does not know (words knows the "
+                "worlds records and chain alone): name that of your model, such as --tokenizer MODEL"
+            )
+
+    def _draw_cases(self, world: ProseWorld, names: Names, tokenizer: Tokenizer) -> list[Case]:
+        """One case; of pairs at any depth as many as give every question facts of its own, in a third of the length."""
+        plan = self._plan
+        if plan.responses > 2:
+            return [world.case(names, plan.responses * (plan.responses - 1))]
+        wanted = -(-plan.per_group // world.near) if self._depth == "uniform" else 1
+        cases = [world.case(names, world.near)]
+        held = most = _fact_tokens(cases[0], tokenizer)
+        while len(cases) < min(wanted, _MOST_CASES) and 3 * (held + most) <= plan.length:
+            cases.append(world.case(names, world.near))
+            tokens = _fact_tokens(cases[-1], tokenizer)
+            held, most = held + tokens, max(most, tokens)
+        return cases
+
+    def _draw_ends(self, draws: Draws) -> list[float]:
+        """Where the last fact of every point stands: those asked about at the depth, the others anywhere."""
+        count = len(self._points)
+        if self._plan.responses > 2:
+            depth = draws.fraction() if self._depth == "uniform" else self._depth
+            return [depth, *(depth * draws.fraction() for _ in range(count - 1))]
+        ends = [(stratum + draws.fraction()) / count for stratum in draws.order(range(count))]
+        return ends if self._depth == "uniform" else [self._depth, *ends[1:]]
+
+    def _pair(self, number: int, draws: Draws) -> _ProseQuestion:
+        """Asks about one point after another; at a given depth about the one that stands there."""
+        turn, asked = divmod(number, len(self._points) if self._depth == "uniform" else 1)
+        point, size = self._points[asked], len(self._cases[0].points)
+        others = [self._points[(asked // size) * size + (asked + step) % size] for step in range(1, size)]
+        wrong = point.wrong or others[turn % len(others)].value
+        ranked = [(1, point.value), (2, wrong)]
+        draws.shuffle(ranked)
+        return _ProseQuestion(
+            f"Question: {point.question}",
+            tuple(point.answer.format(value) for _, value in ranked),
+            tuple(rank for rank, _ in ranked),
+            self._facts_of(asked),
+            round(self._ends[asked], 4),
+        )
+
+    def _graded(self, number: int, draws: Draws) -> _ProseQuestion:
+        """Asks for N - 1 points of the case; every response is about points of its own.
+
+        The response of rank r makes r - 1 wrong claims at random places among its N - 1. Wrong values that are right
+        for other points go round a ring, so that no value is claimed twice: what is left to tell the ranks is the
+        context alone. See `longrm.worlds.questions.ask`.
+        """
+        del number
+        points, responses = self._points, self._plan.responses
+        order = list(range(len(points)))
+        draws.shuffle(order)
+        claimed = [order[rank * (responses - 1) : (rank + 1) * (responses - 1)] for rank in range(responses)]
+        wrong = [index for rank, own in enumerate(claimed) for index in own[:rank]]
+        draws.shuffle(wrong)
+        values = {index: point.value for index, point in enumerate(points)}
+        for index, other in zip(wrong, wrong[1:] + wrong[:1], strict=True):
+            values[index] = points[index].wrong or points[other].value
+        ranked = list(enumerate(claimed, 1))
+        draws.shuffle(ranked)
+        for _, own in ranked:
+            draws.shuffle(own)
+        return _ProseQuestion(
+            f"Question: {self._cases[0].question_many.format(number=_NUMBERS[responses - 1])}",
+            tuple(" ".join(points[index].answer.format(values[index]) for index in own) for _, own in ranked),
+            tuple(rank for rank, _ in ranked),
+            tuple(fact for index in range(len(points)) for fact in self._facts_of(index)),
+            round(self._ends[0], 4),
+        )
+
+    def _facts_of(self, asked: int) -> tuple[int, ...]:
+        first = sum(len(point.facts) for point in self._points[:asked])
+        return tuple(range(first, first + len(self._points[asked].facts)))
+
+
+def _rising(count: int, end: float, draws: Draws) -> list[float]:
+    """The places of a point's facts: the last at the end, the others anywhere before it."""
+    return [*sorted(end * draws.fraction() for _ in range(count - 1)), end]
+
+
+def _fact_tokens(case: Case, tokenizer: Tokenizer) -> int:
+    return sum(tokenizer.count(f" {fact.text}") for point in case.points for fact in point.facts)

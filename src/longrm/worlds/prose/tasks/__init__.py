@@ -1,0 +1,1 @@
+"""What prose worlds ask, one task a file."""

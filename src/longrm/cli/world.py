@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.terminal import echo
+from longrm.cli.terminal import echo, print_facts
 
 
 def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
@@ -20,8 +20,28 @@ def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
     return depth
 
 
+def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    from longrm.worlds import TEXTS, WORLDS
+
+    echo("Worlds: what they ask (and the benchmark of the field that they are akin to)\n")
+    print_facts((name, f"{world.asks} ({world.akin})") for name, world in WORLDS.items())
+    echo("\nKinds of text, for all worlds but those of the words tokenizer (records, chain):\n")
+    print_facts((name, text.about) for name, text in TEXTS.items())
+    context.exit()
+
+
 @click.command("world", short_help="Generate comparisons whose right answers are known.")
 @click.argument("world", metavar="NAME")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="List worlds and kinds of text, and exit.",
+)
 @click.option("--length", type=click.IntRange(min=1), required=True, help="Prompt length in tokens.")
 @click.option("--n", type=click.IntRange(min=1), required=True, help="How many comparisons.")
 @click.option("--responses", type=click.IntRange(min=2), default=2, show_default=True, help="Responses each.")
@@ -38,15 +58,31 @@ def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
 @click.option(
     "--tokenizer", default="words", show_default=True, help="words, or a tokenizer's file, folder or Hub id."
 )
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    help="A kind of text, such as minutes; may be repeated. Each context is of one kind, drawn from these, or all.",
+)
+@click.option(
+    "--haystack",
+    type=click.Path(),
+    help="Documents that surround the facts, in place of a kind of text: a folder of .txt, .md and .jsonl, or a file.",
+)
+@click.option(
+    "--haystack-column", default="text", show_default=True, help="Of the text in a .jsonl file of the haystack."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--unrelated", is_flag=True, help="Control: ask about a context the answers are not from.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="JSONL or Parquet file to write.")
 def command(n: int, tokenizer: str, out: Path, **settings: Any) -> None:
-    """Writes N generated comparisons of the world NAME, such as records or chain, to a file.
+    """Writes N generated comparisons of the world NAME, such as records or single-fact, to a file.
 
     \b
     longrm world records --length 4096 --n 100 --out records.jsonl
     longrm world chain --length 8192 --n 100 --responses 4 --depth 0.5 --out chain.jsonl
+    longrm world single-fact --length 32768 --n 100 --tokenizer MODEL --out facts.jsonl
+    longrm world two-hops --length 32768 --n 100 --tokenizer MODEL --haystack FOLDER --out hops.jsonl
     """
     from longrm.data import write
     from longrm.worlds import WorldPlan, generate

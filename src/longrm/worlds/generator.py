@@ -30,7 +30,8 @@ class WorldPlan:
         unrelated: A control: the questions and responses are those of the same plan without it, the context
             is that of the next group. No model can do better than chance.
         texts: Kinds of text, of which every context is drawn to be one; none names all. Of prose worlds alone.
-        haystack: A folder of documents whose paragraphs surround the facts, in place of a kind of text.
+        haystack: A folder or file of documents whose paragraphs surround the facts, in place of a kind of text.
+        haystack_column: The column of the text, in JSON lines of the haystack.
 
     Raises:
         ConfigError: A value is out of its range.
@@ -45,6 +46,7 @@ class WorldPlan:
     unrelated: bool = False
     texts: tuple[str, ...] = ()
     haystack: str | None = None
+    haystack_column: str = "text"
 
     def __post_init__(self) -> None:
         if self.world not in WORLDS:

@@ -8,9 +8,14 @@ from longrm.types import Comparison
 from longrm.worlds.chain_world import SUBJECT, couple_unit, partner_claim
 from longrm.worlds.facts import WorldRules
 from longrm.worlds.prose.prose_world import ProseWorld
+from longrm.worlds.prose.tasks.citation import citation
+from longrm.worlds.prose.tasks.contradiction import contradiction
+from longrm.worlds.prose.tasks.counting import counting
+from longrm.worlds.prose.tasks.instruction import instruction
 from longrm.worlds.prose.tasks.latest_update import latest_update
 from longrm.worlds.prose.tasks.single_fact import single_fact
 from longrm.worlds.prose.tasks.two_hops import two_hops
+from longrm.worlds.prose.tasks.who_said_it import who_said_it
 from longrm.worlds.record_world import record_claim, record_unit
 from longrm.worlds.vocabulary import LINK, RECORDS
 
@@ -63,5 +68,12 @@ WORLDS: Mapping[str, World] = {
     "latest-update": ProseWorld(
         latest_update, "the latest of several updates", "LongMemEval knowledge update, MRCR", near=2
     ),
+    "counting": ProseWorld(counting, "how many sentences say the same", "RULER aggregation", near=2),
+    "who-said-it": ProseWorld(who_said_it, "the speaker of a remark", "attribution (QuALITY, LongMemEval)"),
+    "contradiction": ProseWorld(contradiction, "a claim that the text contradicts", "faithfulness (SummaC)"),
+    "instruction": ProseWorld(
+        instruction, "a rule far back that responses must obey", "IFEval, at a distance"
+    ),
+    "citation": ProseWorld(citation, "the number of the entry that says something", "ALCE, LongCite"),
 }
 """The worlds by name: a new one is one file, with what it says and asks, and one entry."""

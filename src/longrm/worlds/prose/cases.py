@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
@@ -69,8 +70,13 @@ class Names:
     def __init__(self, draws: Draws, tokenizer: Tokenizer, occurs: Callable[[str], bool]) -> None:
         self.draws = draws
         self._tokenizer, self._occurs = tokenizer, occurs
-        self._surnames = draws.order([name for name in SURNAMES if not occurs(name)])
-        self._first_names = [name for name in FIRST_NAMES if not occurs(name)]
+        alike = equally_long(SURNAMES, tokenizer)
+        usual, others = (
+            draws.order([name for name in SURNAMES if (name in alike) is first and not occurs(name)])
+            for first in (True, False)
+        )
+        self._surnames = chain(usual, others)
+        self._first_names = equally_long(FIRST_NAMES, tokenizer)
 
     def surname(self) -> str:
         """A family name that no other fact of the context has.
@@ -88,7 +94,7 @@ class Names:
 
     def person(self) -> str:
         """A first name and a family name that no other fact of the context has."""
-        return f"{self.draws.one(self._first_names or FIRST_NAMES)} {self.surname()}"
+        return f"{self.draws.one(self._first_names)} {self.surname()}"
 
     def values(self, pool: Sequence[str], count: int) -> list[str]:
         """Different values, with equally many tokens where the pool has enough of them.

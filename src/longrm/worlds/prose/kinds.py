@@ -8,7 +8,7 @@ from typing import Protocol
 
 from longrm.rng import Draws
 
-_CHOICE = re.compile(r"\[([^\[\]]*)\]")
+_CHOICE = re.compile(r"\[([^\[\]]*\|[^\[\]]*)\]")
 _WORD = re.compile(r"\w+")
 _MONTHS = [
     "January",
@@ -40,6 +40,7 @@ class TextKind(Protocol):
 
     Attributes:
         title: Its name, which rows carry.
+        digest: A name of all that it can write: its own, or a hash of documents.
         joint: What stands between the sentences of a passage.
         label: How an entry's reference stands before its head, with one `{}`.
         closings: Short sentences that tell nothing, with which the last tokens of a context are filled; without
@@ -49,6 +50,8 @@ class TextKind(Protocol):
 
     @property
     def title(self) -> str: ...  # noqa: D102
+    @property
+    def digest(self) -> str: ...  # noqa: D102
     @property
     def joint(self) -> str: ...  # noqa: D102
     @property
@@ -77,8 +80,8 @@ class Theme:
 
     Attributes:
         title: Of the entry.
-        sentences: Forms of sentences in an order in which any few of them can be read one after another. `[a|b]` is
-            one of a and b, `{slot}` a word that the passage keeps to.
+        sentences: Forms of sentences, `most` + 1 at least: either of the first two opens a passage, and any few of
+            the others follow in their order. `[a|b]` is one of a and b, `{slot}` a word that the passage keeps to.
     """
 
     title: str
@@ -91,26 +94,37 @@ class GeneratedText:
 
     Attributes:
         title: Its name.
+        about: What it is, for lists.
         head: The form of an entry's head, with `{title}` of the theme, `{date}`, which moves on, and slots.
         themes: What entries are about.
         slots: Words by the name of the slot; no two slots of a passage get the same.
         closings: See `TextKind`.
-        sentence: The form of a sentence, with `{sentence}` and slots.
+        sentence: The form of a sentence of a theme, with `{sentence}` and slots.
+        remark: The same of any other sentence; that of themes where it is empty.
         label: See `TextKind`.
         joint: See `TextKind`.
         most: Sentences of an entry, two at least.
+        changing: Slots that are drawn anew for every sentence, such as who writes it.
     """
 
     title: str
+    about: str
     head: str
     themes: tuple[Theme, ...]
     slots: Mapping[str, Sequence[str]]
     closings: tuple[str, ...]
     sentence: str = "{sentence}"
+    remark: str = ""
     label: str = "[{}] "
     joint: str = " "
     most: int = 4
+    changing: tuple[str, ...] = ()
     apart: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Its name."""
+        return self.title
 
     def passages(self, draws: Draws) -> Iterator[Passage]:
         """Yields passages without end: a few sentences of a theme, in its order. Two in a row differ in theme."""
@@ -118,8 +132,9 @@ class GeneratedText:
         theme, day = draws.one(self.themes), draws.below(365)
         while True:
             theme = draws.one([other for other in self.themes if other is not theme])
-            order = draws.order(range(len(theme.sentences)))
-            chosen = sorted(next(order) for _ in range(2 + draws.below(self.most - 1)))
+            first = draws.below(2)
+            order = draws.order(range(first + 1, len(theme.sentences)))
+            chosen = [first, *sorted(next(order) for _ in range(1 + draws.below(self.most - 1)))]
             words = self._words(draws)
             sentences = tuple(self._worded(theme.sentences[index], words, draws) for index in chosen)
             if sentences not in seen:
@@ -130,14 +145,15 @@ class GeneratedText:
 
     def line(self, sentence: str, draws: Draws) -> str:
         """Words a sentence with slots of its own."""
-        return say(self.sentence, {**self._words(draws), "sentence": sentence}, draws)
+        return (self.remark or self.sentence).format(**self._words(draws), sentence=sentence)
 
     def occurs(self, word: str) -> bool:
         """Whether a theme, a slot or anything else of this kind holds the word."""
         return word.lower() in _vocabulary(self)
 
     def _worded(self, form: str, words: Mapping[str, str], draws: Draws) -> str:
-        return say(self.sentence, {**words, "sentence": say(form, words, draws)}, draws)
+        drawn = {slot: draws.one(self.slots[slot]) for slot in self.changing}
+        return self.sentence.format(**{**words, **drawn}, sentence=say(form, words, draws))
 
     def _words(self, draws: Draws) -> dict[str, str]:
         words: dict[str, str] = {}
@@ -150,7 +166,7 @@ class GeneratedText:
 
     def forms(self) -> Iterator[str]:
         """Yields everything that the text is written from."""
-        yield from (self.title, self.head, self.sentence, *self.closings, *_MONTHS)
+        yield from (self.title, self.head, self.sentence, self.remark, *self.closings, *_MONTHS)
         for theme in self.themes:
             yield from (theme.title, *theme.sentences)
         for choices in self.slots.values():
@@ -162,7 +178,8 @@ class GeneratedText:
 def say(form: str, slots: Mapping[str, str], draws: Draws) -> str:
     """Writes a sentence of a form: one of the alternatives of each `[a|b]`, and the slots' words."""
     parts = (part[0] if len(part) == 1 else draws.one(part) for part in _parts(form))
-    return "".join(parts).format_map(slots)
+    text = "".join(parts).format_map(slots)
+    return text[0].upper() + text[1:] if form.startswith("{") else text
 
 
 @lru_cache(maxsize=8192)

@@ -57,7 +57,7 @@ class ProseWorld:
                 f"{plan.world} can rank 2 to {self.most_responses} responses, got {plan.responses}: each of N "
                 "responses makes N - 1 claims that no other one makes"
             )
-        text_kinds(plan.texts, plan.haystack)
+        text_kinds(plan.texts, plan.haystack, plan.haystack_column)
 
     def group(self, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> list[Comparison]:
         """Makes a group of comparisons about one context.
@@ -101,13 +101,13 @@ class _Scene:
     """The facts of context number `index` of a plan, their places, and the questions about them."""
 
     def __init__(self, world: ProseWorld, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> None:
-        kinds = text_kinds(plan.texts, plan.haystack)
+        kinds = text_kinds(plan.texts, plan.haystack, plan.haystack_column)
         depth = plan.depth if plan.depth == "uniform" else float(plan.depth)
         key: tuple[object, ...] = (
             "longrm prose worlds",
             PROSE_VERSION,
             *(plan.world, plan.length, plan.responses, depth, plan.per_group, plan.seed, index),
-            *(kind.title for kind in kinds),
+            *(kind.digest for kind in kinds),
         )
         self._plan, self._depth = plan, depth
         self.kind = Draws(*key, "kind").one(kinds)

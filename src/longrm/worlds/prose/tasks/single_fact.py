@@ -16,4 +16,6 @@ def single_fact(names: Names, size: int) -> Case:
         subject = f"the {names.surname()} {family.noun}"
         fact = stated(f"{subject} {states.format(value)}", names)
         points.append(Point((fact,), capital(asks.format(subject)), capital(f"{subject} {states}."), value))
-    return Case(tuple(points), f"Report {{number}} facts that the text states, each about another {family.noun}.")
+    return Case(
+        tuple(points), f"Report {{number}} facts that the text states, each about another {family.noun}."
+    )

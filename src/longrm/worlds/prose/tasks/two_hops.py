@@ -21,5 +21,6 @@ def two_hops(names: Names, size: int) -> Case:
         asked = f"the {family.noun} that {person} looks after"
         points.append(Point(tuple(facts), capital(asks.format(asked)), capital(f"{asked} {states}."), value))
     return Case(
-        tuple(points), f"Name {{number}} people, and say what is told of the {family.noun} that each looks after."
+        tuple(points),
+        f"Name {{number}} people, and say what is told of the {family.noun} that each looks after.",
     )

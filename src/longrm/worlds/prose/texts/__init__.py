@@ -1,22 +1,36 @@
-"""The registry of kinds of text, one kind a file; the user's own documents are another."""
+"""The registry of kinds of text, one kind a file; the user's own documents take the place of all."""
 
 from collections.abc import Mapping
 
 from longrm.errors import ConfigError, nearest
-from longrm.worlds.prose.kinds import TextKind
+from longrm.worlds.prose.haystack import read_haystack
+from longrm.worlds.prose.kinds import GeneratedText, TextKind
+from longrm.worlds.prose.texts.chat import CHAT
+from longrm.worlds.prose.texts.code import CODE
+from longrm.worlds.prose.texts.ledger import LEDGER
 from longrm.worlds.prose.texts.mail import MAIL
 from longrm.worlds.prose.texts.minutes import MINUTES
+from longrm.worlds.prose.texts.report import REPORT
 
-TEXTS: Mapping[str, TextKind] = {kind.title: kind for kind in (MINUTES, MAIL)}
+TEXTS: Mapping[str, GeneratedText] = {
+    text.title: text for text in (MINUTES, LEDGER, MAIL, CODE, CHAT, REPORT)
+}
 """The kinds of text by name: a new one is one file with its themes, and one entry."""
 
 
-def text_kinds(names: tuple[str, ...], haystack: str | None) -> tuple[TextKind, ...]:
-    """The kinds of text of a plan: those that it names, all where it names none, or a haystack.
+def text_kinds(names: tuple[str, ...], haystack: str | None, column: str) -> tuple[TextKind, ...]:
+    """The kinds of text of a plan: those that it names, all where it names none, or the haystack.
 
     Raises:
         ConfigError: There is no such kind, or both a kind and a haystack are named.
+        DataError: The haystack cannot be read.
     """
+    if haystack is not None:
+        if names:
+            raise ConfigError(
+                f"the haystack is the text, so no kind of text goes with it: leave out '{names[0]}'"
+            )
+        return (read_haystack(haystack, column),)
     for name in names:
         if name not in TEXTS:
             raise ConfigError(f"no kind of text '{name}'; {nearest(name, TEXTS)}")

@@ -107,6 +107,7 @@ _THEMES = (
 
 MAIL = GeneratedText(
     title="mail",
+    about="messages with sender, date and subject",
     head="From: {sender}\nDate: {date}\nSubject: {title}\n\n",
     themes=_THEMES,
     slots={

@@ -114,6 +114,7 @@ _THEMES = (
 
 MINUTES = GeneratedText(
     title="minutes",
+    about="minutes of a committee: dated entries with headings",
     head="{date}, {title}. ",
     themes=_THEMES,
     slots={

@@ -32,4 +32,4 @@ PARTS = _split(
 NUMBERS = tuple(str(number) for number in range(12, 99) if number % 10)
 SMALL = _split("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve")
 WEEKDAYS = _split("Monday, Tuesday, Wednesday, Thursday, Friday, Saturday")
-SEASONS = _split("spring, summer, the new year, the holidays, the end of the quarter, next month")
+SEASONS = _split("spring, summer, autumn, winter, the new year, the holidays")

@@ -1,0 +1,125 @@
+"""The user's own documents as the text that surrounds facts."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from longrm.data.chunking import chunk_spans, words_of
+from longrm.data.files import raw_rows
+from longrm.errors import ConfigError, DataError
+from longrm.reading import check_file, read_text, reading, short, shown
+from longrm.rng import Draws
+from longrm.worlds.prose.kinds import Passage
+
+_PLAIN, _ROWS = (".txt", ".md"), (".jsonl", ".jsonl.gz")
+_PARAGRAPH = 160
+"""Approximate tokens of a paragraph; a longer one is cut where sentences end, so that facts can stand in between."""
+
+
+@dataclass(frozen=True, eq=False)
+class Haystack:
+    """Paragraphs of documents, in their order.
+
+    Attributes:
+        source: Where they were read from.
+        documents: The paragraphs of each document; no paragraph comes twice.
+        words: All words, in lower case.
+        digest: A hash of all text.
+    """
+
+    source: str
+    documents: tuple[tuple[str, ...], ...]
+    words: frozenset[str]
+    digest: str
+    title: str = "haystack"
+    joint: str = " "
+    label: str = "[{}] "
+    closings: tuple[str, ...] = ()
+    apart: bool = True
+
+    def passages(self, draws: Draws) -> Iterator[Passage]:
+        """Yields the paragraphs of all documents in a random order of the documents, beginning anywhere in the first.
+
+        What stands before the beginning comes last.
+
+        Raises:
+            ConfigError: No paragraph is left.
+        """
+        order = list(draws.order(self.documents))
+        first = draws.below(len(order[0]))
+        paragraphs = [
+            *order[0][first:],
+            *(text for document in order[1:] for text in document),
+            *order[0][:first],
+        ]
+        for text in paragraphs:
+            yield Passage("", (text,))
+        raise ConfigError(
+            f"{shown(self.source)}: the {len(paragraphs):,} different paragraphs of these documents are too few for a "
+            "context of this length, and none is repeated: add documents, or lessen the length"
+        )
+
+    def line(self, sentence: str, draws: Draws) -> str:
+        """The sentence as it is."""
+        del draws
+        return sentence
+
+    def occurs(self, word: str) -> bool:
+        """Whether a document holds the word."""
+        return word.lower() in self.words
+
+
+@lru_cache(maxsize=4)
+def read_haystack(source: str, column: str) -> Haystack:
+    """Reads the documents of a folder and the folders in it, or of one file.
+
+    Args:
+        source: The folder or file: `.txt` and `.md` are a document each, `.jsonl` has one a row.
+        column: The column of the text in `.jsonl`.
+
+    Raises:
+        DataError: There is nothing to read, or a file or row cannot be read.
+    """
+    seen: set[str] = set()
+    documents = []
+    for text in _texts(Path(source).expanduser(), column):
+        paragraphs = [part for part in _paragraphs(text) if not (part in seen or seen.add(part))]
+        if paragraphs:
+            documents.append(tuple(paragraphs))
+    if not documents:
+        raise DataError(f"{shown(source)}: there is no text in these documents")
+    every = "\n\n".join(text for document in documents for text in document)
+    digest = hashlib.sha256("\0".join("\n".join(document) for document in documents).encode()).hexdigest()
+    return Haystack(source, tuple(documents), frozenset(words_of(every)), digest[:16])
+
+
+def _texts(source: Path, column: str) -> Iterator[str]:
+    with reading(source, DataError):
+        if not source.exists():
+            raise DataError(f"{shown(source)}: there is no such file or folder")
+        files = sorted(source.rglob("*")) if source.is_dir() else [source]
+        files = [file for file in files if file.name.endswith(_PLAIN + _ROWS) and file.is_file()]
+    if not files:
+        raise DataError(f"{shown(source)}: no documents to read; known: {', '.join(_PLAIN + _ROWS)}")
+    for file in files:
+        if file.name.endswith(_PLAIN):
+            yield read_text(file, DataError)
+            continue
+        check_file(file, DataError)
+        for raw in raw_rows([file], repair=True):
+            value = raw.checked().get(column)
+            if not isinstance(value, str):
+                raise DataError(
+                    f"{raw.place}, field '{column}': needs a text, got {short(value)}; name its column "
+                    "(--haystack-column)"
+                )
+            yield value
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in text.split("\n\n"):
+        for start, end in chunk_spans(paragraph, _PARAGRAPH):
+            if part := paragraph[start:end].strip():
+                yield part

@@ -1,0 +1,146 @@
+"""Code: functions with comments; facts stand in comments too."""
+
+from longrm.worlds.prose.kinds import GeneratedText, Theme
+
+_THEMES = (
+    Theme(
+        "totals",
+        (
+            "    {a} = sum({b}.{c} for {b} in {d})",
+            "    {a} = {d}[0].{c} if {d} else {n}",
+            "    # The [total|sum|count] is kept even where [a row is empty|{d} has gaps|rows repeat].",
+            "    if {a} > {n}:",
+            '        raise ValueError(f"[too many|unexpected] {c}: {{{a}}}")',
+            "    # Rounded late, [so that cents add up|as the tests expect|see the note below].",
+            "    {d}.append(round({a}, {k}))",
+            "    return {a}",
+        ),
+    ),
+    Theme(
+        "loading",
+        (
+            '    path = Path({a}) / f"{b}-{{{c}}}.json"',
+            "    # [Older|Some|Most] files were written [without a header|on another system|by hand].",
+            '    with path.open(encoding="utf-8") as {d}:',
+            "        {b} = json.load({d})",
+            "    # A missing key is [no error here|filled in later|counted as zero].",
+            '    {c} = {b}.get("{d}", {n})',
+            "    {b}.update({c}={c}, {d}={k})",
+            "    return {b}",
+        ),
+    ),
+    Theme(
+        "retry",
+        (
+            "    for {a} in range({k}):",
+            "    {b} = {c}.open(timeout={n})",
+            "    # The server [drops idle connections|answers twice at times|is slow after a restart].",
+            "        {b} = {c}.send({d}, timeout={n})",
+            "        if {b}.status < {n}00:",
+            "            return {b}",
+            "    # [Waiting longer does not help|The limit was found by trial|Half of this would do].",
+            '    raise TimeoutError(f"{c} gave up after {{{a}}} of {k}")',
+        ),
+    ),
+    Theme(
+        "sorting",
+        (
+            "    {a} = sorted({b}, key=lambda {c}: ({c}.{d}, {c}.name))",
+            "    {a} = [{c} for {c} in {b} if {c}.{d} > {n}]",
+            "    # Ties keep [their order|the order of the file|no order that one should rely on].",
+            "    for {c}, other in zip({a}, {a}[1:]):",
+            "        {c}.{d} = min({c}.{d}, other.{d} + {n})",
+            "    # [This loop is hot|Called once a day|Not thread-safe], [so keep it plain|do not tune it].",
+            "    return {a}[:{n}]",
+        ),
+    ),
+    Theme(
+        "settings",
+        (
+            "    {a}: int = {n}",
+            "    {b}: float = 0.{n}",
+            "    # Above {n} the [cache|queue|table] no longer fits, [measured on the old machine|as far as anybody knows].",
+            '    {c}: str = "{d}"',
+            "    # Renamed [last year|twice], the [old|short] name still works.",
+            "    verbose: bool = False",
+            "    {d}: tuple[int, ...] = ({k}, {n})",
+        ),
+    ),
+    Theme(
+        "parsing",
+        (
+            '    {a}, _, {b} = line.partition(":")',
+            '    {a} = line.split(",")[{k}]',
+            "    # [Tabs|Trailing blanks|Empty lines] are [allowed|ignored|a sign of a broken export].",
+            '    if not {a}.strip() or {a}.startswith("{c}"):',
+            "        continue",
+            "    {d}[{a}] = int({b} or {n})",
+            "    # The [format|standard] says otherwise, but [no file follows it|the readers do this].",
+            "    yield {a}, {d}",
+        ),
+    ),
+    Theme(
+        "cache",
+        (
+            "    {a} = self._{b}.get({c})",
+            "    {a} = hash(({b}, {c})) % {n}",
+            "    # [Entries|Keys] live for {n} minutes, [give or take|which is a guess].",
+            "    if {a} is None or {a}.age > {n}:",
+            "        {a} = self._{d}({c})",
+            "        self._{b}[{c}] = {a}",
+            "    # [Never clear this by hand|Cleared at night|Shared with the importer].",
+            "    return {a}",
+        ),
+    ),
+    Theme(
+        "tests",
+        (
+            "    {a} = make_{b}({c}={n}, {d}={k})",
+            "    {a} = {b}_of({n}, {d}=None)",
+            "    # [Failed once on a slow machine|A regression|The numbers are from the manual].",
+            "    assert {a}.{c} == {n}",
+            "    assert {a}.{d} in ({k}, {n})",
+            "    # [Do not tighten this bound|See the ticket|Kept for the sake of coverage].",
+            "    with raises(KeyError):",
+            "        {a}.remove({n})",
+        ),
+    ),
+)
+_NAMES = tuple(
+    str.split("""
+    amount batch block buffer bucket cell chunk column cursor delta entry event field frame group handle index item job
+    label level limit margin metric node offset order page parent part payload point quota rank record region result
+    sample score segment session share slice slot source span stage state step stream target task ticket token unit
+    value weight worker zone
+    """)
+)
+
+CODE = GeneratedText(
+    title="code",
+    about="functions of a program, with comments",
+    head="def {title}_{a}_{b}({c}, {d}):\n",
+    sentence="{sentence}",
+    remark="    # {sentence}",
+    label="# [{}]\n",
+    joint="\n",
+    most=6,
+    themes=_THEMES,
+    slots={
+        "a": _NAMES,
+        "b": _NAMES,
+        "c": _NAMES,
+        "d": _NAMES,
+        "n": tuple(map(str, range(11, 99))),
+        "k": tuple(map(str, range(2, 10))),
+    },
+    closings=(
+        "Fine.",
+        "To be tested.",
+        "Nothing to see here.",
+        "This may change.",
+        "Not needed any more.",
+        "Somebody should look at this.",
+        "Works on all machines that we tried.",
+        "The tests cover this branch and the next one.",
+    ),
+)

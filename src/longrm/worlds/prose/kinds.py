@@ -80,7 +80,7 @@ class Theme:
 
     Attributes:
         title: Of the entry.
-        sentences: Forms of sentences, `most` + 1 at least: either of the first two opens a passage, and any few of
+        sentences: Forms of sentences: either of the first two opens a passage, and any few of
             the others follow in their order. `[a|b]` is one of a and b, `{slot}` a word that the passage keeps to.
     """
 
@@ -133,8 +133,8 @@ class GeneratedText:
         while True:
             theme = draws.one([other for other in self.themes if other is not theme])
             first = draws.below(2)
-            order = draws.order(range(first + 1, len(theme.sentences)))
-            chosen = [first, *sorted(next(order) for _ in range(1 + draws.below(self.most - 1)))]
+            others = list(draws.order(range(first + 1, len(theme.sentences))))
+            chosen = [first, *sorted(others[: 1 + draws.below(self.most - 1)])]
             words = self._words(draws)
             sentences = tuple(self._worded(theme.sentences[index], words, draws) for index in chosen)
             if sentences not in seen:
@@ -152,16 +152,14 @@ class GeneratedText:
         return word.lower() in _vocabulary(self)
 
     def _worded(self, form: str, words: Mapping[str, str], draws: Draws) -> str:
-        drawn = {slot: draws.one(self.slots[slot]) for slot in self.changing}
+        kept = {slot: word for slot, word in words.items() if slot not in self.changing}
+        drawn = {slot: _other(self.slots[slot], kept, draws) for slot in self.changing}
         return self.sentence.format(**{**words, **drawn}, sentence=say(form, words, draws))
 
     def _words(self, draws: Draws) -> dict[str, str]:
         words: dict[str, str] = {}
         for slot, choices in self.slots.items():
-            word = draws.one(choices)
-            while word in words.values():
-                word = draws.one(choices)
-            words[slot] = word
+            words[slot] = _other(choices, words, draws)
         return words
 
     def forms(self) -> Iterator[str]:
@@ -173,6 +171,13 @@ class GeneratedText:
             yield from choices
 
     __hash__ = object.__hash__
+
+
+def _other(choices: Sequence[str], words: Mapping[str, str], draws: Draws) -> str:
+    """One of the choices that is not among the words."""
+    while (word := draws.one(choices)) in words.values():
+        pass
+    return word
 
 
 def say(form: str, slots: Mapping[str, str], draws: Draws) -> str:

@@ -10,6 +10,8 @@ from longrm.cli.commands import COMMANDS
 from longrm.data import write
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
+from ..worlds.prose.prose_tokenizer import prose_tokenizer
+
 
 def longrm(*arguments, columns=80, limit=None):
     def limited():
@@ -202,6 +204,42 @@ def test_examples_in_the_help_stand_on_their_own_lines():
     lines = [line.strip() for line in longrm("world", "--help").stdout.splitlines()]
     assert "longrm world records --length 4096 --n 100 --out records.jsonl" in lines
     assert not any("\\b" in line or "\b" in line for line in lines)
+
+
+def test_worlds_and_kinds_of_text_are_listed():
+    listed = longrm("world", "--list", columns=120).stdout.splitlines()
+    assert any(line.startswith("two-hops") and "RULER variable tracking" in line for line in listed)
+    assert any(line.startswith("minutes") for line in listed)
+
+
+def test_a_world_in_prose_is_refused_without_a_tokenizer_that_knows_it(tmp_path):
+    line = refused("world", "single-fact", "--length", 400, "--n", 1, "--out", tmp_path / "x.jsonl")
+    assert "name that of your model, such as --tokenizer MODEL" in line
+    assert "did you mean 'mail'" in refused(
+        "world", "single-fact", "--text", "mial", "--length", 400, "--n", 1, "--out", tmp_path / "x.jsonl"
+    )
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_a_world_in_prose_stands_between_the_paragraphs_of_a_haystack(tmp_path):
+    prose_tokenizer().save(tmp_path / "tokenizer")
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(f'{{"body": "Row {n} has its number."}}\n' for n in range(200))
+    )
+    flags = (
+        "--length",
+        900,
+        "--n",
+        2,
+        "--tokenizer",
+        tmp_path / "tokenizer",
+        "--haystack",
+        tmp_path / "rows.jsonl",
+    )
+    out = tmp_path / "facts.jsonl"
+    assert longrm("world", "citation", *flags, "--haystack-column", "body", "--out", out).returncode == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert all("has its number." in row["prompt"][0]["content"] for row in rows)
 
 
 def test_numbers_out_of_range_are_refused_before_any_work(tmp_path, pairs):

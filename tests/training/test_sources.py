@@ -18,6 +18,8 @@ from longrm.training.sources import context_digest, open_source
 from longrm.types import text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
+from ..worlds.prose.prose_tokenizer import prose_tokenizer
+
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "longrm-sample"
 
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=60)
@@ -355,3 +357,16 @@ def test_rows_of_the_sample_without_contrast_are_counted(opened):
     alike = sum(len(set(row.source["scores"].values())) == 1 for row in rows)
     assert source.counts["without_contrast"] == alike == 5
     assert source.counts["used"] == 11
+
+
+def test_contexts_of_several_worlds_and_of_some_kinds_of_text_alternate():
+    names = ["single-fact", "latest-update"]
+    world = {"names": names, "texts": ["mail"], "tokens_per_step": 2048, "responses_per_step": 32}
+    data = TrainingDataSettings.model_validate({"world": world})
+    source = open_source(data, prose_tokenizer(), 0, kind="comparison", limit=1000)
+    examples = [example for step in range(6) for example in source.batch(step, 512)]
+    assert {example.source for example in examples} == {*names}
+    assert all("-mail-" in example.id for example in examples)
+    assert [example.id for example in source.batch(3, 512)] == [
+        example.id for example in source.batch(3, 512)
+    ]

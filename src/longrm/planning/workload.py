@@ -159,7 +159,8 @@ def _of_rows(
 
 def _generated(settings: TrainingSettings, limit: int) -> Workload:
     """One step of every length is drawn; all steps of a length are taken to be like it."""
-    assert settings.data.world is not None, "the caller has seen it"
+    world = settings.data.world
+    assert world is not None, "the caller has seen it"
     assert settings.curriculum is not None, "settings ask for it"
     assert settings.optimizer.steps is not None, "settings ask for it"
     steps = settings.optimizer.steps
@@ -192,5 +193,5 @@ def _generated(settings: TrainingSettings, limit: int) -> Workload:
         trees=trees,
         largest=max(layouts, key=lambda layout: layout.tokens),
         several=several,
-        origin=f"data.world, one step of every length of {settings.data.world.name} drawn",
+        origin=f"data.world, one step of every length of {', '.join(world.names or (world.name,))} drawn",
     )

@@ -27,7 +27,11 @@ class WorldDataSettings(Config):
     """Training data generated as it is needed, never twice the same.
 
     Attributes:
-        name: A generated world's name.
+        name: A generated world's name (`longrm world --list`).
+        names: Several worlds in place of `name`, of which each context is of one, drawn evenly.
+        texts: Kinds of text of worlds in prose, of which each context is one; none names all.
+        haystack: Documents in place of a kind of text: a folder of .txt, .md and .jsonl, or a file.
+        haystack_column: The column of the text in .jsonl.
         responses: Responses per comparison; several numbers alternate from context to context.
         min_best_of_n_length: Comparisons of more than two responses come in from this length on: shorter contexts
             have too few facts for them.
@@ -50,6 +54,10 @@ class WorldDataSettings(Config):
     }
 
     name: str = "records"
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    haystack: str | None = None
+    haystack_column: str = "text"
     responses: tuple[int, ...] = (2,)
     min_best_of_n_length: int = 160
     tokens_per_step: Annotated[int, _at_most("MOST_TOKENS")] = Field(4096, ge=1)
@@ -62,7 +70,7 @@ class WorldDataSettings(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> "WorldDataSettings":
-        if self.completions and (self.name != "records" or set(self.responses) != {2}):
+        if self.completions and (self.names or self.name != "records" or set(self.responses) != {2}):
             raise ValueError(
                 'data.world.completions are about two responses (data.world.responses = [2]) of the world "records"'
             )

@@ -64,12 +64,15 @@ class GeneratedSource:
         for index in range(contexts):
             responses = self._responses(step + index, length)
             plan = WorldPlan(
-                world=world.name,
+                world=Draws("world", world.seed, step, index).one(world.names or (world.name,)),
                 length=length,
                 responses=responses,
                 depth="uniform",
                 per_group=max(1, world.responses_per_step // (contexts * responses)),
                 seed=world.seed,
+                texts=world.texts,
+                haystack=world.haystack,
+                haystack_column=world.haystack_column,
             )
             rows += group(plan, step * world.responses_per_step + index, self._tokenizer)
         if world.shuffle_labels:
@@ -96,7 +99,7 @@ class GeneratedSource:
             tokens, ranks = encode(self._tokenizer, row.prompt, row.responses), row.ranks
             if demonstrates:
                 tokens, ranks = tokens.only(row.best_first()[:1]), (1,)
-        return Example(row.id, tokens, ranks, context_digest(row), source=self._world.name)
+        return Example(row.id, tokens, ranks, context_digest(row), source=str(row.metadata["task"]))
 
     def _responses(self, turn: int, length: int) -> int:
         choices = [n for n in self._world.responses if n == 2 or length >= self._world.min_best_of_n_length]

@@ -1,7 +1,7 @@
 """The world `contradiction`: a claim that the text contradicts, against the one that is faithful to it.
 
 Akin to the detection of claims that a source does not support (faithfulness). Right and wrong claim differ in one of
-two opposite words, of which either is as likely to be right, and which the context uses equally often.
+two opposite words, of which either is as likely to be right, and both stand in the context.
 """
 
 from longrm.worlds.prose.cases import Case, Names, Point
@@ -21,13 +21,17 @@ _CLAIMS = (
 
 
 def contradiction(names: Names, size: int) -> Case:
-    """Says one of two opposites of every name; with few names, each of half of them."""
-    noun, (claim, opposites) = names.draws.one(_NOUNS), names.draws.one(_CLAIMS)
-    # Of many points each is drawn alone: were half of them known to be right, some claims would tell of others.
-    turns = [number % 2 if size <= 4 else names.draws.below(2) for number in range(size)]
-    names.draws.shuffle(turns)
+    """Claims one of two opposites of every name; of four names, two share a claim, one with either opposite."""
+    draws = names.draws
+    noun, claims = draws.one(_NOUNS), list(draws.order(_CLAIMS))
+    turns = [draws.below(2) for _ in range(size)]
+    if (
+        size <= 4
+    ):  # of more points each is drawn alone: were half of them known to be right, some would tell of others
+        turns[1::2] = [1 - turn for turn in turns[: size - 1 : 2]]
     points = []
-    for turn in turns:
+    for number, turn in enumerate(turns):
+        claim, opposites = claims[number // 2 % len(claims)]
         subject, value, wrong = f"the {names.surname()} {noun}", opposites[turn], opposites[1 - turn]
         points.append(
             Point(
@@ -38,7 +42,5 @@ def contradiction(names: Names, size: int) -> Case:
                 wrong,
             )
         )
-    about = claim.split(" of ")[0]
-    return Case(
-        tuple(points), f"What does the text say about {about} of any {{number}} of those that it names?"
-    )
+    draws.shuffle(points)
+    return Case(tuple(points), f"Report {{number}} claims of the text, each about another {noun}.")

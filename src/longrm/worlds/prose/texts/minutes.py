@@ -11,7 +11,7 @@ _THEMES = (
             "[Two|Three|Four] firms were asked for a quotation, and [one|only one|none] of them has answered so far.",
             "The committee [asked|urged|reminded] {colleague} to [call them again|find another firm|wait for the others] before {season}.",
             "Until then [the door stays locked|a notice will be put up|visitors are sent round the other way].",
-            "{colleague} offered to [lend|bring] the [tools|ladder|spare parts] that are needed.",
+            "{colleague} offered to [lend|bring] [the tools that are needed|a ladder|spare parts].",
             "[Some|A few|Most] members thought that the work could [wait|be done by volunteers|be combined with the painting].",
             "It was agreed to spend no more than {number} hundred on it [this year|for now|without a further vote].",
         ),

@@ -1,0 +1,108 @@
+import re
+
+import pytest
+
+from longrm.types import message_text
+
+from .prose_tokenizer import prose_tokenizer
+
+PROSE = (
+    "single-fact",
+    "two-hops",
+    "latest-update",
+    "counting",
+    "who-said-it",
+    "contradiction",
+    "instruction",
+    "citation",
+)
+COUNTS = {"two": 2, "three": 3, "four": 4}
+
+
+class ProseView:
+    """What a comparison says, read by regular expressions that share nothing with the generator."""
+
+    def __init__(self, comparison):
+        self.comparison = comparison
+        self.text = message_text(comparison.prompt[0])
+        self.context = self.cut(comparison.context[0])
+        self.question = self.cut(comparison.question)
+        self.evidence = [self.cut(span) for span in comparison.evidence]
+        self.responses = [message_text(response[0]) for response in comparison.responses]
+
+    def cut(self, span):
+        return self.text[span.start : span.end]
+
+    def claims(self, response):
+        """The sentences of a response; an instruction's line and what obeys it, or a quotation, are one claim."""
+        if self.comparison.metadata["task"] == "instruction":
+            return re.findall(r"[^.]+\. [^.]+\.", response)
+        return re.findall(r"[^.]+\.", response)
+
+    def right(self, response):
+        """How many claims of a response the context bears out."""
+        bears_out = getattr(self, f"_{self.comparison.metadata['task'].replace('-', '_')}")
+        return sum(bears_out(claim.strip()) for claim in self.claims(response))
+
+    def _states(self, claim):
+        return claim[1:-1] in self.context  # its first letter may be a small one there
+
+    _single_fact = _who_said_it = _contradiction = _states
+
+    def _two_hops(self, claim):
+        noun, person, said = re.fullmatch(r"The (\w+) that (\w+ \w+) looks after (.*)", claim).groups()
+        owned = re.findall(rf"{person} looks after the (\w+ {noun})", self.context)
+        return len(owned) == 1 and f"he {owned[0]} {said}" in self.context
+
+    def _latest_update(self, claim):
+        thing, city = re.fullmatch(r"The (\w+ \w+) was moved last to (\w+)\.", claim).groups()
+        return re.findall(rf"he {thing} was moved to (\w+)\.", self.context)[-1:] == [city]
+
+    def _counting(self, claim):
+        subject, verb, count = re.match(r"The (\w+ \w+) (\w+) .*?(two|three|four) ", claim).groups()
+        return len(re.findall(rf"he {subject} {verb} ", self.context)) == COUNTS[count]
+
+    def _instruction(self, claim):
+        subject, word = re.fullmatch(r"The (\w+ \w+) is mentioned in the text\. .* (\w+)\.", claim).groups()
+        rules = re.findall(rf"about the {subject} must [^.]*? (\w+)\.", self.context)
+        return rules == [word]
+
+    def _citation(self, claim):
+        subject, entry = re.fullmatch(
+            r"The text says something about the (\w+ \w+) in entry (\w+)\.", claim
+        ).groups()
+        return re.findall(rf"\[(\w+)\]\W+(?:\w+: )?The {subject}", self.context) == [entry]
+
+
+@pytest.fixture(scope="session")
+def prose_view():
+    return ProseView
+
+
+@pytest.fixture(scope="session")
+def prose_bpe():
+    return prose_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def prose_merging():
+    """Its tokens reach across words, so that the counts of parts do not add up."""
+    return prose_tokenizer(across_words=True)
+
+
+@pytest.fixture
+def documents(tmp_path):
+    """A folder of documents of three kinds, with about 6,000 words."""
+    place = tmp_path / "documents"
+    (place / "deeper").mkdir(parents=True)
+    paragraphs = [
+        f"Paragraph {number} is about topic {number * 7}. It mentions Oslo, a horse and the Larkin mill, "
+        + " and so on" * (number % 9)
+        + "."
+        for number in range(300)
+    ]
+    (place / "one.txt").write_text("\n\n".join(paragraphs[:100]), encoding="utf-8")
+    (place / "deeper" / "two.md").write_text("\n\n".join(paragraphs[100:200]), encoding="utf-8")
+    rows = [f'{{"body": "{paragraph}"}}' for paragraph in paragraphs[200:]]
+    (place / "three.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return place

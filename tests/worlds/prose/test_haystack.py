@@ -1,0 +1,75 @@
+import re
+
+import pytest
+
+from longrm.errors import ConfigError, DataError
+from longrm.worlds import WorldPlan, generate, group
+from longrm.worlds.prose.word_lists import ANIMALS, CITIES
+
+from .conftest import PROSE
+
+
+def plan(documents, world="single-fact", length=1500, **more):
+    return WorldPlan(world, length, haystack=str(documents), haystack_column="body", **more)
+
+
+@pytest.mark.parametrize("world", PROSE)
+def test_facts_stand_between_the_paragraphs_of_documents_and_decide(prose_bpe, prose_view, documents, world):
+    whole = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted(documents.rglob("*.*")))
+    for row in generate(plan(documents, world, per_group=2), 8, prose_bpe):
+        seen = prose_view(row)
+        assert [seen.right(response) for response in seen.responses] == [2 - rank for rank in row.ranks]
+        assert row.metadata["text"] == "haystack"
+        total = prose_bpe.count(seen.text)
+        longest = max(
+            prose_bpe.count(prose_view(one).text)
+            for one in group(plan(documents, world, per_group=2), int(row.group[-6:]), prose_bpe)
+        )
+        assert total <= longest
+        assert 0 <= 1500 - longest < 16  # less than a word
+        paragraphs = [re.sub(r"^\[\w+\] ", "", part) for part in seen.context.split("\n\n")]
+        own = [part for part in paragraphs if part in whole]
+        assert len(own) > len(paragraphs) / 2
+        assert {*seen.evidence} <= {*paragraphs} - {*own}
+
+
+def test_no_name_or_value_that_the_documents_have_is_used(prose_bpe, prose_view, documents):
+    rows = list(generate(plan(documents, per_group=4), 200, prose_bpe))
+    said = " ".join(response for row in rows for response in prose_view(row).responses)
+    assert not {"Larkin", "Oslo", "horse"} & {*re.findall(r"\w+", said)}
+    assert {*ANIMALS, *CITIES} & {*re.findall(r"\w+", said)}
+
+
+def test_contexts_of_other_groups_begin_elsewhere_and_repeat_no_paragraph(prose_bpe, prose_view, documents):
+    contexts = [prose_view(row).context for row in generate(plan(documents), 6, prose_bpe)]
+    assert len({context[:40] for context in contexts}) == 6
+    for context in contexts:
+        paragraphs = context.split("\n\n")
+        assert len({*paragraphs}) == len(paragraphs)
+
+
+def test_too_little_text_is_refused(prose_bpe, documents):
+    with pytest.raises(ConfigError, match="the 300 different paragraphs .* too few .* none is repeated"):
+        group(plan(documents, length=60_000), 0, prose_bpe)
+
+
+def test_a_haystack_that_cannot_be_read_is_refused(tmp_path, documents):
+    with pytest.raises(
+        DataError, match="three.jsonl, line 1, field 'text': needs a text, got None; name its column"
+    ):
+        WorldPlan("single-fact", 500, haystack=str(documents))
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        WorldPlan("single-fact", 500, haystack=str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no documents to read; known: .txt, .md"):
+        WorldPlan("single-fact", 500, haystack=str(tmp_path / "empty"))
+    (tmp_path / "blank.txt").write_text(" \n\n ")
+    with pytest.raises(DataError, match="there is no text in these documents"):
+        WorldPlan("single-fact", 500, haystack=str(tmp_path / "blank.txt"))
+
+
+def test_documents_whose_words_are_all_values_are_refused(prose_bpe, tmp_path):
+    path = tmp_path / "cities.txt"
+    path.write_text("\n\n".join(f"{city} is a city, and {city} is large." for city in CITIES))
+    with pytest.raises(ConfigError, match="the haystack holds all but 0 of the"):
+        list(generate(WorldPlan("latest-update", 300, haystack=str(path)), 1, prose_bpe))

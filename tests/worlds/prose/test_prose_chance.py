@@ -1,0 +1,89 @@
+"""What can be told of prose without reading the fact: nothing. A leaky twin shows that the tests would tell."""
+
+import re
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from longrm.reward_models.baselines import BASELINES
+from longrm.types import message_text, query_of
+from longrm.worlds import WorldPlan, generate
+
+from .conftest import PROSE
+
+PAIRS = 4000
+LEXICAL = {"single-fact", "who-said-it", "contradiction", "instruction", "citation"}
+"""Tasks with one fact: BM25 finds its words and the value beside them. It cannot join facts, count, or see which is
+the latest."""
+
+
+@pytest.fixture(scope="module")
+def pairs(prose_bpe):
+    made = {}
+
+    def get(world):
+        if world not in made:
+            plan = WorldPlan(world, 450, per_group=4, seed=11, texts=("minutes",))
+            made[world] = list(generate(plan, PAIRS, prose_bpe))
+        return made[world]
+
+    return get
+
+
+def texts(row):
+    return [message_text(response[0]) for response in row.responses]
+
+
+def near_chance(right, n):
+    interval = binomtest(int(right), n).proportion_ci(0.999, "wilson")
+    return interval.low <= 0.5 <= interval.high
+
+
+def told_by_words(rows):
+    """How many of the second half a logistic model of words and word pairs gets right that learned the first half."""
+    words = CountVectorizer(ngram_range=(1, 2), token_pattern=r"\w+", binary=True)
+    found = words.fit_transform([text for row in rows for text in texts(row)])
+    differences = found[::2] - found[1::2]
+    first_is_right = np.array([row.ranks[0] == 1 for row in rows])
+    half = len(rows) // 2
+    model = LogisticRegression(C=0.3, max_iter=300).fit(differences[:half], first_is_right[:half])
+    return (model.predict(differences[half:]) == first_is_right[half:]).sum()
+
+
+def told_by(rule, rows):
+    """Points of a baseline, half a point for a tie."""
+    scored = [(BASELINES[rule].scores(query_of(row, range(2))), row.best_first()[0]) for row in rows]
+    return sum(0.5 if scores[0] == scores[1] else float(np.argmax(scores) == best) for scores, best in scored)
+
+
+@pytest.mark.parametrize("world", PROSE)
+def test_a_model_of_the_responses_alone_is_at_chance(pairs, world):
+    assert near_chance(told_by_words(pairs(world)), PAIRS // 2)
+
+
+def test_a_model_of_the_responses_alone_tells_leaky_pairs(pairs):
+    """Values that are right where they come first in the alphabet."""
+
+    def leaky(row):
+        right, wrong = (re.findall(r"\w+", texts(row)[index]) for index in row.best_first())
+        return right < wrong
+
+    rows = [row for row in pairs("latest-update") if leaky(row)]
+    assert told_by_words(rows) > 0.8 * (len(rows) // 2)
+
+
+@pytest.mark.parametrize("rule", ["longest", "shortest", "first", "last"])
+@pytest.mark.parametrize("world", PROSE)
+def test_length_and_place_tell_nothing(pairs, world, rule):
+    rows = pairs(world)[::4]  # one a group
+    assert near_chance(round(told_by(rule, rows)), len(rows))
+
+
+@pytest.mark.parametrize("world", PROSE)
+def test_words_in_common_with_the_context_lead_to_single_facts_alone(prose_bpe, world):
+    rows = list(generate(WorldPlan(world, 1500, seed=12, texts=("report",)), 100, prose_bpe))
+    share = told_by("overlap", rows) / len(rows)
+    assert share > 0.9 if world in LEXICAL else share < 0.65

@@ -1,0 +1,166 @@
+import hashlib
+import json
+from collections import Counter
+from dataclasses import asdict, replace
+
+import pytest
+
+from longrm.errors import ConfigError
+from longrm.worlds import TEXTS, WORLDS, WorldPlan, generate, group
+from longrm.worlds.prose.prose_world import ProseWorld
+
+from .conftest import PROSE
+from .prose_tokenizer import prose_tokenizer
+
+GOLDEN = "42ab9d003fb3d8b46aa6ba98d477a97678464056dbf05bf9c5cfe85475641fd7"
+SPARE = 9
+"""Tokens that a context may have less than asked for: less than its kind's second shortest filling sentence."""
+
+
+def test_every_world_in_prose_is_tested_here():
+    assert {name for name, world in WORLDS.items() if isinstance(world, ProseWorld)} == {*PROSE}
+
+
+@pytest.mark.parametrize("world", PROSE)
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_best_response_is_borne_out_by_the_context_and_the_other_is_not(
+    prose_bpe, prose_view, world, text
+):
+    for row in generate(WorldPlan(world, 700, per_group=4, seed=1, texts=(text,)), 12, prose_bpe):
+        seen = prose_view(row)
+        assert [seen.right(response) for response in seen.responses] == [2 - rank for rank in row.ranks]
+        assert seen.text == f"{seen.context}\n\n{seen.question}"
+        assert row.metadata["text"] == text
+
+
+@pytest.mark.parametrize("world", PROSE)
+@pytest.mark.parametrize("responses", [3, 5])
+def test_graded_responses_have_a_fault_more_each_and_share_no_claim(prose_bpe, prose_view, world, responses):
+    for row in generate(WorldPlan(world, 4000, responses, per_group=2, seed=2), 6, prose_bpe):
+        seen = prose_view(row)
+        assert [seen.right(response) for response in seen.responses] == [
+            responses - rank for rank in row.ranks
+        ]
+        assert sorted(row.ranks) == list(range(1, responses + 1))
+        claims = [claim for response in seen.responses for claim in seen.claims(response)]
+        assert len({*claims}) == len(claims) == responses * (responses - 1)
+
+
+@pytest.mark.parametrize("world", PROSE)
+def test_nobody_bears_out_the_claims_in_an_unrelated_context(prose_bpe, prose_view, world):
+    plan = WorldPlan(world, 700, per_group=4, seed=1)
+    for index in range(4):
+        related, control = (
+            group(plan, index, prose_bpe),
+            group(replace(plan, unrelated=True), index, prose_bpe),
+        )
+        for one, other in zip(related, control, strict=True):
+            assert (one.responses, one.ranks) == (other.responses, other.ranks)
+            assert prose_view(one).question == prose_view(other).question
+            assert prose_view(one).context != prose_view(other).context
+            assert not other.evidence
+            seen = prose_view(other)
+            assert not any(seen.right(response) for response in seen.responses)
+
+
+@pytest.mark.parametrize("kind", ["prose_bpe", "prose_merging"])
+@pytest.mark.parametrize("world", PROSE)
+def test_contexts_have_the_tokens_asked_for_and_never_more(request, prose_view, kind, world):
+    tokenizer = request.getfixturevalue(kind)
+    for length in (600, 601, 1500, 6000):
+        for text in TEXTS:
+            plan = WorldPlan(world, length, per_group=2, seed=length, texts=(text,))
+            totals = [tokenizer.count(prose_view(row).text) for row in group(plan, 0, tokenizer)]
+            assert 0 <= length - max(totals) < SPARE, (text, length)
+
+
+@pytest.mark.parametrize("world", PROSE)
+def test_evidence_is_what_decides_and_stands_at_the_depth(prose_bpe, prose_view, world):
+    for depth in (0, 0.25, 0.5, 1.0):
+        (row,) = group(WorldPlan(world, 6000, depth=depth, seed=3), 0, prose_bpe)
+        seen = prose_view(row)
+        last = max(row.evidence, key=lambda span: span.start)
+        assert last.start / (len(seen.context) - (last.end - last.start)) == pytest.approx(depth, abs=0.025)
+        assert row.metadata["depth"] == depth
+        without = seen.context
+        for sentence in seen.evidence:
+            assert seen.context.count(sentence) == 1
+            without = without.replace(sentence, "")
+        bare = prose_view(row)
+        bare.context = without
+        assert not any(bare.right(response) for response in bare.responses)
+
+
+def test_uniform_depths_are_spread_over_a_group(prose_bpe):
+    for index in range(10):
+        rows = group(WorldPlan("single-fact", 4000, per_group=8, seed=4), index, prose_bpe)
+        depths = sorted(row.metadata["depth"] for row in rows)
+        assert all(number / 8 <= depth < (number + 1) / 8 for number, depth in enumerate(depths))
+
+
+@pytest.mark.parametrize("world", PROSE)
+def test_responses_have_equally_many_tokens_where_values_allow(prose_bpe, prose_view, world):
+    pairs = [prose_view(row) for row in generate(WorldPlan(world, 600, per_group=4, seed=5), 80, prose_bpe)]
+    same = sum(len({prose_bpe.count(response) for response in seen.responses}) == 1 for seen in pairs)
+    assert same >= {"contradiction": 15, "counting": 15, "citation": 30}.get(world, 60)
+    assert all(len({len(response.split()) for response in seen.responses}) == 1 for seen in pairs)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_no_two_paragraphs_of_a_long_context_are_alike(prose_bpe, prose_view, text):
+    (row,) = group(WorldPlan("single-fact", 32768, texts=(text,)), 0, prose_bpe)
+    paragraphs = prose_view(row).context.split("\n\n")
+    assert len(paragraphs) > 200
+    assert max(Counter(paragraphs).values()) == 1 or text == "mail"  # whose heads end with an empty line
+    heads = sum(paragraph.startswith("From: ") for paragraph in paragraphs)
+    assert heads == (0 if text != "mail" else len(paragraphs) // 2)
+
+
+def test_groups_share_a_context_and_can_be_made_in_any_order(prose_bpe, prose_view):
+    plan = WorldPlan("two-hops", 900, per_group=3)
+    rows = list(generate(plan, 9, prose_bpe))
+    assert rows[6:] == group(plan, 2, prose_bpe)
+    assert len({row.group for row in rows}) == len({prose_view(row).context for row in rows}) == 3
+    assert len({row.id for row in rows}) == 9
+    assert {row.metadata["text"] for row in generate(replace(plan, per_group=1), 60, prose_bpe)} == {*TEXTS}
+
+
+def test_the_same_bytes_on_every_machine():
+    digest, tokenizer = hashlib.sha256(), prose_tokenizer(size=256)
+    for world in PROSE:
+        for plan in (
+            WorldPlan(world, 3000, per_group=3, seed=5),
+            WorldPlan(world, 9000, 3, 0.3, seed=6),
+            WorldPlan(world, 3000, texts=("code", "chat"), unrelated=True),
+        ):
+            for row in generate(plan, 4, tokenizer):
+                digest.update(json.dumps(asdict(row), sort_keys=True).encode())
+    # A new value here means other data under the same name: raise prose_world.PROSE_VERSION with it.
+    assert digest.hexdigest() == GOLDEN
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"texts": ("mial",)}, "no kind of text 'mial'; did you mean 'mail'"),
+        ({"responses": 6}, "single-fact can rank 2 to 5 responses, got 6"),
+        ({"texts": ("mail",), "haystack": "tests"}, "the haystack is the text, .* leave out 'mail'"),
+        ({"world": "records", "texts": ("mail",)}, "records writes sentences of seven words alone"),
+    ],
+)
+def test_impossible_plans_are_refused_in_one_line(change, message, documents):
+    if "haystack" in change:
+        change = {**change, "haystack": str(documents), "haystack_column": "body"}
+    with pytest.raises(ConfigError, match=message) as caught:
+        WorldPlan(**{"world": "single-fact", "length": 500, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_length_too_short_for_the_facts_is_refused_with_the_tokens_needed(prose_bpe):
+    with pytest.raises(ConfigError, match=r"length 60 is too short: these questions need \d+ tokens"):
+        group(WorldPlan("two-hops", 60), 0, prose_bpe)
+
+
+def test_the_words_tokenizer_is_refused_with_what_to_do(word_tokenizer):
+    with pytest.raises(ConfigError, match="'two-hops' is plain prose, which this tokenizer does not know"):
+        group(WorldPlan("two-hops", 600), 0, word_tokenizer)

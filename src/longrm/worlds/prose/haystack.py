@@ -1,9 +1,11 @@
 """The user's own documents as the text that surrounds facts."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from longrm.data.chunking import chunk_spans, words_of
@@ -14,6 +16,7 @@ from longrm.rng import Draws
 from longrm.worlds.prose.kinds import Passage
 
 _PLAIN, _ROWS = (".txt", ".md"), (".jsonl", ".jsonl.gz")
+_BETWEEN_PARAGRAPHS = re.compile(r"\n\s*\n")
 _PARAGRAPH = 160
 """Approximate tokens of a paragraph; a longer one is cut where sentences end, so that facts can stand in between."""
 
@@ -47,17 +50,13 @@ class Haystack:
         Raises:
             ConfigError: No paragraph is left.
         """
-        order = list(draws.order(self.documents))
-        first = draws.below(len(order[0]))
-        paragraphs = [
-            *order[0][first:],
-            *(text for document in order[1:] for text in document),
-            *order[0][:first],
-        ]
-        for text in paragraphs:
+        document, *others = draws.order(self.documents)
+        first = draws.below(len(document))
+        for text in chain(document[first:], chain.from_iterable(others), document[:first]):
             yield Passage("", (text,))
+        count = sum(map(len, self.documents))
         raise ConfigError(
-            f"{shown(self.source)}: the {len(paragraphs):,} different paragraphs of these documents are too few for a "
+            f"{shown(self.source)}: the {count:,} different paragraphs of these documents are too few for a "
             "context of this length, and none is repeated: add documents, or lessen the length"
         )
 
@@ -85,7 +84,8 @@ def read_haystack(source: str, column: str) -> Haystack:
     seen: set[str] = set()
     documents = []
     for text in _texts(Path(source).expanduser(), column):
-        paragraphs = [part for part in _paragraphs(text) if not (part in seen or seen.add(part))]
+        paragraphs = [part for part in dict.fromkeys(_paragraphs(text)) if part not in seen]
+        seen.update(paragraphs)
         if paragraphs:
             documents.append(tuple(paragraphs))
     if not documents:
@@ -119,7 +119,7 @@ def _texts(source: Path, column: str) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    for paragraph in text.split("\n\n"):
+    for paragraph in _BETWEEN_PARAGRAPHS.split(text):
         for start, end in chunk_spans(paragraph, _PARAGRAPH):
             if part := paragraph[start:end].strip():
                 yield part

@@ -8,14 +8,14 @@ from longrm.types import Comparison
 from longrm.worlds.chain_world import SUBJECT, couple_unit, partner_claim
 from longrm.worlds.facts import WorldRules
 from longrm.worlds.prose.prose_world import ProseWorld
-from longrm.worlds.prose.tasks.citation import citation
-from longrm.worlds.prose.tasks.contradiction import contradiction
-from longrm.worlds.prose.tasks.counting import counting
-from longrm.worlds.prose.tasks.instruction import instruction
-from longrm.worlds.prose.tasks.latest_update import latest_update
-from longrm.worlds.prose.tasks.single_fact import single_fact
-from longrm.worlds.prose.tasks.two_hops import two_hops
-from longrm.worlds.prose.tasks.who_said_it import who_said_it
+from longrm.worlds.prose.tasks.citation_task import citation
+from longrm.worlds.prose.tasks.contradiction_task import contradiction
+from longrm.worlds.prose.tasks.counting_task import counting
+from longrm.worlds.prose.tasks.instruction_task import instruction
+from longrm.worlds.prose.tasks.latest_update_task import latest_update
+from longrm.worlds.prose.tasks.single_fact_task import single_fact
+from longrm.worlds.prose.tasks.two_hops_task import two_hops
+from longrm.worlds.prose.tasks.who_said_it_task import who_said_it
 from longrm.worlds.record_world import record_claim, record_unit
 from longrm.worlds.vocabulary import LINK, RECORDS
 
@@ -33,13 +33,13 @@ class World(Protocol):
     """
 
     @property
-    def asks(self) -> str: ...  # noqa: D102
+    def asks(self) -> str: ...  # noqa: D102 - described above
 
     @property
-    def akin(self) -> str: ...  # noqa: D102
+    def akin(self) -> str: ...  # noqa: D102 - described above
 
     @property
-    def words(self) -> tuple[str, ...]: ...  # noqa: D102
+    def words(self) -> tuple[str, ...]: ...  # noqa: D102 - described above
 
     def check(self, plan: "WorldPlan") -> None:
         """Refuses a plan that this world cannot make, by a `ConfigError`."""

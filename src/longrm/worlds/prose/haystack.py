@@ -13,7 +13,7 @@ from longrm.data.files import raw_rows
 from longrm.errors import ConfigError, DataError
 from longrm.reading import check_file, read_text, reading, short, shown
 from longrm.rng import Draws
-from longrm.worlds.prose.kinds import Passage
+from longrm.worlds.prose.kinds import TextEntry
 
 _PLAIN, _ROWS = (".txt", ".md"), (".jsonl", ".jsonl.gz")
 _BETWEEN_PARAGRAPHS = re.compile(r"\n\s*\n")
@@ -42,7 +42,7 @@ class Haystack:
     closings: tuple[str, ...] = ()
     apart: bool = True
 
-    def passages(self, draws: Draws) -> Iterator[Passage]:
+    def passages(self, draws: Draws) -> Iterator[TextEntry]:
         """Yields the paragraphs of all documents in a random order of the documents, beginning anywhere in the first.
 
         What stands before the beginning comes last.
@@ -53,7 +53,7 @@ class Haystack:
         document, *others = draws.order(self.documents)
         first = draws.below(len(document))
         for text in chain(document[first:], chain.from_iterable(others), document[:first]):
-            yield Passage("", (text,))
+            yield TextEntry("", (text,))
         count = sum(map(len, self.documents))
         raise ConfigError(
             f"{shown(self.source)}: the {count:,} different paragraphs of these documents are too few for a "

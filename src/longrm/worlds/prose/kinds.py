@@ -28,7 +28,7 @@ _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class TextEntry:
     """An entry of a text: what stands before its sentences, with the white space that follows, and these."""
 
     head: str
@@ -49,19 +49,19 @@ class TextKind(Protocol):
     """
 
     @property
-    def title(self) -> str: ...  # noqa: D102
+    def title(self) -> str: ...  # noqa: D102 - described above
     @property
-    def digest(self) -> str: ...  # noqa: D102
+    def digest(self) -> str: ...  # noqa: D102 - described above
     @property
-    def joint(self) -> str: ...  # noqa: D102
+    def joint(self) -> str: ...  # noqa: D102 - described above
     @property
-    def label(self) -> str: ...  # noqa: D102
+    def label(self) -> str: ...  # noqa: D102 - described above
     @property
-    def closings(self) -> Sequence[str]: ...  # noqa: D102
+    def closings(self) -> Sequence[str]: ...  # noqa: D102 - described above
     @property
-    def apart(self) -> bool: ...  # noqa: D102
+    def apart(self) -> bool: ...  # noqa: D102 - described above
 
-    def passages(self, draws: Draws) -> Iterator[Passage]:
+    def passages(self, draws: Draws) -> Iterator[TextEntry]:
         """Yields passages, no two alike."""
         ...
 
@@ -126,7 +126,7 @@ class GeneratedText:
         """Its name."""
         return self.title
 
-    def passages(self, draws: Draws) -> Iterator[Passage]:
+    def passages(self, draws: Draws) -> Iterator[TextEntry]:
         """Yields passages without end: a few sentences of a theme, in its order. Two in a row differ in theme."""
         seen: set[tuple[str, ...]] = set()
         theme, day = draws.one(self.themes), draws.below(365)
@@ -141,7 +141,7 @@ class GeneratedText:
                 seen.add(sentences)
                 day += draws.below(4)
                 head = say(self.head, {**words, "title": theme.title, "date": _date(day)}, draws)
-                yield Passage(head, sentences)
+                yield TextEntry(head, sentences)
 
     def line(self, sentence: str, draws: Draws) -> str:
         """Words a sentence with slots of its own."""

@@ -9,7 +9,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.rng import Draws
 from longrm.worlds.prose.cases import ProseFact, reference
-from longrm.worlds.prose.kinds import Passage, TextKind
+from longrm.worlds.prose.kinds import TextEntry, TextKind
 
 _Piece = tuple[str, int | None]
 """A sentence, and the number of the fact that it states, if it states one."""
@@ -107,7 +107,7 @@ class ProseDraft:
         )
         return self._context(held, part=" ".join(words[:held_words]))
 
-    def _sentences(self, passages: Iterator[Passage]) -> Iterator[tuple[str | None, str]]:
+    def _sentences(self, passages: Iterator[TextEntry]) -> Iterator[tuple[str | None, str]]:
         """Yields sentences, the first of a passage with its head, the others with None."""
         for passage in passages:
             head: str | None = self._label(self._free_reference()) + passage.head

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from longrm.errors import ConfigError, nearest
 from longrm.worlds.prose.haystack import read_haystack
 from longrm.worlds.prose.kinds import GeneratedText, TextKind
-from longrm.worlds.prose.texts.chat import CHAT
-from longrm.worlds.prose.texts.code import CODE
-from longrm.worlds.prose.texts.ledger import LEDGER
-from longrm.worlds.prose.texts.mail import MAIL
-from longrm.worlds.prose.texts.minutes import MINUTES
-from longrm.worlds.prose.texts.report import REPORT
+from longrm.worlds.prose.texts.chat_text import CHAT
+from longrm.worlds.prose.texts.code_text import CODE
+from longrm.worlds.prose.texts.ledger_text import LEDGER
+from longrm.worlds.prose.texts.mail_text import MAIL
+from longrm.worlds.prose.texts.minutes_text import MINUTES
+from longrm.worlds.prose.texts.report_text import REPORT
 
 TEXTS: Mapping[str, GeneratedText] = {
     text.title: text for text in (MINUTES, LEDGER, MAIL, CODE, CHAT, REPORT)

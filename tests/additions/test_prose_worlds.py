@@ -11,7 +11,7 @@ from ..worlds.prose.prose_tokenizer import prose_tokenizer
 
 ADDED = """
 from longrm.worlds.prose.cases import Case, Point, ProseFact
-from longrm.worlds.prose.kinds import GeneratedText, Theme
+from longrm.worlds.prose.generated_text import GeneratedText, Theme
 from longrm.worlds.prose.prose_world import ProseWorld
 
 COLORS = ("red", "blue", "green", "gray", "brown", "black", "white", "pink", "yellow", "orange", "purple", "silver")

@@ -13,7 +13,7 @@ from longrm.data.files import raw_rows
 from longrm.errors import ConfigError, DataError
 from longrm.reading import check_file, read_text, reading, short, shown
 from longrm.rng import Draws
-from longrm.worlds.prose.kinds import TextEntry
+from longrm.worlds.prose.generated_text import TextEntry
 
 _PLAIN, _ROWS = (".txt", ".md"), (".jsonl", ".jsonl.gz")
 _BETWEEN_PARAGRAPHS = re.compile(r"\n\s*\n")

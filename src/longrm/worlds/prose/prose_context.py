@@ -9,7 +9,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.rng import Draws
 from longrm.worlds.prose.cases import ProseFact, reference
-from longrm.worlds.prose.kinds import TextEntry, TextKind
+from longrm.worlds.prose.generated_text import TextEntry, TextKind
 
 _Piece = tuple[str, int | None]
 """A sentence, and the number of the fact that it states, if it states one."""

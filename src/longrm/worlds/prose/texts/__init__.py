@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from longrm.errors import ConfigError, nearest
+from longrm.worlds.prose.generated_text import GeneratedText, TextKind
 from longrm.worlds.prose.haystack import read_haystack
-from longrm.worlds.prose.kinds import GeneratedText, TextKind
 from longrm.worlds.prose.texts.chat_text import CHAT
 from longrm.worlds.prose.texts.code_text import CODE
 from longrm.worlds.prose.texts.ledger_text import LEDGER

@@ -1,6 +1,6 @@
 """A chat: short turns, each with its writer."""
 
-from longrm.worlds.prose.kinds import GeneratedText, Theme
+from longrm.worlds.prose.generated_text import GeneratedText, Theme
 from longrm.worlds.prose.texts.slots import HANDLES, NUMBERS, PARTS, ROOMS, SEASONS, SMALL, WEEKDAYS
 
 _THEMES = (

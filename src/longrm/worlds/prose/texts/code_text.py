@@ -1,6 +1,6 @@
 """Code: functions with comments; facts stand in comments too."""
 
-from longrm.worlds.prose.kinds import GeneratedText, Theme
+from longrm.worlds.prose.generated_text import GeneratedText, Theme
 
 _THEMES = (
     Theme(

@@ -1,6 +1,6 @@
 """A ledger: dated entries with amounts and remarks."""
 
-from longrm.worlds.prose.kinds import GeneratedText, Theme
+from longrm.worlds.prose.generated_text import GeneratedText, Theme
 from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, PEOPLE, ROOMS, SEASONS, SMALL, WEEKDAYS
 
 _THEMES = (

@@ -1,6 +1,6 @@
 """Mail: messages with a sender and a subject."""
 
-from longrm.worlds.prose.kinds import GeneratedText, Theme
+from longrm.worlds.prose.generated_text import GeneratedText, Theme
 from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, PEOPLE, ROOMS, SEASONS, SMALL, WEEKDAYS
 
 _THEMES = (

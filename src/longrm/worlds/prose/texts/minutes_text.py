@@ -1,6 +1,6 @@
 """Minutes: entries with a date and a heading, each of which tells what a committee talked about."""
 
-from longrm.worlds.prose.kinds import GeneratedText, Theme
+from longrm.worlds.prose.generated_text import GeneratedText, Theme
 from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, PEOPLE, ROOMS, SEASONS, SMALL, WEEKDAYS
 
 _THEMES = (

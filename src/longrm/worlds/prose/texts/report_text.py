@@ -1,6 +1,6 @@
 """A report: numbered-looking sections of plain, somewhat dry prose."""
 
-from longrm.worlds.prose.kinds import GeneratedText, Theme
+from longrm.worlds.prose.generated_text import GeneratedText, Theme
 from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, ROOMS, SEASONS, SMALL, WEEKDAYS
 
 _THEMES = (

@@ -1,0 +1,179 @@
+"""How far a pretrained model of 135M parameters judges, and what training on longer contexts changes.
+
+One arm a command, which continues where it was stopped. An arm that trains starts from what its predecessor left, and
+is then judged on the tasks and kinds of text that it was trained on, on other kinds of text, and on other tasks.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import circumstances
+
+from longrm.benchmarks import Probe, ProbeCell
+from longrm.config import read_toml
+from longrm.errors import LongRMError
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.modeling.saving import merge
+from longrm.reward_models import JudgeSettings
+from longrm.runs.progress import Progress
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
+
+RECIPES = Path(__file__).parents[1] / "recipes" / "smollm2"
+TASKS = ("single-fact", "who-said-it", "latest-update", "instruction")
+OTHER_TASKS = ("two-hops", "contradiction", "counting", "citation")
+TEXTS, OTHER_TEXTS = ("minutes", "ledger", "mail", "chat"), ("code", "report")
+SEED = 1_000_000
+"""Of the contexts that are judged; trainings draw from small numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A training or a way of judging.
+
+    Attributes:
+        model: How the model is named to `longrm evaluate`, with its folder in place of {}.
+        recipe: What is trained, if anything is.
+        start: The arm whose model training starts from; none starts from the pretrained one.
+        judge: How the model is asked.
+    """
+
+    model: str
+    recipe: str | None = None
+    start: str | None = None
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+
+
+ARMS: Mapping[str, Arm] = {
+    "likelihood": Arm("likelihood:{}"),
+    "token-scores": Arm("tokens:{}"),
+    "writing": Arm("{}", judge=JudgeSettings(max_tokens=64, retries=0)),
+    "likelihood-short": Arm("likelihood:{}", "likelihood_short"),
+    "likelihood-control": Arm("likelihood:{}", "likelihood_control", "likelihood-short"),
+    "likelihood-long": Arm("likelihood:{}", "likelihood_long", "likelihood-short"),
+    "scalar-short": Arm("{}", "scalar_short"),
+    "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
+    "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
+}
+
+
+def probes(groups: int) -> dict[str, Probe]:
+    """What every arm is judged on: `groups` contexts of each task and length, half as many of what is held out."""
+
+    def probe(worlds: tuple[str, ...], texts: tuple[str, ...], lengths: tuple[int, ...], count: int) -> Probe:
+        cell = ProbeCell(worlds=worlds, lengths=lengths, groups=count, per_group=8)
+        return Probe(seed=SEED, texts=texts, cells=(cell,))
+
+    half = max(1, groups // 2)
+    return {
+        "trained": probe(TASKS, TEXTS, (256, 1024, 2048, 4096), groups),
+        "other_texts": probe(TASKS, OTHER_TEXTS, (256, 4096), half),
+        "other_tasks": probe(OTHER_TASKS, TEXTS, (256, 4096), half),
+    }
+
+
+def folder_of(options: argparse.Namespace, arm: str) -> Path:
+    return Path(options.out) / f"{arm}-{options.seed}"
+
+
+def model_of(options: argparse.Namespace, arm: str | None) -> Path:
+    """The folder of the model that an arm judges with."""
+    if arm is None or ARMS[arm].recipe is None:
+        return Path(options.model)
+    return folder_of(options, arm) / "merged"
+
+
+def trained(
+    options: argparse.Namespace, name: str, recipe: str, start: str | None, progress: Progress
+) -> None:
+    """Trains an arm and merges its adapter, so that the next one can start from it."""
+    merged = model_of(options, name)
+    if merged.exists():
+        return
+    begins = model_of(options, start)
+    if not begins.exists():
+        raise SystemExit(
+            f"{begins} is not there: run the arm {start} first"
+            if start
+            else f"{begins} is not there: make real-model"
+        )
+    file = RECIPES / f"{recipe}.toml"
+    changes = {
+        "model.path": str(begins),
+        "seed": options.seed,
+        # Drawn apart: no two arms and no two seeds read the same contexts.
+        "data.world.seed": 100 * options.seed + list(ARMS).index(name),
+    }
+    settings = OBJECTIVES[read_toml(file)["objective"]].settings.resolve(file, changes)
+    run = folder_of(options, name) / "training"
+    train(settings, run, progress=progress)
+    merge(run / "model", merged)
+
+
+def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
+    """Judges all probes and prints a line a cell of the results."""
+    arm = ARMS[name]
+    model = arm.model.format(model_of(options, name))
+    facts = circumstances(options)
+    for bench, probe in probes(options.groups).items():
+        settings = Evaluation(
+            model=model,
+            bench="probe",
+            probe=probe.model_copy(update={"tokenizer": str(options.model)}),
+            judge=arm.judge,
+        )
+        summary = run_evaluation(settings, folder_of(options, name) / bench, progress=progress)
+        result: dict[str, Any] = {
+            "arm": name,
+            "seed": options.seed,
+            "probe": bench,
+            "outcomes": summary["counts"]["outcomes"],
+            "by_length": {
+                length: figures["pair_accuracy"]
+                for length, figures in summary["metrics"]["by_length"].items()
+            },
+            "boundary": summary.get("context_boundary"),
+            **facts,
+        }
+        print(json.dumps(result), flush=True)
+        if options.results:
+            with options.results.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(result) + "\n")
+
+
+def show(label: str, done: int, total: int, note: str = "") -> None:
+    print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("arm", choices=list(ARMS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--model", type=Path, default=Path("runs/real-model"), help="what make real-model left"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/smollm2"))
+    parser.add_argument(
+        "--groups", type=int, default=6, help="contexts of every task and length that are judged"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--results", type=Path, help="a file of JSON lines to add the results to")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    arm = ARMS[options.arm]
+    try:
+        if arm.recipe is not None:
+            trained(options, options.arm, arm.recipe, arm.start, show)
+        judged(options, options.arm, show)
+    except LongRMError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -218,3 +218,8 @@ def test_the_model_in_memory_may_be_given(folder):
     model = likelihoods.LikelihoodRewardModel(loaded, "mine")
     (query,) = queries((20, 2))
     assert model.judge([query]) == longrm.load(f"likelihood:{folder}").judge([query])
+
+
+def test_a_reference_that_is_not_named_is_refused(folder):
+    with pytest.raises(ConfigError, match="lacks the reference behind #"):
+        longrm.load(f"likelihood:{folder}#")

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longrm.data.joining import Encoded, encode
-from longrm.errors import ModelError
+from longrm.errors import ConfigError, ModelError
 from longrm.modeling.encoding import check_embedded
 from longrm.modeling.heads import response_logprobs
 from longrm.modeling.loading import LanguageModel, load_language_model
@@ -105,9 +105,12 @@ def load_likelihood(name: str, request: LoadRequest) -> LikelihoodRewardModel:
     """Loads `likelihood:MODEL` or `likelihood:MODEL#REFERENCE`, each a folder or Hub id.
 
     Raises:
+        ConfigError: Nothing stands behind the #.
         ModelError: One cannot be loaded, its architecture is not supported, or their vocabularies differ.
     """
-    path, _, reference = name.partition("#")
+    path, marked, reference = name.partition("#")
+    if marked and not reference:
+        raise ConfigError(f"'likelihood:{name}' lacks the reference behind #; name it, or leave # away")
     trained = load_language_model(path, packed=True)
     started = load_language_model(reference, packed=True) if reference else None
     return LikelihoodRewardModel(trained, f"likelihood:{name}", request.judge, started)

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 from collections import Counter
 from dataclasses import asdict, replace
 
@@ -12,7 +13,7 @@ from longrm.worlds.prose.prose_world import ProseWorld
 from .conftest import PROSE
 from .prose_tokenizer import prose_tokenizer
 
-GOLDEN = "42ab9d003fb3d8b46aa6ba98d477a97678464056dbf05bf9c5cfe85475641fd7"
+GOLDEN = "e9d32241d8603a73aa31a5d676507725740a182cc37cba3dbbb5bcdfb49ee6e9"
 SPARE = 9
 """Tokens that a context may have less than asked for: less than its kind's second shortest filling sentence."""
 
@@ -91,6 +92,22 @@ def test_evidence_is_what_decides_and_stands_at_the_depth(prose_bpe, prose_view,
         assert not any(bare.right(response) for response in bare.responses)
 
 
+@pytest.mark.parametrize("world", ["single-fact", "two-hops", "latest-update", "counting", "citation"])
+def test_facts_before_the_last_one_do_not_push_it_off_its_depth(prose_bpe, prose_view, world):
+    for depth in (0.3, 0.7):
+        found = []
+        for row in generate(WorldPlan(world, 1500, depth=depth, seed=9), 20, prose_bpe):
+            seen, last = prose_view(row), max(row.evidence, key=lambda span: span.start)
+            found.append(last.start / (len(seen.context) - (last.end - last.start)))
+        assert sum(found) / len(found) == pytest.approx(depth, abs=0.02)
+
+
+def test_every_entry_has_a_number_of_its_own(prose_bpe, prose_view):
+    (row,) = group(WorldPlan("citation", 30_000, texts=("minutes",), seed=4), 0, prose_bpe)
+    numbers = re.findall(r"^\[(\w+)\]", prose_view(row).context, re.MULTILINE)
+    assert len(numbers) == len(set(numbers)) > 200
+
+
 def test_uniform_depths_are_spread_over_a_group(prose_bpe):
     for index in range(10):
         rows = group(WorldPlan("single-fact", 4000, per_group=8, seed=4), index, prose_bpe)
@@ -157,7 +174,9 @@ def test_impossible_plans_are_refused_in_one_line(change, message, documents):
 
 
 def test_a_length_too_short_for_the_facts_is_refused_with_the_tokens_needed(prose_bpe):
-    with pytest.raises(ConfigError, match=r"length 60 is too short: these questions need \d+ tokens"):
+    with pytest.raises(
+        ConfigError, match=r"length 60 is too short: the facts of one context need \d+ tokens"
+    ):
         group(WorldPlan("two-hops", 60), 0, prose_bpe)
 
 

@@ -95,7 +95,7 @@ FAMILIES = (
             ("begins every concert with the {}", "With which instrument does {} begin every concert?"),
             ("is known for its {}", "For which instrument is {} known?"),
             ("had the {} repaired", "Which instrument did {} have repaired?"),
-            ("borrowed a {} from the church", "Which instrument did {} borrow from the church?"),
+            ("borrowed the {} from the church", "Which instrument did {} borrow from the church?"),
             ("keeps a spare {} in the van", "Of which instrument does {} keep a spare one in the van?"),
         ),
     ),

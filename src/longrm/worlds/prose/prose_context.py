@@ -67,8 +67,9 @@ class ProseDraft:
             most = min(self._most(self._totals[held] + spare), too_many - 1)
             if spare < 0 and held == 1:
                 raise ConfigError(
-                    f"length {length} is too short: these questions need {length - spare} tokens with this "
-                    "tokenizer; raise the length or ask for fewer responses"
+                    f"length {length} is too short: the facts of one context need {length - spare} tokens with this "
+                    "tokenizer, and those of others may need more; raise the length, or ask for fewer responses or "
+                    "questions about each context"
                 )
             if spare < 0:
                 too_many = held
@@ -116,9 +117,14 @@ class ProseDraft:
                 head = None
 
     def _free_reference(self) -> str:
-        """A reference that no fact has; none where the facts have none."""
-        number = reference(self._draws) if self._taken else ""
-        return self._free_reference() if number in self._taken else number
+        """A reference that nothing else has; none where the facts have none."""
+        if not self._taken:
+            return ""
+        number = reference(self._draws)
+        while number in self._taken:
+            number = reference(self._draws)
+        self._taken.add(number)
+        return number
 
     def _label(self, number: str) -> str:
         return self._kind.label.format(number) if number else ""
@@ -145,19 +151,28 @@ class ProseDraft:
         return self._joined(self._with_facts(entries))
 
     def _with_facts(self, entries: Sequence[tuple[str, Sequence[str]]]) -> list[_Paragraph]:
-        """Puts every fact behind the sentence (or passage, if facts stand apart) that ends nearest to its place."""
+        """Puts every fact behind the sentence (or passage, if facts stand apart) that ends nearest to its place.
+
+        A place is a share of the whole text, facts included; those that stand before a fact push it back.
+        """
         apart = self._kind.apart or bool(self._taken)
         gaps, ends = [(0, 0)], [0]
-        for number, (_, sentences) in enumerate(entries):
-            size = ends[-1]
+        size = 0
+        for number, (head, sentences) in enumerate(entries):
+            size += len(head) + 1
             for before, sentence in enumerate(sentences, 1):
-                size += len(sentence)
+                size += len(sentence) + 1
                 if not apart or before == len(sentences):
                     gaps.append((number, before))
                     ends.append(size)
         at: dict[tuple[int, int], list[int]] = defaultdict(list)
+        total, pushed, gap = size + sum(len(line) + 1 for line in self._lines), 0, 0
         for index in sorted(range(len(self._facts)), key=lambda index: self._facts[index].place):
-            at[gaps[_nearest(ends, self._facts[index].place * ends[-1])]].append(index)
+            own = len(self._lines[index]) + 1
+            # Never before the one that comes before it: their order may be what is asked about.
+            gap = max(gap, _nearest(ends, self._facts[index].place * (total - own) - pushed))
+            at[gaps[gap]].append(index)
+            pushed += own
         paragraphs: list[_Paragraph] = []
         for number, (head, sentences) in enumerate(entries):
             pieces: list[_Piece] = []

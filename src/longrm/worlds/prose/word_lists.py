@@ -1,4 +1,4 @@
-"""The names and values of facts in prose. No kind of text uses one of them for anything else."""
+"""The names and values of facts in prose. No kind of text has one of the names; common nouns may stand there, too."""
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from longrm.worlds.prose.word_lists import CODEWORDS
 
 _NOUNS = ("account", "company", "estate", "foundation", "project", "trust")
 _RULES = (
-    ("any answer about {} must end with the word {}.", "This answer ends with the word {}."),
-    ("any note about {} must be filed under the heading {}.", "Filed under the heading {}."),
-    ("any message about {} must be signed with the name {}.", "Signed with the name {}."),
-    ("any report about {} must carry the stamp {}.", "This carries the stamp {}."),
+    ("any line about {} must contain the word {}.", "This answer contains the word {}."),
+    ("any line about {} must be filed under the heading {}.", "Filed under the heading {}."),
+    ("any line about {} must be signed with the name {}.", "Signed with the name {}."),
+    ("any line about {} must carry the stamp {}.", "This carries the stamp {}."),
     ("whoever writes about {} must add the code {}.", "I add the code {}."),
     ("whoever replies to questions about {} must mention the keyword {}.", "I mention the keyword {}."),
 )

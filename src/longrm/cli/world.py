@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.terminal import echo, print_facts
+from longrm.cli.terminal import echo, print_facts, print_lines
 
 
 def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
@@ -25,9 +25,9 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         return
     from longrm.worlds import TEXTS, WORLDS
 
-    echo("Worlds: what they ask (and the benchmark of the field that they are akin to)\n")
+    print_lines(["Worlds: what they ask (and the benchmark of the field that they are akin to)", ""])
     print_facts((name, f"{world.asks} ({world.akin})") for name, world in WORLDS.items())
-    echo("\nKinds of text, for all worlds but those of the words tokenizer (records, chain):\n")
+    print_lines(["", "Kinds of text, for all worlds but those of the words tokenizer (records, chain):", ""])
     print_facts((name, text.about) for name, text in TEXTS.items())
     context.exit()
 

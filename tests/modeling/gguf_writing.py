@@ -23,6 +23,8 @@ TEXTS = (
     "def f(x):\n    return x **  2  # it's what we'll do, THEY'RE done\r\n"
     "\tÜber naïve façades: 北京は 3 度、½ and ٣٤!\n"
 )
+COMMON_PIECES = [*SPECIALS, *TEXTS.split(" "), " ", "  ", "\n", "\n\n", "\t ", "7", "'s", "|>"]
+"""What texts for tokenizers are put together from."""
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -15,11 +15,12 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
 from longrm.modeling import gguf_conversion
 from longrm.modeling.folders import find_model_folder, find_model_folders, kind_of
-from longrm.modeling.gguf_files import converted, digest_of, find_gguf
+from longrm.modeling.gguf_files import converted, find_gguf
 from longrm.modeling.gguf_header import read_header
 from longrm.modeling.loading import load_language_model, load_scorer, new_scorer
 from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import ModelShape
+from longrm.reading import file_digest
 from longrm.runs.folder import read_manifest
 from longrm.scoring import ray_engine
 from longrm.scoring.scored_file import ScoreSettings, score_file
@@ -78,7 +79,7 @@ def test_a_file_is_converted_once(file, cache, monkeypatch):
     monkeypatch.setattr(gguf_conversion, "convert", lambda *_: pytest.fail("converted again"))
     assert converted(file) == folder
     assert [entry.name for entry in cache.iterdir() if entry.is_dir()] == [folder.name]
-    assert digest_of(file)[:12] in folder.name
+    assert file_digest(file, ModelError)[:12] in folder.name
 
 
 def test_those_that_ask_at_once_wait_for_one_of_them(file, cache, monkeypatch):
@@ -113,7 +114,7 @@ def test_a_conversion_that_fails_or_is_killed_leaves_no_folder_and_is_done_again
         with pytest.raises(KeyboardInterrupt):
             converted(file)
     assert not [entry for entry in cache.iterdir() if entry.is_dir()]
-    left = cache / f".{file.stem}-{digest_of(file)[:12]}-1.gguf"
+    left = cache / f".{file.stem}-{file_digest(file, ModelError)[:12]}-1.gguf"
     left.mkdir()
     (left / "config.json").write_text("{}")
     load_language_model(file)
@@ -202,7 +203,7 @@ def test_a_language_model_judges_out_of_a_file(file, put, tmp_path):
     recorded = read_manifest(out)["model"]
     assert recorded == {
         "gguf": file.name,
-        "gguf_sha256": digest_of(file),
+        "gguf_sha256": file_digest(file, ModelError),
         "gguf_types": "F32; 32 bits a weight",
     }
     assert longrm.load(str(file)).provenance == recorded
@@ -235,7 +236,7 @@ def test_workers_of_ray_find_the_file_converted_and_its_digest_recorded(
     settings = ScoreSettings(model=str(file), data=str(put("pairs.jsonl", PAIR)), engine="ray")
     with pytest.raises(RunError, match="no cluster here"):
         score_file(settings, tmp_path / "scored.jsonl")
-    assert seen == [digest_of(file)]
+    assert seen == [file_digest(file, ModelError)]
 
 
 def test_a_scorer_is_trained_from_a_file_and_planned(file, put, tmp_path):
@@ -248,9 +249,11 @@ def test_a_scorer_is_trained_from_a_file_and_planned(file, put, tmp_path):
     assert "parameters, from the config of" in run("plan", recipe).output
     out = tmp_path / "run"
     run("train", "bradley-terry", "--config", recipe, "--out", out)
-    assert read_manifest(out)["model"]["gguf_sha256"] == digest_of(file)
+    assert read_manifest(out)["model"]["gguf_sha256"] == file_digest(file, ModelError)
     card = (out / "model" / "README.md").read_text()
-    assert f"a GGUF file (weights in F32; 32 bits a weight; SHA-256 `{digest_of(file)}`)" in card
+    assert (
+        f"a GGUF file (weights in F32; 32 bits a weight; SHA-256 `{file_digest(file, ModelError)}`)" in card
+    )
     assert f"longrm merge {file} --out base" in card
     assert json.loads((out / "model/adapter_config.json").read_text())["base_model_name_or_path"] == str(file)
     assert find_model_folders(out / "model").origin["gguf"] == file.name
@@ -267,7 +270,7 @@ def test_a_scorer_is_trained_from_a_file_and_planned(file, put, tmp_path):
 def test_merge_writes_a_file_as_a_folder(file, cache, tmp_path):
     run("merge", file, "--out", tmp_path / "out" / "model")
     assert not cache.exists()
-    assert find_model_folders(tmp_path / "out/model").origin["gguf_sha256"] == digest_of(file)
+    assert find_model_folders(tmp_path / "out/model").origin["gguf_sha256"] == file_digest(file, ModelError)
     assert Tokenizer.load(tmp_path / "out/model").encode("  42") == load_language_model(
         file
     ).tokenizer.encode("  42")

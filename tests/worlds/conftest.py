@@ -2,12 +2,10 @@ import re
 from functools import cached_property
 
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from longrm.data.tokenizing import Tokenizer
 from longrm.types import message_text
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.worlds.trained_bpe import trained_bpe
 
 RECORD = re.compile(r"(?:code of|say that|old ledger|agreed that) (\w+) (?:is|has|holds|keeps) (\w+)\.")
 LINK = re.compile(r"(\w+) works together with (\w+) in town\.")
@@ -66,26 +64,14 @@ def word_tokenizer():
 @pytest.fixture(scope="session")
 def bpe(word_tokenizer):
     """A byte-level BPE so small that entities are several tokens of unequal number."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    corpus = [
-        message_text(c.prompt[0]) for c in generate(WorldPlan("chain", 400, seed=99), 40, word_tokenizer)
-    ]
-    backend.train_from_iterator(corpus, trainer)
-    return Tokenizer.from_backend(backend)
+    return trained_bpe(_texts(WorldPlan("chain", 400, seed=99), 40, word_tokenizer), 500)
 
 
 @pytest.fixture(scope="session")
 def merging(word_tokenizer):
     """A BPE whose tokens reach across words and sentences, so that the counts of parts do not add up."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False)
-    corpus = [
-        message_text(c.prompt[0]) for c in generate(WorldPlan("records", 200, seed=98), 10, word_tokenizer)
-    ]
-    backend.train_from_iterator(corpus, trainer)
-    return Tokenizer.from_backend(backend)
+    return trained_bpe(_texts(WorldPlan("records", 200, seed=98), 10, word_tokenizer), 600, across_words=True)
+
+
+def _texts(plan, count, tokenizer):
+    return [message_text(comparison.prompt[0]) for comparison in generate(plan, count, tokenizer)]

@@ -39,7 +39,7 @@ from longrm.data.readers import (
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import RowKind, TokenizedRow, TrainingRow, tokenize
 from longrm.errors import DataError
-from longrm.reading import parse_json, read_object, typed
+from longrm.reading import file_digest, parse_json, read_object, typed
 from longrm.runs.progress import Progress, no_progress
 
 LAYOUT = 4
@@ -126,7 +126,7 @@ def open_tokenized(
         found = _opened(entry)
         if found is None:
             root.mkdir(parents=True, exist_ok=True)
-            with _locked(root / f"{key}.lock"):
+            with locked(root / f"{key}.lock", "tokenizes the same data"):
                 found = _opened(entry)
                 if found is None:
                     _make(entry, reading, tokenizer, progress)
@@ -161,10 +161,8 @@ def _key(reading: AnyReader, tokenizer: Tokenizer) -> str:
     """Digests all that the tokens, and the messages about rows left out, depend on."""
     # A message about a row that was left out names its file in full.
     skips = reading.on_bad_row == "skip"
-    try:
-        files = [(str(file) if skips else file.name, _digest(file)) for file in find_files(reading.path)]
-    except OSError as error:
-        raise DataError(f"{reading.path}: cannot be read: {error.strerror}") from error
+    found = find_files(reading.path)
+    files = [(str(file) if skips else file.name, file_digest(file, DataError)) for file in found]
     ids = [
         tokenizers.__version__,
         tokenizer.backend.to_str(),
@@ -177,13 +175,13 @@ def _key(reading: AnyReader, tokenizer: Tokenizer) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock until the block ends, or the process."""
+def locked(path: Path, work: str) -> Iterator[None]:
+    """Holds a lock until the block ends, or the process; who waits for one is told at what work."""
     with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _logger.info("waiting for another process, which tokenizes the same data")
+            _logger.info("waiting for another process, which %s", work)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -192,7 +190,7 @@ def _opened(entry: Path) -> TokenizedRows | None:
     """The rows of an entry; None where there is none, or it is not what was written."""
     try:
         held = typed(_ENTRY_FILE, read_object(entry / ENTRY, DataError), entry, DataError)
-        if {name: _digest(entry / name) for name in (TOKENS, LENGTHS, ROWS)} != held.files:
+        if {name: file_digest(entry / name, DataError) for name in (TOKENS, LENGTHS, ROWS)} != held.files:
             return None
     except (FileNotFoundError, DataError):
         return None
@@ -254,7 +252,7 @@ def _write(folder: Path, reading: AnyReader, tokenizer: Tokenizer, progress: Pro
         first = f"; the first: {skipped.messages[0]}" if skipped.count else ""
         raise DataError(f"{reading.path}: no row to train on{first}")
     np.save(folder / LENGTHS, np.array(lengths, np.int64))
-    files = {name: _digest(folder / name) for name in (TOKENS, LENGTHS, ROWS)}
+    files = {name: file_digest(folder / name, DataError) for name in (TOKENS, LENGTHS, ROWS)}
     (folder / ENTRY).write_text(json.dumps({"files": files, "skipped": asdict(skipped)}), encoding="utf-8")
     return skipped
 
@@ -272,8 +270,3 @@ def _in_parallel(reading: AnyReader, tokenizer: Tokenizer) -> Iterator[Future[To
             if len(waiting) == 2 * workers:
                 yield waiting.popleft()
         yield from waiting
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

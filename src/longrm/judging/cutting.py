@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.data.tokenizing import Tokenizer
-from longrm.types import Cut, Query, Span, message_text
+from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text
 
 Policy = Literal["middle", "left", "right", "refuse"]
 
@@ -31,6 +31,14 @@ def why_uncut(query: Query, policy: Policy) -> str:
     if not query.context:
         return "; nothing was cut, for the data does not say where its context stands"
     return "; what remains without the context does not fit either"
+
+
+def too_long(query: Query, policy: Policy, tokens: int, limit: int, prompt_tokens: int) -> Judgment:
+    """The judgment of a query whose prompt and longest response have more tokens than a model reads."""
+    detail = (
+        f"prompt and longest response have {tokens} tokens, the model reads {limit}{why_uncut(query, policy)}"
+    )
+    return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=prompt_tokens)
 
 
 def fit(

@@ -5,7 +5,7 @@ SWE-RM reads the logits of YES and NO so, and vLLM serves a language model so as
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
 
@@ -115,28 +115,6 @@ def load_token_format(
         _check_tokens(tokens, exactly=None if kind is TokenListwise else 2)
         made.tokens = tuple(tokens)
     return made
-
-
-def load_token_formats(
-    name: str | None, template: str | None, tokens: Sequence[str] | None
-) -> dict[str, TokenFormat]:
-    """The formats that a judge needs, by their names: the one that is named, else pairwise and listwise.
-
-    Raises:
-        ConfigError: As `load_token_format` raises it, or a template without the name of its format.
-    """
-    if template and name is None:
-        raise ConfigError("a template needs judge.format: say whether it is pairwise, listwise or pointwise")
-    file = Path(template) if template else None
-    names = [name] if name else ["pairwise", "listwise"]
-    return {name: load_token_format(name, template=file, tokens=tokens) for name in names}
-
-
-def format_for(formats: Mapping[str, TokenFormat], responses: int) -> TokenFormat:
-    """The one format there is, else pairwise for two responses and listwise for more."""
-    if len(formats) == 1:
-        return next(iter(formats.values()))
-    return formats["pairwise" if responses <= 2 else "listwise"]
 
 
 def _check_tokens(tokens: Sequence[str], *, exactly: int | None) -> None:

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from longrm import reading
 from longrm.errors import ModelError, RunError
-from longrm.modeling.gguf_files import FACTS, digest_of
+from longrm.modeling.gguf_files import FACTS
 from longrm.modeling.gguf_header import INSTEAD, GgufHeader, read_header
 from longrm.modeling.gguf_positions import FREQUENCIES, rope_parameters
 from longrm.modeling.gguf_tokenizer import read_gguf_tokenizer
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 _OTHER_KINDS = {"mmproj": "the part of a model that reads images", "adapter": "an adapter (LoRA)"}
 
 
-def convert(file: Path, folder: Path) -> None:
+def convert(file: Path, folder: Path, digest: str | None = None) -> None:
     """Writes the model of a GGUF file as transformers writes models: fp32 safetensors, config, tokenizer, template.
 
     Weights that are quantized stay what they are, written as the fp32 numbers that they stand for. `gguf.json` says
@@ -55,6 +55,7 @@ def convert(file: Path, folder: Path) -> None:
     Args:
         file: The file.
         folder: The folder to write, which is empty or not there: it is written beside its place and renamed.
+        digest: The SHA-256 of the file, where that is known: it takes a while to compute.
 
     Raises:
         ModelError: The file cannot be read; it holds something else than a causal language model, or one that
@@ -62,6 +63,7 @@ def convert(file: Path, folder: Path) -> None:
         RunError: The folder cannot be written.
     """
     header = read_header(file)
+    digest = digest or reading.file_digest(file, ModelError)
     with reading.reading(file, ModelError):  # values of another kind than their keys need
         _check_kind(header, file)
         _check_room(4 * header.numbers, folder, file)
@@ -72,7 +74,7 @@ def convert(file: Path, folder: Path) -> None:
     # The ends of a text, and of a turn.
     ends = [header.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
     model.generation_config.eos_token_id = [end for end in dict.fromkeys(ends) if end is not None] or None
-    facts = {"gguf": file.name, "gguf_sha256": digest_of(file), "gguf_types": header.quantization}
+    facts = {"gguf": file.name, "gguf_sha256": digest, "gguf_types": header.quantization}
     scratch = folder.with_name(f".{folder.name}.gguf")
     shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
     try:

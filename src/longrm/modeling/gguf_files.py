@@ -1,7 +1,5 @@
 """GGUF files in the place of model folders: each is converted once, and everything reads the copy. Imports no torch."""
 
-import fcntl
-import hashlib
 import logging
 import os
 import re
@@ -75,27 +73,21 @@ def facts_of(folder: Path) -> Mapping[str, str]:
     return reading.typed(_FACTS, reading.read_object(file, ModelError), file, ModelError)
 
 
-def digest_of(file: Path) -> str:
-    """The SHA-256 of a file."""
-    with reading.reading(file, ModelError), file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
 @lru_cache(maxsize=16)
 def _converted(file: Path, size: int, changed: int) -> Path:
-    from longrm.data.token_cache import user_cache  # late: most models are no such files
+    from longrm.data.token_cache import locked, user_cache  # late: most models are no such files
 
+    digest = reading.file_digest(file, ModelError)
     root = user_cache() / "gguf"
-    folder = root / f"{file.stem[:100]}-{digest_of(file)[:12]}-{LAYOUT}"
+    folder = root / f"{file.stem[:100]}-{digest[:12]}-{LAYOUT}"
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
-            with (root / f".{folder.name}.lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with locked(root / f".{folder.name}.lock", "converts the same file"):
                 if not folder.is_dir():
                     from longrm.modeling.gguf_conversion import convert  # late: it needs torch
 
-                    convert(file, folder)
+                    convert(file, folder, digest)
     except OSError as error:
         raise ModelError(
             f"{root}: cannot hold the copy of {file.name} ({error.strerror or error}); name another place with "

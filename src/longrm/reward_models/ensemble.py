@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from longrm.errors import ConfigError, nearest
 from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.protocol import RewardModel
-from longrm.reward_models.trials import points
+from longrm.reward_models.trials import mean_scores, points
 from longrm.runs.records import Trial
 from longrm.types import Judgment, Outcome, Query, Scale
 
@@ -76,10 +76,7 @@ class EnsembleRewardModel(RewardModel):
             return Judgment(
                 trials[place].outcome, detail=f"{self._members[place].name}: {trials[place].detail}"
             )
-        said = [self._combine(points(trial)) for trial in trials]
-        means = (sum(column) / len(said) for column in zip(*said, strict=True))
-        # Rounded, so that shares that are equal tie whatever the order in which they were added.
-        return Judgment(Outcome.ANSWERED, tuple(round(mean, 12) for mean in means))
+        return Judgment(Outcome.ANSWERED, mean_scores([self._combine(points(trial)) for trial in trials]))
 
 
 def load_ensemble(name: str, request: LoadRequest) -> EnsembleRewardModel:

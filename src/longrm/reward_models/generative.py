@@ -9,7 +9,7 @@ from longrm.clients.addresses import CHAT, split_address
 from longrm.clients.openai import OpenAIClient
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
-from longrm.judging import JudgingFormat, ParsedVerdict, fit, load_format, why_uncut
+from longrm.judging import JudgingFormat, ParsedVerdict, fit, format_for, load_format, load_formats, why_uncut
 from longrm.judging.answers import answer_of, opened_thought, thinking_tags
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.kinds import LoadRequest
@@ -18,7 +18,7 @@ from longrm.rng import seed_of
 from longrm.types import Cut, Judgment, Message, Outcome, Query, message_text
 
 # What a query's several prompts came to, worst first: an error must be seen before all else.
-_WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED, Outcome.TRUNCATED, Outcome.UNPARSED)
+WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED, Outcome.TRUNCATED, Outcome.UNPARSED)
 _NOT_ASKED = Completion(Outcome.ERROR)
 
 
@@ -51,12 +51,8 @@ class GenerativeRewardModel(RewardModel):
         self._tokenizer = tokenizer
         known = [limit for limit in (settings.max_length, writer.limit) if limit is not None]
         self._limit = min(known, default=None)
+        self._formats = load_formats(settings.format, settings.template, self._load_format)
         self._check()
-        template = Path(settings.template) if settings.template else None
-        self._formats = {
-            name: self._load_format(name, template)
-            for name in ([settings.format] if settings.format else ["pairwise", "listwise"])
-        }
         self.scale = next(iter(self._formats.values())).scale
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
@@ -81,10 +77,6 @@ class GenerativeRewardModel(RewardModel):
 
     def _check(self) -> None:
         settings = self._settings
-        if settings.template and settings.format is None:
-            raise ConfigError(
-                "a template needs judge.format: say whether it is pairwise, listwise or pointwise"
-            )
         if self._tokenizer is None and settings.max_length is not None:
             raise ConfigError(
                 f"judge.max_length cannot be kept without the tokenizer of {self.name}; name it in remote.tokenizer"
@@ -108,8 +100,11 @@ class GenerativeRewardModel(RewardModel):
             return Judgment(Outcome.ERROR, detail=str(error))
 
     def _prompts(self, query: Query) -> "tuple[Conversation, ...] | Judgment":
-        name = self._settings.format or ("pairwise" if len(query.responses) <= 2 else "listwise")
-        format, max_tokens, cut = self._formats[name], self._settings.max_tokens, None
+        format, max_tokens, cut = (
+            format_for(self._formats, len(query.responses)),
+            self._settings.max_tokens,
+            None,
+        )
         if self._tokenizer is not None and self._limit is not None:
 
             def measure(candidate: Query) -> int:
@@ -236,7 +231,7 @@ def _joined_judgment(conversations: tuple[Conversation, ...]) -> Judgment:
     if len(verdicts) < len(conversations):
         worst = min(
             (one for one in conversations if one.verdict is None),
-            key=lambda one: _WORST_FIRST.index(one.outcome),
+            key=lambda one: WORST_FIRST.index(one.outcome),
         )
         outcome, detail, verdicts = worst.outcome, worst.detail, []
         if len(conversations) > 1:

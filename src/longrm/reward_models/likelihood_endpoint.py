@@ -11,14 +11,12 @@ from longrm.clients.openai import OpenAIClient
 from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.judging import fit, why_uncut
-from longrm.reward_models.generative import connect
+from longrm.judging import fit, too_long
+from longrm.reward_models.generative import WORST_FIRST, connect
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query
-
-_WORST_FIRST = (Outcome.ERROR, Outcome.TOO_LONG, Outcome.REFUSED)
 
 
 class LikelihoodEndpoint(RewardModel):
@@ -60,14 +58,7 @@ class LikelihoodEndpoint(RewardModel):
             if limit is not None and item.longest > limit:
                 fitted = fit(query, lambda one: self._encode(one).longest, limit, self._tokenizer, policy)
                 if fitted is None:
-                    detail = (
-                        f"prompt and longest response have {item.longest} tokens, the model reads {limit}"
-                    )
-                    return Judgment(
-                        Outcome.TOO_LONG,
-                        detail=detail + why_uncut(query, policy),
-                        prompt_tokens=len(item.prompt),
-                    )
+                    return too_long(query, policy, item.longest, limit, len(item.prompt))
                 query, cut = fitted
                 item = self._encode(query)
             texts = [self._tokenizer.whole(query.prompt, response) for response in query.responses]
@@ -83,7 +74,7 @@ class LikelihoodEndpoint(RewardModel):
     def _judgment(self, opened: "_Echoes", told: Sequence[Completion]) -> Judgment:
         failed = [one for one in told if one.outcome is not Outcome.ANSWERED]
         if failed:
-            worst = min(failed, key=lambda one: _WORST_FIRST.index(one.outcome))
+            worst = min(failed, key=lambda one: WORST_FIRST.index(one.outcome))
             return Judgment(
                 worst.outcome, detail=worst.detail, prompt_tokens=opened.prompt_tokens, cut=opened.cut
             )

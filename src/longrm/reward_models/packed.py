@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.judging import fit, why_uncut
+from longrm.judging import fit, too_long
 from longrm.modeling.device_memory import concerns_one_query
 from longrm.modeling.encoding import build_trees, check_embedded, within_budget
 from longrm.modeling.loading import LoadedModel
@@ -86,7 +86,8 @@ class PackedRewardModel(RewardModel):
             if opened.longest > self._limit:
                 fitted = fit(query, self._longest, self._limit, self._tokenizer, self._policy)
                 if fitted is None:
-                    return self._too_long(query, opened)
+                    tokens = self._prompt_tokens(opened.items)
+                    return too_long(query, self._policy, opened.longest, self._limit, tokens)
                 opened = _Opened(self._items(fitted[0]), fitted[1])
             for item in opened.items:
                 for ids in (item.prompt, *item.responses):
@@ -94,14 +95,6 @@ class PackedRewardModel(RewardModel):
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
         return opened
-
-    def _too_long(self, query: Query, opened: "_Opened") -> Judgment:
-        detail = f"prompt and longest response have {opened.longest} tokens, the model reads {self._limit}"
-        return Judgment(
-            Outcome.TOO_LONG,
-            detail=detail + why_uncut(query, self._policy),
-            prompt_tokens=self._prompt_tokens(opened.items),
-        )
 
     def _longest(self, query: Query) -> int:
         return _Opened(self._items(query)).longest

@@ -8,7 +8,8 @@ from torch import Tensor
 from longrm.data.joining import Encoded, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
-from longrm.judging.token_formats import format_for, load_token_formats
+from longrm.judging import format_for, load_formats
+from longrm.judging.token_formats import load_token_format
 from longrm.modeling.heads import next_logprobs
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import Packed
@@ -44,7 +45,11 @@ class TokenRewardModel(PackedRewardModel):
         settings = settings or JudgeSettings()
         super().__init__(language_model, name, settings)
         self.sees_order = settings.format != "pointwise"
-        self._formats = load_token_formats(settings.format, settings.template, settings.tokens)
+        self._formats = load_formats(
+            settings.format,
+            settings.template,
+            lambda name, template: load_token_format(name, template=template, tokens=settings.tokens),
+        )
         longest = max(self._formats.values(), key=lambda format: len(format.tokens))
         self._tokens = longest.tokens
         try:

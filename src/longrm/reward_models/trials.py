@@ -74,9 +74,12 @@ def together(trials: Sequence[Trial]) -> Trial:
     if without is not None:
         return Trial(trials[0].order, without.outcome, detail=without.detail)
     means = [_mean(votes) for votes in answers]
-    # Rounded at the end, so that shares that are equal tie whatever the order in which they were added.
-    scores = tuple(round(score, 12) for score in _mean(means))
-    return Trial(trials[0].order, Outcome.ANSWERED, scores=scores)
+    return Trial(trials[0].order, Outcome.ANSWERED, scores=mean_scores(means))
+
+
+def mean_scores(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The mean of every column, rounded, so that equal shares tie whatever the order in which they were added."""
+    return tuple(round(mean, 12) for mean in _mean(rows))
 
 
 def best(trial: Trial) -> frozenset[int]:

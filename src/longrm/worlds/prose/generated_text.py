@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Protocol
 
@@ -24,7 +25,6 @@ _MONTHS = [
     "November",
     "December",
 ]
-_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,5 @@ def _vocabulary(text: GeneratedText) -> frozenset[str]:
 
 def _date(day: int) -> str:
     """A day of the year, such as "14 March"; one after the last is in the next year."""
-    day %= 365
-    month = 0
-    while day >= _DAYS[month]:
-        day -= _DAYS[month]
-        month += 1
-    return f"{day + 1} {_MONTHS[month]}"
+    found = date.fromordinal(1 + day % 365)  # the year 1 is no leap year
+    return f"{found.day} {_MONTHS[found.month - 1]}"

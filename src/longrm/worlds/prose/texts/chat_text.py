@@ -1,7 +1,7 @@
 """A chat: short turns, each with its writer."""
 
 from longrm.worlds.prose.generated_text import GeneratedText, Theme
-from longrm.worlds.prose.texts.slots import HANDLES, NUMBERS, PARTS, ROOMS, SEASONS, SMALL, WEEKDAYS
+from longrm.worlds.prose.texts.slots import EVERYDAY, HANDLES
 
 _THEMES = (
     Theme(
@@ -117,12 +117,7 @@ CHAT = GeneratedText(
     slots={
         "writer": HANDLES,
         "other": HANDLES,
-        "part": PARTS,
-        "room": ROOMS,
-        "number": NUMBERS,
-        "few": SMALL,
-        "weekday": WEEKDAYS,
-        "season": SEASONS,
+        **EVERYDAY,
     },
     closings=(
         "ok",

@@ -1,7 +1,7 @@
 """A ledger: dated entries with amounts and remarks."""
 
 from longrm.worlds.prose.generated_text import GeneratedText, Theme
-from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, PEOPLE, ROOMS, SEASONS, SMALL, WEEKDAYS
+from longrm.worlds.prose.texts.slots import EVERYDAY, PEOPLE
 
 _THEMES = (
     Theme(
@@ -104,12 +104,7 @@ LEDGER = GeneratedText(
     slots={
         "person": PEOPLE,
         "colleague": PEOPLE,
-        "part": PARTS,
-        "room": ROOMS,
-        "number": NUMBERS,
-        "few": SMALL,
-        "weekday": WEEKDAYS,
-        "season": SEASONS,
+        **EVERYDAY,
     },
     closings=(
         "Checked.",

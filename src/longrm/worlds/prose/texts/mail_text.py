@@ -1,7 +1,7 @@
 """Mail: messages with a sender and a subject."""
 
 from longrm.worlds.prose.generated_text import GeneratedText, Theme
-from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, PEOPLE, ROOMS, SEASONS, SMALL, WEEKDAYS
+from longrm.worlds.prose.texts.slots import EVERYDAY, PEOPLE
 
 _THEMES = (
     Theme(
@@ -114,12 +114,7 @@ MAIL = GeneratedText(
         "sender": PEOPLE,
         "person": PEOPLE,
         "colleague": PEOPLE,
-        "part": PARTS,
-        "room": ROOMS,
-        "number": NUMBERS,
-        "few": SMALL,
-        "weekday": WEEKDAYS,
-        "season": SEASONS,
+        **EVERYDAY,
     },
     closings=(
         "Regards.",

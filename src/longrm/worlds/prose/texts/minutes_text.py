@@ -1,7 +1,7 @@
 """Minutes: entries with a date and a heading, each of which tells what a committee talked about."""
 
 from longrm.worlds.prose.generated_text import GeneratedText, Theme
-from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, PEOPLE, ROOMS, SEASONS, SMALL, WEEKDAYS
+from longrm.worlds.prose.texts.slots import EVERYDAY, PEOPLE
 
 _THEMES = (
     Theme(
@@ -120,12 +120,7 @@ MINUTES = GeneratedText(
     slots={
         "person": PEOPLE,
         "colleague": PEOPLE,
-        "part": PARTS,
-        "room": ROOMS,
-        "number": NUMBERS,
-        "few": SMALL,
-        "weekday": WEEKDAYS,
-        "season": SEASONS,
+        **EVERYDAY,
     },
     closings=(
         "Noted.",

@@ -1,7 +1,7 @@
 """A report: numbered-looking sections of plain, somewhat dry prose."""
 
 from longrm.worlds.prose.generated_text import GeneratedText, Theme
-from longrm.worlds.prose.texts.slots import NUMBERS, PARTS, ROOMS, SEASONS, SMALL, WEEKDAYS
+from longrm.worlds.prose.texts.slots import EVERYDAY
 
 _THEMES = (
     Theme(
@@ -102,14 +102,7 @@ REPORT = GeneratedText(
     about="a report: sections of plain, somewhat dry prose",
     head="{title}, as of {date}\n",
     themes=_THEMES,
-    slots={
-        "part": PARTS,
-        "room": ROOMS,
-        "number": NUMBERS,
-        "few": SMALL,
-        "weekday": WEEKDAYS,
-        "season": SEASONS,
-    },
+    slots=EVERYDAY,
     closings=(
         "Details follow.",
         "This is preliminary.",

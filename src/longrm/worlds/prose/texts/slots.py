@@ -33,3 +33,12 @@ NUMBERS = tuple(str(number) for number in range(12, 99) if number % 10)
 SMALL = _split("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve")
 WEEKDAYS = _split("Monday, Tuesday, Wednesday, Thursday, Friday, Saturday")
 SEASONS = _split("spring, summer, autumn, winter, the new year, the holidays")
+EVERYDAY = {
+    "part": PARTS,
+    "room": ROOMS,
+    "number": NUMBERS,
+    "few": SMALL,
+    "weekday": WEEKDAYS,
+    "season": SEASONS,
+}
+"""The slots of every kind of text that is about a place and its people."""

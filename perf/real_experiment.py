@@ -117,7 +117,7 @@ def trained(
 
 
 def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
-    """Judges all probes and prints a line a cell of the results."""
+    """Judges all probes and prints a line for each; in the file of results it takes the place of an earlier one."""
     arm = ARMS[name]
     model = arm.model.format(model_of(options, name))
     facts = circumstances(options)
@@ -138,13 +138,20 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
                 length: figures["pair_accuracy"]
                 for length, figures in summary["metrics"]["by_length"].items()
             },
-            "boundary": summary["metrics"]["boundary"],
+            "boundary": summary["boundary"],
             **facts,
         }
         print(json.dumps(result), flush=True)
         if options.results:
-            with options.results.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(result) + "\n")
+            write_result(options.results, result)
+
+
+def write_result(file: Path, result: Mapping[str, Any]) -> None:
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    results = [json.loads(line) for line in lines]
+    same = ("arm", "seed", "probe")
+    kept = [line for line in results if any(line[key] != result[key] for key in same)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, result]), encoding="utf-8")
 
 
 def show(label: str, done: int, total: int, note: str = "") -> None:

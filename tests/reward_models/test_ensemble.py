@@ -90,6 +90,8 @@ def test_names():
         "ensemble:vote:baseline:longest+baseline:first": "did you mean 'votes'",
         "ensemble:votes:baseline:longest": "needs at least two models",
         "ensemble:votes:baseline:longest+": "an ensemble needs a model on both sides of every +",
+        "ensemble:votes:baseline:longest+ensemble:votes:baseline:first": "every kind but ensembles",
+        "ensembel:votes:baseline:longest": "no kind of model 'ensembel:'; did you mean 'ensemble'",
     }.items():
         with pytest.raises(ConfigError, match=reason):
             longrm.load(name)

@@ -223,3 +223,13 @@ def test_the_model_in_memory_may_be_given(folder):
 def test_a_reference_that_is_not_named_is_refused(folder):
     with pytest.raises(ConfigError, match="lacks the reference behind #"):
         longrm.load(f"likelihood:{folder}#")
+    with pytest.raises(ConfigError, match="lacks the model before #"):
+        longrm.load(f"likelihood:#{folder}")
+
+
+def test_a_folder_with_a_colon_in_its_name_is_no_unknown_kind(folder, monkeypatch):
+    shutil.copytree(folder, folder.parent / "my:model")
+    monkeypatch.chdir(folder.parent)
+    assert longrm.load("my:model").name == "my:model"
+    with pytest.raises(ConfigError, match="no kind of model 'your:'"):
+        longrm.load("your:model")

@@ -83,12 +83,14 @@ def load_ensemble(name: str, request: LoadRequest) -> EnsembleRewardModel:
     """Loads `ensemble:COMBINATION:MODEL+MODEL+...`, models of any kinds but ensembles.
 
     Raises:
-        ConfigError: There is no such combination, or there are fewer than two models, or one has no name.
+        ConfigError: There is no such combination, fewer than two models, an ensemble among them, or one has no name.
     """
     combination, _, members = name.partition(":")
     if combination not in COMBINATIONS:
         raise ConfigError(f"no ensemble '{combination}'; {nearest(combination, COMBINATIONS)}")
     names = members.split("+")
+    if any(member.startswith("ensemble:") for member in names):
+        raise ConfigError(f"'ensemble:{name}': an ensemble holds models of every kind but ensembles")
     if not all(names):
         raise ConfigError(f"'ensemble:{name}': an ensemble needs a model on both sides of every +")
     return EnsembleRewardModel([request.load(member) for member in names], combination)

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import assert_never
 
 from longrm import hub
 from longrm.clients import Completion
 from longrm.clients.remote_settings import Remote
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, nearest
 from longrm.reward_models.judge_settings import Compress, JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Comparison
@@ -28,6 +29,8 @@ class LoadRequest:
         """Loads a model that another one asks, likewise."""
         kind, _, name = model.partition(":")
         if kind not in KINDS:
+            if kind != model and "/" not in kind and not Path(model).exists():
+                raise ConfigError(f"no kind of model '{kind}:'; {nearest(kind, KINDS)}")
             return _local(model, self.judge)
         if not name:
             raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {KINDS[kind].form}")
@@ -129,7 +132,7 @@ def load(
         on_usage: Is told of every answer that came from an endpoint.
 
     Raises:
-        ConfigError: An unknown baseline, or a name that lacks a part.
+        ConfigError: An unknown kind or baseline, or a name that lacks a part.
         ModelError: A folder or Hub id that cannot be loaded, or an endpoint; the message says why.
     """
     request = LoadRequest(judge or JudgeSettings(), remote or Remote(), compress or Compress(), key, on_usage)

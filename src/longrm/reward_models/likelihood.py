@@ -105,12 +105,13 @@ def load_likelihood(name: str, request: LoadRequest) -> LikelihoodRewardModel:
     """Loads `likelihood:MODEL` or `likelihood:MODEL#REFERENCE`, each a folder or Hub id.
 
     Raises:
-        ConfigError: Nothing stands behind the #.
+        ConfigError: Nothing stands before or behind the #.
         ModelError: One cannot be loaded, its architecture is not supported, or their vocabularies differ.
     """
     path, marked, reference = name.partition("#")
-    if marked and not reference:
-        raise ConfigError(f"'likelihood:{name}' lacks the reference behind #; name it, or leave # away")
+    if not path or (marked and not reference):
+        lacks = "reference behind #; name it, or leave # away" if path else "model before #"
+        raise ConfigError(f"'likelihood:{name}' lacks the {lacks}")
     trained = load_language_model(path, packed=True)
     started = load_language_model(reference, packed=True) if reference else None
     return LikelihoodRewardModel(trained, f"likelihood:{name}", request.judge, started)

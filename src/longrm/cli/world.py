@@ -25,8 +25,11 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         return
     from longrm.worlds import TEXTS, WORLDS
 
-    print_lines(["Worlds: what they ask (and the benchmark of the field that they are akin to)", ""])
-    print_facts((name, f"{world.asks} ({world.akin})") for name, world in WORLDS.items())
+    print_lines(["Worlds: what they ask (and similar benchmarks)", ""])
+    print_facts(
+        (name, f"{world.asks} ({world.similar_to})" if world.similar_to else world.asks)
+        for name, world in WORLDS.items()
+    )
     print_lines(["", "Kinds of text, for all worlds but those of the words tokenizer (records, chain):", ""])
     print_facts((name, text.about) for name, text in TEXTS.items())
     context.exit()
@@ -83,9 +86,10 @@ def command(n: int, tokenizer: str, out: Path, **settings: Any) -> None:
 
     \b
     longrm world records --length 4096 --n 100 --out records.jsonl
-    longrm world chain --length 8192 --n 100 --responses 4 --depth 0.5 --out chain.jsonl
-    longrm world single-fact --length 32768 --n 100 --tokenizer MODEL --out facts.jsonl
-    longrm world two-hops --length 32768 --n 100 --tokenizer MODEL --haystack FOLDER --out hops.jsonl
+    longrm world chain --length 8192 --n 100 --responses 4 --out chain.jsonl
+    longrm world single-fact --length 8192 --n 100 --tokenizer MODEL --out f.jsonl
+    longrm world two-hops --length 32768 --n 100 --tokenizer MODEL \\
+        --haystack FOLDER --out hops.jsonl
     """
     from longrm.data import write
     from longrm.worlds import WorldPlan, generate

@@ -66,7 +66,7 @@ class WorldRules:
             the evidence, so that being near the evidence does not tell the right value.
         subject: How questions and responses speak of an entity; one `{}`.
         asks: What is asked, for lists.
-        akin: The benchmark of the field that it is akin to, for lists.
+        similar_to: The benchmark of the field that is like it, for lists.
     """
 
     unit: Callable[[tuple[Holder, ...], Draws], Unit]
@@ -77,7 +77,7 @@ class WorldRules:
     anywhere: bool = False
     subject: str = "{}"
     asks: str = "the access code of a subject"
-    akin: str = ""
+    similar_to: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:

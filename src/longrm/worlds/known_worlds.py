@@ -28,7 +28,7 @@ class World(Protocol):
 
     Attributes:
         asks: What is asked, for lists.
-        akin: The benchmark of the field that it is akin to, for lists.
+        similar_to: The benchmark of the field that is like it, for lists.
         words: What the `words` tokenizer must know of it; prose is not for that tokenizer, and lists none.
     """
 
@@ -36,7 +36,7 @@ class World(Protocol):
     def asks(self) -> str: ...  # noqa: D102 - described above
 
     @property
-    def akin(self) -> str: ...  # noqa: D102 - described above
+    def similar_to(self) -> str: ...  # noqa: D102 - described above
 
     @property
     def words(self) -> tuple[str, ...]: ...  # noqa: D102 - described above
@@ -51,7 +51,7 @@ class World(Protocol):
 
 WORLDS: Mapping[str, World] = {
     "records": WorldRules(
-        record_unit, record_claim, forms=RECORDS, anywhere=True, akin="RULER NIAH multi-key"
+        record_unit, record_claim, forms=RECORDS, anywhere=True, similar_to="RULER NIAH multi-key"
     ),
     "chain": WorldRules(
         couple_unit,
@@ -61,7 +61,7 @@ WORLDS: Mapping[str, World] = {
         entities=2,
         subject=SUBJECT,
         asks="the access code of a subject's partner",
-        akin="RULER variable tracking",
+        similar_to="RULER variable tracking",
     ),
     "single-fact": ProseWorld(single_fact, "one fact among near distractors", "RULER NIAH multi-key"),
     "two-hops": ProseWorld(two_hops, "two facts that must be joined", "BABILong, RULER variable tracking"),

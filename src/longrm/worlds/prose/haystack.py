@@ -18,7 +18,7 @@ from longrm.worlds.prose.generated_text import TextEntry
 _PLAIN, _ROWS = (".txt", ".md"), (".jsonl", ".jsonl.gz")
 _BETWEEN_PARAGRAPHS = re.compile(r"\n\s*\n")
 _PARAGRAPH = 160
-"""Approximate tokens of a paragraph; a longer one is cut where sentences end, so that facts can stand in between."""
+"""Approximate tokens of a paragraph; a longer one is cut where sentences or lines end, for facts to stand between."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,14 +30,14 @@ class ProseWorld:
     Attributes:
         case: Draws so many points of one form.
         asks: What is asked, for lists.
-        akin: The benchmark of the field that it is akin to, for lists.
+        similar_to: The benchmark of the field that is like it, for lists.
         near: Points of a case where two responses are compared.
         most_responses: N at most.
     """
 
     case: Callable[[Names, int], Case]
     asks: str
-    akin: str
+    similar_to: str
     near: int = 4
     most_responses: int = 5
 

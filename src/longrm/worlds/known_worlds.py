@@ -13,6 +13,7 @@ from longrm.worlds.prose.tasks.contradiction_task import contradiction
 from longrm.worlds.prose.tasks.counting_task import counting
 from longrm.worlds.prose.tasks.instruction_task import instruction
 from longrm.worlds.prose.tasks.latest_update_task import latest_update
+from longrm.worlds.prose.tasks.many_facts_task import many_facts
 from longrm.worlds.prose.tasks.single_fact_task import single_fact
 from longrm.worlds.prose.tasks.two_hops_task import two_hops
 from longrm.worlds.prose.tasks.who_said_it_task import who_said_it
@@ -64,6 +65,12 @@ WORLDS: Mapping[str, World] = {
         similar_to="RULER variable tracking",
     ),
     "single-fact": ProseWorld(single_fact, "one fact among near distractors", "RULER NIAH multi-key"),
+    "many-facts": ProseWorld(
+        many_facts,
+        "one fact among distractors that grow with the length",
+        "RULER NIAH multi-key",
+        share=1 / 3,
+    ),
     "two-hops": ProseWorld(two_hops, "two facts that must be joined", "BABILong, RULER variable tracking"),
     "latest-update": ProseWorld(
         latest_update, "the latest of several updates", "LongMemEval knowledge update, MRCR", near=2

@@ -15,6 +15,7 @@ PROSE = (
     "contradiction",
     "instruction",
     "citation",
+    "many-facts",
 )
 COUNTS = {"two": 2, "three": 3, "four": 4}
 
@@ -47,7 +48,7 @@ class ProseView:
     def _states(self, claim):
         return claim[1:-1] in self.context  # its first letter may be a small one there
 
-    _single_fact = _who_said_it = _contradiction = _states
+    _single_fact = _many_facts = _who_said_it = _contradiction = _states
 
     def _two_hops(self, claim):
         noun, person, said = re.fullmatch(r"The (\w+) that (\w+ \w+) looks after (.*)", claim).groups()

@@ -13,7 +13,7 @@ from longrm.worlds.prose.prose_world import ProseWorld
 from .conftest import PROSE
 from .prose_tokenizer import prose_tokenizer
 
-GOLDEN = "e9d32241d8603a73aa31a5d676507725740a182cc37cba3dbbb5bcdfb49ee6e9"
+GOLDEN = "9811d9be9538b0670aabc7c0ba87c922ecd27f32d6ab96de2d311d73da0ec78f"
 SPARE = 9
 """Tokens that a context may have less than asked for: less than its kind's second shortest filling sentence."""
 
@@ -100,6 +100,20 @@ def test_facts_before_the_last_one_do_not_push_it_off_its_depth(prose_bpe, prose
             seen, last = prose_view(row), max(row.evidence, key=lambda span: span.start)
             found.append(last.start / (len(seen.context) - (last.end - last.start)))
         assert sum(found) / len(found) == pytest.approx(depth, abs=0.02)
+
+
+def test_distractors_of_many_facts_grow_with_the_length(prose_bpe, prose_view):
+    def facts_of_the_form(world, length):
+        (row,) = group(WorldPlan(world, length, texts=("report",), seed=8), 0, prose_bpe)
+        seen = prose_view(row)
+        (noun,) = re.search(r"he \w+ (\w+ \w+)", seen.evidence[0]).groups()
+        return len(re.findall(rf"he \w+ {noun}", seen.context))
+
+    counts = [facts_of_the_form("many-facts", length) for length in (300, 600, 1200)]
+    assert counts[0] >= 4
+    assert counts[1] == pytest.approx(2 * counts[0], abs=2)
+    assert counts[2] == pytest.approx(2 * counts[1], abs=4)
+    assert facts_of_the_form("single-fact", 1200) == 1  # says something else of every name
 
 
 def test_every_entry_has_a_number_of_its_own(prose_bpe, prose_view):

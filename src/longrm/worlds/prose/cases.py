@@ -61,6 +61,10 @@ class Case:
 class Names:
     """Draws the names and values of one context: nobody's name twice, and none that the text has already.
 
+    Attributes:
+        draws: Where they are drawn from.
+        left: How many family names there still are.
+
     Args:
         draws: Where they are drawn from.
         tokenizer: Values of a case have equally many of its tokens.
@@ -76,6 +80,7 @@ class Names:
             for first in (True, False)
         )
         self._surnames = chain(usual, others)
+        self.left = sum(not occurs(name) for name in SURNAMES)
         self._first_names = equally_long(FIRST_NAMES, tokenizer)
 
     def surname(self) -> str:
@@ -90,6 +95,7 @@ class Names:
                 f"the questions need more than the {len(SURNAMES)} names that worlds have, less those that stand in "
                 "the haystack: lessen per_group or responses"
             )
+        self.left -= 1
         return name
 
     def person(self) -> str:

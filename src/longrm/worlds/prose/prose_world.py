@@ -32,6 +32,7 @@ class ProseWorld:
         asks: What is asked, for lists.
         similar_to: The benchmark of the field that is like it, for lists.
         near: Points of a case where two responses are compared.
+        share: Of the length, what more points of one case fill; 0 for none but those that questions need.
         most_responses: N at most.
     """
 
@@ -39,6 +40,7 @@ class ProseWorld:
     asks: str
     similar_to: str
     near: int = 4
+    share: float = 0.0
     most_responses: int = 5
 
     @property
@@ -138,10 +140,19 @@ class _Scene:
             )
 
     def _draw_cases(self, world: ProseWorld, names: Names, tokenizer: Tokenizer) -> list[Case]:
-        """One case; of pairs at any depth as many as give every question facts of its own, in a third of the length."""
+        """The cases of the context.
+
+        One; of pairs at any depth as many as give every question facts of its own, in a third of the length. Where the
+        world fills a share of the length, one case that does.
+        """
         plan = self._plan
+        near = world.near if plan.responses == 2 else self._graded_points
+        if world.share:
+            some = world.case(names, near)
+            room = int(world.share * plan.length * near / _fact_tokens(some, tokenizer))
+            return [world.case(names, max(near, min(room, names.left)))]
         if plan.responses > 2:
-            return [world.case(names, plan.responses * (plan.responses - 1))]
+            return [world.case(names, near)]
         wanted = -(-plan.per_group // world.near) if self._depth == "uniform" else 1
         cases = [world.case(names, world.near)]
         held = most = _fact_tokens(cases[0], tokenizer)
@@ -156,7 +167,8 @@ class _Scene:
         count = len(self._points)
         if self._plan.responses > 2:
             depth = draws.fraction() if self._depth == "uniform" else self._depth
-            return [depth, *(depth * draws.fraction() for _ in range(count - 1))]
+            asked = [depth, *(depth * draws.fraction() for _ in range(self._graded_points - 1))]
+            return [*asked, *(draws.fraction() for _ in range(count - len(asked)))]
         ends = [(stratum + draws.fraction()) / count for stratum in draws.order(range(count))]
         return ends if self._depth == "uniform" else [self._depth, *ends[1:]]
 
@@ -164,8 +176,11 @@ class _Scene:
         """Asks about one point after another; at a given depth about the one that stands there."""
         turn, asked = divmod(number, len(self._points) if self._depth == "uniform" else 1)
         point, size = self._points[asked], len(self._cases[0].points)
-        others = [self._points[(asked // size) * size + (asked + step) % size] for step in range(1, size)]
-        wrong = point.wrong or others[turn % len(others)].value
+        others = [
+            self._points[(asked // size) * size + (asked + step) % size].value for step in range(1, size)
+        ]
+        others = [value for value in others if value != point.value]
+        wrong = point.wrong or others[turn % len(others)]
         ranked = [(1, point.value), (2, wrong)]
         draws.shuffle(ranked)
         return _ProseQuestion(
@@ -184,7 +199,8 @@ class _Scene:
         context alone. See `longrm.worlds.questions.ask`.
         """
         del number
-        points, responses = self._points, self._plan.responses
+        responses = self._plan.responses
+        points = self._points[: self._graded_points]
         order = list(range(len(points)))
         draws.shuffle(order)
         claimed = [order[rank * (responses - 1) : (rank + 1) * (responses - 1)] for rank in range(responses)]
@@ -204,6 +220,11 @@ class _Scene:
             tuple(fact for index in range(len(points)) for fact in self._facts_of(index)),
             round(self._ends[0], 4),
         )
+
+    @property
+    def _graded_points(self) -> int:
+        """How many points N > 2 responses make claims about."""
+        return self._plan.responses * (self._plan.responses - 1)
 
     def _facts_of(self, asked: int) -> tuple[int, ...]:
         first = sum(len(point.facts) for point in self._points[:asked])

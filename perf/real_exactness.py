@@ -242,17 +242,13 @@ def _broken(fault: str | None) -> Iterator[None]:
     if fault != "branches":
         yield
         return
-    right = attention._branch_mask
+    right = attention._computed
 
-    def causal(shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        places = torch.arange(shape.prefix, shape.tokens)[:, None]
-        return torch.zeros(len(places), shape.tokens, dtype=dtype).masked_fill_(
-            places < torch.arange(shape.tokens), -torch.inf
-        )
+    def causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, *_: Any) -> Tensor:
+        return attention._sdpa(q, k, v, scaling, is_causal=True).transpose(1, 2)
 
-    attention._branch_mask = causal  # type: ignore[assignment]
+    attention._computed = causal  # type: ignore[assignment]
     try:
-        with attention.forced_path("joint"):
-            yield
+        yield
     finally:
-        attention._branch_mask = right
+        attention._computed = right

@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from longrm.modeling import attention, attention_flex, attention_kernels
-from longrm.modeling.attention import forced_path, shared_prefix_attention
+from longrm.modeling.attention_cpu import CpuKernel
 from longrm.modeling.attention_flex import sees_of
 from longrm.modeling.attention_kernels import (
     CANDIDATES,
@@ -22,7 +22,7 @@ from longrm.modeling.attention_kernels import (
 )
 from longrm.modeling.attention_varlen import ForwardTensors, TorchKernel, calls_of, varlen_attention
 from longrm.modeling.device_memory import checkpoint_activations
-from longrm.modeling.shapes import PackedLayout, TreeShape, choose_path
+from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import pack
 
 from .conftest import CONFIGS, make_pair
@@ -149,8 +149,7 @@ FAULTS = {TRIAL: [branch_before, one_future_token, one_key_missing], ONE_TOKEN: 
 
 
 def path_a(query, key, value, layout, scaling):
-    with forced_path("per_branch"):
-        return shared_prefix_attention(torch.nn.Module(), query, key, value, None, 0.0, scaling, layout)[0]
+    return attention._by_branches(query, key, value, layout, scaling)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -161,6 +160,49 @@ def test_attention_written_out_is_path_a(layout):
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_two_calls_are_one_attention(layout):
     assert deviation(partial(varlen_attention, WrittenOut()), HEADS, layout) < 1e-5
+
+
+@pytest.mark.parametrize("size", [16, 64, 80])
+@pytest.mark.parametrize(("queries", "keys"), [(4, 4), (4, 2), (6, 1)])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_kernel_of_a_cpu_computes_what_is_written_out(layout, queries, keys, size):
+    heads = AttentionHeads(CPU, torch.float32, queries, keys, size)
+    assert deviation(partial(varlen_attention, CpuKernel()), heads, layout) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_kernel_of_a_cpu_in_half_precision(dtype):
+    heads = AttentionHeads(CPU, dtype, 4, 2, 64)
+    for layout in LAYOUTS.values():
+        assert (
+            deviation(partial(varlen_attention, CpuKernel()), heads, layout)
+            < attention_kernels.TOLERANCE[dtype]
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_where_only_ends_ask_they_get_what_all_get(layout):
+    """Outputs at the ends, and the gradients of all that they see; elsewhere nothing."""
+    states = [
+        torch.randn(1, n, layout.tokens, 16, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2)
+    ]
+    ends = layout.branch_ends()
+    weights = torch.randn(len(ends), 4, 16, dtype=torch.float64)
+    found = []
+    for only_ends in (False, True):
+        output = varlen_attention(CpuKernel(), *states, layout, None, only_ends)
+        found.append([output[0, ends], *torch.autograd.grad((output[0, ends] * weights).sum(), states)])
+    for whole, part in zip(*found, strict=True):
+        torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
+    assert not output[0, [index for index in range(layout.tokens) if index not in ends]].any()
+
+
+def test_gradients_of_the_kernel_of_a_cpu_are_finite_differences():
+    layout = PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 2))))
+    states = [torch.randn(1, n, layout.tokens, 4, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2)]
+    for only_ends in (False, True):
+        attend = partial(varlen_attention, CpuKernel(), layout=layout, scaling=0.3, only_ends=only_ends)
+        assert torch.autograd.gradcheck(attend, states)
 
 
 @pytest.mark.parametrize("wrong", [OwnGradientsOnly, SeesAll])
@@ -337,10 +379,9 @@ def test_what_a_kernel_lacks_is_told(monkeypatch):
     assert [candidate.missing(half) for candidate in CANDIDATES] == [None, None, None]
 
 
-def test_a_cpu_keeps_its_rule():
+def test_a_cpu_has_no_kernel_of_a_gpu():
     q, k = torch.zeros(1, 4, 8, 16), torch.zeros(1, 2, 8, 16)
     assert attention_kernels.kernel_for(q, k) is None
-    assert choose_path(TreeShape(8192, (128, 128)), "cpu") == "joint"
 
 
 def test_torch_s_kernel_takes_what_it_is_handed():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longrm.modeling import attention, heads
-from longrm.modeling.attention import forced_path
+from longrm.modeling.attention_flex import sees_of
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import Packed, pack
 
@@ -68,31 +68,60 @@ def deviation(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
     return max(float((found[k] - truth[k]).abs().max() / truth[k].abs().max()) for k in truth)
 
 
+def copied(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, layout: PackedLayout, _: bool) -> Tensor:
+    """What is computed where no kernel works."""
+    return attention._by_branches(q, k, v, layout, scaling)
+
+
 @pytest.mark.parametrize("kind", ["scores", "logprobs"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_shared_prefix_equals_separate_sequences(family: str, kind: str):
+def test_shared_prefix_equals_separate_sequences(family: str, kind: str, monkeypatch: pytest.MonkeyPatch):
     stock, ours = make_pair(family, kind)
     trees = make_trees()
     truth = values_and_gradients(stock, separate(stock, kind, trees))
-    for path in ("per_branch", "joint"):
-        with forced_path(path):
-            found = values_and_gradients(ours, shared(ours, kind, pack(trees)))
-        assert deviation(found, truth) < TOLERANCE, path
+    for computed in (attention._computed, copied):
+        monkeypatch.setattr(attention, "_computed", computed)
+        found = values_and_gradients(ours, shared(ours, kind, pack(trees)))
+        assert deviation(found, truth) < TOLERANCE, computed
 
 
-def plain_causal(shape: TreeShape, *_: Any) -> Tensor:
-    """The mask of an ordinary sequence: every branch also sees the branches before it."""
-    branches = torch.arange(shape.prefix, shape.tokens)
-    return torch.where(branches[:, None] >= torch.arange(shape.tokens), 0.0, -torch.inf)
+def test_the_last_layer_is_asked_for_the_ends_alone_where_scores_are_read(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def recorded(
+        q: Tensor, k: Tensor, v: Tensor, scaling: float | None, layout: PackedLayout, ends: bool
+    ) -> Tensor:
+        asked.append(ends)
+        output = right(q, k, v, scaling, layout, ends)
+        zero = [index for index in range(layout.tokens) if not output[0, index].any()]
+        others = [index for index in range(layout.tokens) if index not in layout.branch_ends()]
+        assert zero == (others if ends else [])
+        return output
+
+    right = attention._computed
+    monkeypatch.setattr(attention, "_computed", recorded)
+    for kind in ("scores", "logprobs"):
+        _, ours = make_pair("llama", kind)
+        with torch.no_grad():
+            shared(ours, kind, pack(make_trees()))
+    layers = ours.config.num_hidden_layers
+    assert asked == [*[False] * (layers - 1), True, *[False] * layers]
 
 
-def leaking(shape: TreeShape, *_: Any) -> Tensor:
+def plain_causal(layout: PackedLayout) -> Tensor:
+    """What an ordinary sequence sees: every branch also sees the branches before it."""
+    return torch.ones(layout.tokens, layout.tokens, dtype=torch.bool).tril()
+
+
+def leaking(layout: PackedLayout) -> Tensor:
     """Every branch sees itself and the last token of the branch before it."""
-    mask = attention._branch_mask(shape, torch.float32, torch.device("cpu")).clone()
-    starts = torch.tensor(shape.branches).cumsum(0)[:-1].tolist()
-    for start, end in zip(starts, [*starts[1:], shape.branch_tokens], strict=True):
-        mask[start:end, shape.prefix + start - 1] = 0.0
-    return mask
+    tokens = torch.arange(layout.tokens)
+    sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
+    (_, first, _), *later = layout.branches()
+    for _, begin, end in later:
+        sees[begin:end, begin - 1] = True
+    assert first < begin
+    return sees
 
 
 def positions_run_on(packed: Packed) -> Packed:
@@ -110,9 +139,13 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(
     if fault is positions_run_on:
         packed = positions_run_on(packed)
     else:
-        mask = fault(SHAPES[0])
-        monkeypatch.setattr(attention, "_branch_mask", lambda *_: mask)
-    with torch.no_grad(), forced_path("joint"):
+        sees = fault(packed.layout)
+
+        def masked(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, *_: Any) -> Tensor:
+            return attention._sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+
+        monkeypatch.setattr(attention, "_computed", masked)
+    with torch.no_grad():
         found = {"values": torch.cat(shared(ours, kind, packed))}
         truth = {"values": torch.cat(separate(stock, kind, trees))}
     assert deviation(found, truth) > 100 * TOLERANCE
@@ -143,15 +176,13 @@ def test_scoring_without_gradients_does_not_spoil_training_with_them():
     assert ours.score.weight.grad is not None
 
 
-@pytest.mark.parametrize("path", ["per_branch", "joint"])
-def test_activation_checkpointing_changes_nothing(path: attention.AttentionPath):
+def test_activation_checkpointing_changes_nothing():
     _, ours = make_pair("llama", "scores")
     ours.train()
     packed = pack(make_trees(SHAPES[1:4]))
-    with forced_path(path):
-        truth = values_and_gradients(ours, shared(ours, "scores", packed))
-        ours.activation_checkpointing_enable()
-        found = values_and_gradients(ours, shared(ours, "scores", packed))
+    truth = values_and_gradients(ours, shared(ours, "scores", packed))
+    ours.activation_checkpointing_enable()
+    found = values_and_gradients(ours, shared(ours, "scores", packed))
     assert deviation(found, truth) < 1e-6
 
 

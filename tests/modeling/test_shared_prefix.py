@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.errors import ModelError
-from longrm.modeling.shapes import JOINT_MASK_LIMIT, PackedLayout, TokenTree, TreeShape, choose_path
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
 
 from .conftest import make_pair
@@ -59,21 +59,6 @@ def test_the_first_token_of_a_prefix_has_no_predictor():
         with pytest.raises(ValueError, match="no predictor"):
             layout.predictors([target])
     assert layout.predictors([1, 2, 4]) == [0, 1, 3]
-
-
-@pytest.mark.parametrize(
-    ("shape", "device", "path"),
-    [
-        (TreeShape(8192, (128, 128)), "cpu", "joint"),
-        (TreeShape(8192, (128, 128)), "cuda", "per_branch"),
-        (TreeShape(24, (20,) * 16), "cpu", "per_branch"),  # the mask would throw most of the work away
-        (TreeShape(131_072, (1024,)), "cpu", "per_branch"),  # the mask would be too large
-    ],
-)
-def test_the_rule_for_the_path(shape: TreeShape, device: str, path: str):
-    assert choose_path(shape, device) == path
-    if path == "joint":
-        assert shape.branch_tokens * shape.tokens <= JOINT_MASK_LIMIT
 
 
 def test_a_plain_forward_is_refused_because_its_padding_would_be_ignored():

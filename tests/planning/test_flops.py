@@ -5,8 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from longrm.modeling import shapes
-from longrm.modeling.attention import forced_path
+from longrm.modeling import attention, shapes
 from longrm.modeling.heads import response_logprobs
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
@@ -29,7 +28,7 @@ def trees(separate):
 
 def counted(settings, *, separate=False, backward=False):
     model = initial_model(settings, "language_model").model.train()
-    with FlopCounterMode(display=False) as counter, forced_path("joint"):
+    with FlopCounterMode(display=False) as counter:
         loss = torch.cat(response_logprobs(model, pack(trees(separate)))).sum()
         if backward:
             loss.backward()
@@ -44,13 +43,19 @@ def test_a_forward_beside_attention(bases, recipe, separate):
     assert flops.linear + flops.head == counted(settings, separate=separate)
 
 
-def test_attention_counts_the_pairs_that_see_each_other(bases, recipe):
+def written_out_whole(q, k, v, scaling, layout, _):
+    sees = torch.ones(layout.tokens, layout.tokens, dtype=torch.bool)
+    return attention._sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+
+
+def test_attention_counts_the_pairs_that_see_each_other(bases, recipe, monkeypatch):
     settings = recipe("sft", model__path=str(bases["llama"]))
     sizes = sizes_of(settings, "language_model")
+    monkeypatch.setattr(attention, "_computed", written_out_whole)
     with sdpa_kernel(SDPBackend.MATH):
         written_out = counted(settings)
-    # Written out, the prefix meets itself and every token of a branch meets the whole tree; a mask discards pairs.
-    squares = SHAPE.prefix**2 + SHAPE.branch_tokens * SHAPE.tokens
+    # Written out, every token meets every token; a mask discards pairs.
+    squares = SHAPE.tokens**2
     whole = written_out - counted(settings)
     assert forward_flops(sizes, READING).attention == pytest.approx(whole * attended_pairs(SHAPE) / squares)
 

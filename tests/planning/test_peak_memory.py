@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 import pytest
 import torch
 
-from longrm.modeling import attention, shapes
+from longrm.modeling import shapes
 from longrm.modeling.heads import response_logprobs, scores
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import pack
@@ -19,7 +19,7 @@ SHAPE = TreeShape(601, (17, 19, 30))
 READING = Workload(1, 1, {SHAPE: 1}, PackedLayout((SHAPE,)), False, "")
 
 
-def saved_bytes(settings, kind, path):
+def saved_bytes(settings, kind):
     """Bytes of all storages that autograd keeps of one forward, weights aside."""
     model = initial_model(settings, kind).model.train()
     branches = [[5 + index % 11 for index in range(length)] for length in SHAPE.branches]
@@ -34,32 +34,29 @@ def saved_bytes(settings, kind, path):
         )  # held, so that no address comes twice
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), attention.forced_path(path):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         result = scores(model, packed) if kind == "scorer" else torch.cat(response_logprobs(model, packed))
         assert result.requires_grad
     return sum(size for place, (size, _) in kept.items() if place not in weights)
 
 
-@pytest.mark.parametrize("path", ["joint", "per_branch"])
 @pytest.mark.parametrize("lora", [None, {"rank": 8}, {"rank": 4, "targets": ["q_proj", "v_proj"]}])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-def test_what_autograd_keeps(bases, recipe, monkeypatch, architecture, precision, lora, path):
+def test_what_autograd_keeps(bases, recipe, monkeypatch, architecture, precision, lora):
     settings = recipe(model__path=str(bases[architecture]), model__precision=precision)
     if lora:
         settings = recipe(model__path=str(bases[architecture]), model__precision=precision, model__lora=lora)
-    monkeypatch.setattr("longrm.planning.peak_memory.choose_path", lambda shape, device: path)
     head = moments_of(settings, sizes_of(settings, "scorer"), READING, "cpu")[0]
-    assert head.activations == pytest.approx(saved_bytes(settings, "scorer", path), rel=0.02)
+    assert head.activations == pytest.approx(saved_bytes(settings, "scorer"), rel=0.02)
 
 
 def test_what_autograd_keeps_of_log_probabilities(bases, recipe, monkeypatch):
     settings = recipe("sft", model__path=str(bases["llama"]))
-    monkeypatch.setattr("longrm.planning.peak_memory.choose_path", lambda shape, device: "joint")
     sizes = sizes_of(settings, "language_model")
     head = moments_of(settings, sizes, READING, "cpu")[0]
     logits = 4 * SHAPE.branch_tokens * sizes.vocabulary
-    kept = saved_bytes(settings, "language_model", "joint")
+    kept = saved_bytes(settings, "language_model")
     assert head.activations + logits == pytest.approx(kept, rel=0.01)
     assert head.logits >= 3 * logits
 
@@ -68,12 +65,11 @@ def test_what_autograd_keeps_of_log_probabilities(bases, recipe, monkeypatch):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_what_autograd_keeps_of_tiles(bases, recipe, monkeypatch, precision, lora):
     model = {"path": str(bases["qwen3"]), "precision": precision} | ({"lora": lora} if lora else {})
-    monkeypatch.setattr("longrm.planning.peak_memory.choose_path", lambda shape, device: "joint")
     heads = []
     for tiled in (False, True):
         settings = recipe(model=model, memory__tiled_mlp=tiled)
         heads.append(moments_of(settings, sizes_of(settings, "scorer"), READING, "cpu")[0].activations)
-        assert heads[-1] == pytest.approx(saved_bytes(settings, "scorer", "joint"), rel=0.02)
+        assert heads[-1] == pytest.approx(saved_bytes(settings, "scorer"), rel=0.02)
     assert heads[1] < 0.9 * heads[0]
 
 
@@ -119,10 +115,9 @@ def test_the_peak_is_what_torch_allocates(bases, recipe, monkeypatch, precision,
 
 def test_a_wrong_count_would_be_seen(bases, recipe, monkeypatch):
     settings = recipe(model__path=str(bases["llama"]))
-    monkeypatch.setattr("longrm.planning.peak_memory.choose_path", lambda shape, device: "joint")
     without = replace(sizes_of(settings, "scorer"), intermediate=0)
     wrong = moments_of(settings, without, READING, "cpu")[0].activations
-    assert abs(wrong / saved_bytes(settings, "scorer", "joint") - 1) > 0.3
+    assert abs(wrong / saved_bytes(settings, "scorer") - 1) > 0.3
 
 
 def test_weights_gradients_and_moments(bases, recipe):

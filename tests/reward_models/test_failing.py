@@ -19,8 +19,8 @@ from longrm.errors import DataError, ModelError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.runner import evaluate
-from longrm.modeling import loading
-from longrm.modeling.attention import forced_path
+from longrm.modeling import attention, loading
+from longrm.modeling.attention_flex import sees_of
 from longrm.modeling.encoding import build_trees
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.shapes import ModelShape
@@ -86,19 +86,24 @@ def poison(scorer, rows, at, response):
 
 
 @pytest.mark.parametrize("response", [0, 1])
-def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, response):
+def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, response, monkeypatch):
+    def masked(q, k, v, scaling, layout, _):
+        """As kernels with masks compute it."""
+        tokens = torch.arange(layout.tokens)
+        sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
+        return attention._sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+
+    monkeypatch.setattr(attention, "_computed", masked)
     rows = comparisons(responses=3)
     plain = model.judge(queries(rows))
     poisoned = poison(scorer, rows, 4, response)
     asked = queries(poisoned)
-    with forced_path("joint"):
-        items = [item for query in asked for item in model._items(query)]
-        together = model._forward(items, build_trees(items))
+    items = [item for query in asked for item in model._items(query)]
+    together = model._forward(items, build_trees(items))
     assert sum(not math.isfinite(value) for (value,) in together) > 1, (
         "the control: a mask does not keep it away"
     )
-    with forced_path("joint"):
-        trials = model.judge_in_all_orders(asked)
+    trials = model.judge_in_all_orders(asked)
     assert [trial.outcome for trial in trials].count(Outcome.UNPARSED) == 1
     assert trials[4].outcome is Outcome.UNPARSED
     assert trials[4].detail == f"the score of response {response + 1} of 3 is nan"

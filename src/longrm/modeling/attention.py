@@ -1,25 +1,17 @@
 """Attention over a shared prefix, as one function that transformers calls by name.
 
-A GPU has kernels that compute it at once (`attention_kernels`). Two paths are for a CPU, and for a GPU where no kernel
-works. Both compute the same: causal attention within every prefix, then every branch against its prefix and itself.
-
-- *per_branch*: one attention a branch, over the prefix's keys and its own. Copies the prefix's keys and
-  values once a branch. Needs no mask where a kernel knows `causal_lower_right`.
-- *joint*: one attention for all branches of a tree, over all its keys, with a mask of [branch tokens, tree
-  tokens]. Copies nothing; pays for pairs of tokens of different branches, which the mask throws away.
-
-No path ever builds a mask over pairs of prefix tokens, so memory is linear in the prefix.
+A prefix is read causally, and every branch against its prefix and itself: by two calls of a flash kernel whose
+softmaxes are put together (`attention_varlen`), which copies nothing and needs no mask. A CPU has such a kernel, a GPU
+one of several (`attention_kernels`). Where none works, there is one attention a branch, over copies of the prefix's
+keys and values and its own. No way ever builds a mask over pairs of prefix tokens, so memory is linear in the prefix.
 
 A second function continues one sequence whose first tokens are read already.
 
-Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, P tokens of a prefix,
-N branch tokens of a tree, R tokens of a branch, H query heads, G key heads, D head size.
+Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, R tokens of a branch, H query
+heads, G key heads, D head size.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,9 +23,11 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from longrm.errors import ModelError
+from longrm.modeling.attention_cpu import CpuKernel
 from longrm.modeling.attention_kernels import kernel_for
+from longrm.modeling.attention_varlen import varlen_attention
 from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens
-from longrm.modeling.shapes import AttentionPath, PackedLayout, TreeShape, choose_path
+from longrm.modeling.shapes import PackedLayout, TreeShape
 
 SHARED_PREFIX = "longrm_shared_prefix"
 """The `attn_implementation` under which transformers finds the attention of a shared prefix."""
@@ -51,18 +45,6 @@ _UNSUPPORTED = {
     "head_mask": "a head mask",
 }
 
-_forced_path: ContextVar[AttentionPath | None] = ContextVar("forced_path", default=None)
-
-
-@contextmanager
-def forced_path(path: AttentionPath) -> Iterator[None]:
-    """Computes with one path, whatever `choose_path` would say, within a `with` block."""
-    token = _forced_path.set(path)
-    try:
-        yield
-    finally:
-        _forced_path.reset(token)
-
 
 def shared_prefix_attention(
     module: nn.Module,
@@ -74,11 +56,14 @@ def shared_prefix_attention(
     scaling: float | None = None,
     layout: PackedLayout | None = None,
     sequence: SequenceGroup | None = None,
+    only_ends: bool = False,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 S H D"], None]:
     """Computes the attention of a packed sequence; registered with transformers under `SHARED_PREFIX`.
 
-    With `sequence`, the processes that share it, every tensor holds the tokens of a process's own share.
+    With `sequence`, the processes that share it, every tensor holds the tokens of a process's own share. With
+    `only_ends` nobody reads the model's last states but at the last token of every branch: in the last layer a CPU
+    leaves the others at zero.
 
     Raises:
         ModelError: the call has no layout (a plain forward, whose padding would be ignored), or the model
@@ -94,8 +79,13 @@ def shared_prefix_attention(
     if sequence is not None:
         query, key, value = over_heads(query, key, value, layout.tokens, sequence)
     assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
-    output = _computed(query, key, value, scaling, layout)
+    last = only_ends and _is_last(module)
+    output = _computed(query, key, value, scaling, layout, last)
     return (output if sequence is None else over_tokens(output, sequence)), None
+
+
+def _is_last(layer: Any) -> bool:
+    return bool(layer.layer_idx == layer.config.num_hidden_layers - 1)
 
 
 def _computed(
@@ -104,22 +94,32 @@ def _computed(
     value: Float[Tensor, "1 G S D"],
     scaling: float | None,
     layout: PackedLayout,
+    only_ends: bool,
 ) -> Float[Tensor, "1 S H D"]:
-    """Computes with a kernel for the whole sequence where there is one, else run by run of equal trees."""
-    kernel = None if _forced_path.get() else kernel_for(query, key)
+    kernel = kernel_for(query, key)
     if kernel is not None:
         return kernel(query, key, value, layout, scaling)
+    if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+        return varlen_attention(CpuKernel(), query, key, value, layout, scaling, only_ends)
+    return _by_branches(query, key, value, layout, scaling)
+
+
+def _by_branches(
+    query: Float[Tensor, "1 H S D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    layout: PackedLayout,
+    scaling: float | None,
+) -> Float[Tensor, "1 S H D"]:
+    """Computes run by run of equal trees, which are viewed as a batch; copies a prefix's keys once a branch."""
     runs = list(layout.runs())
     sizes = [shape.tokens * count for shape, count in runs]
     # The backward of one split is one concatenation; slices would each fill a tensor of full size.
     parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
     outputs: list[Tensor] = []
     for (shape, count), part in zip(runs, parts, strict=True):
-        # A run of equal trees is viewed as a batch, which copies nothing.
         q, k, v = (states.unflatten(2, (count, -1))[0].transpose(0, 1) for states in part)
-        path = _forced_path.get() or choose_path(shape, query.device.type)
-        compute = _per_branch if path == "per_branch" else _joint
-        outputs.append(compute(q, k, v, shape, scaling).flatten(0, 1)[None])
+        outputs.append(_per_branch(q, k, v, shape, scaling).flatten(0, 1)[None])
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
@@ -232,35 +232,6 @@ def _per_branch(
         mask = causal_lower_right(length, shape.prefix + length)
         outputs.append(_sdpa(q_branch, keys, values, scaling, attn_mask=mask))
     return torch.cat([output.transpose(1, 2) for output in outputs], dim=1)
-
-
-def _joint(
-    q: Float[Tensor, "T H L D"],
-    k: Float[Tensor, "T G L D"],
-    v: Float[Tensor, "T G L D"],
-    shape: TreeShape,
-    scaling: float | None,
-) -> Float[Tensor, "T L H D"]:
-    own = shape.branch_tokens
-    parts = (torch.split(states, [shape.prefix, own], dim=2) for states in (q, k, v))
-    (q_prefix, q_own), (k_prefix, _), (v_prefix, _) = parts
-    prefix = _sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True)
-    branches = _sdpa(q_own, k, v, scaling, attn_mask=_branch_mask(shape, q.dtype, q.device))
-    return torch.cat([prefix.transpose(1, 2), branches.transpose(1, 2)], dim=1)
-
-
-# A float mask is used as it is, kept once for all layers; each layer would convert and keep a boolean one.
-# It outlives the call that made it, so it must not be an inference tensor, which autograd refuses.
-@lru_cache(maxsize=4)
-@torch.inference_mode(False)
-def _branch_mask(shape: TreeShape, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "N L"]:
-    lengths = torch.tensor(shape.branches, device=device)
-    branch = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
-    order = torch.arange(len(branch), device=device)
-    sees = (branch[:, None] == branch) & (order[:, None] >= order)
-    mask = torch.zeros(shape.branch_tokens, shape.tokens, dtype=dtype, device=device)
-    mask[:, shape.prefix :].masked_fill_(~sees, -torch.inf)
-    return mask
 
 
 AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)

@@ -56,6 +56,7 @@ class Calls:
     before: SequenceBounds
     branches: Int[Tensor, " N"] | slice
     prefixes: Int[Tensor, " P"] | slice
+    ends: Int[Tensor, " branches"] | None = None
 
 
 class ForwardTensors(NamedTuple):
@@ -88,7 +89,7 @@ class VarlenKernel(Protocol):
 
 
 @lru_cache(maxsize=4)
-def calls_of(layout: PackedLayout, device: torch.device) -> Calls:
+def calls_of(layout: PackedLayout, device: torch.device, only_ends: bool = False) -> Calls:
     """Returns the two calls for a layout, computed once for all layers."""
     segments = [length for tree in layout.trees for length in (tree.prefix, *tree.branches)]
     branches = [tree.branch_tokens for tree in layout.trees]
@@ -99,12 +100,22 @@ def calls_of(layout: PackedLayout, device: torch.device) -> Calls:
 
     own = SequenceBounds(ends(segments), ends(segments), max(segments), max(segments), causal=True)
     before = SequenceBounds(ends(branches), ends(prefixes), max(branches), max(prefixes), causal=False)
-    if len(layout.trees) == 1:
-        return Calls(own, before, slice(prefixes[0], None), slice(prefixes[0]))
-    rows = torch.tensor(layout.branch_tokens(), device=device)
-    others = torch.ones(layout.tokens, dtype=torch.bool, device=device)
-    others[rows] = False
-    return Calls(own, before, rows, others.nonzero()[:, 0])
+    rows: Tensor | slice = slice(prefixes[0], None)
+    others: Tensor | slice = slice(prefixes[0])
+    if len(layout.trees) > 1:
+        rows = torch.tensor(layout.branch_tokens(), device=device)
+        outside = torch.ones(layout.tokens, dtype=torch.bool, device=device)
+        outside[rows] = False
+        others = outside.nonzero()[:, 0]
+    if not only_ends:
+        return Calls(own, before, rows, others)
+    counts = [len(tree.branches) for tree in layout.trees]
+    asked = ends(
+        [n for count in counts for n in (0, *[1] * count)]
+    )  # the last token of a branch sees all of it
+    own = SequenceBounds(asked, own.keys, 1, own.longest_keys, causal=False)
+    before = SequenceBounds(ends(counts), before.keys, max(counts), before.longest_keys, causal=False)
+    return Calls(own, before, slice(None), others, torch.tensor(layout.branch_ends(), device=device))
 
 
 def varlen_attention(
@@ -114,14 +125,22 @@ def varlen_attention(
     value: Float[Tensor, "1 G S D"],
     layout: PackedLayout,
     scaling: float | None,
+    only_ends: bool = False,
 ) -> Float[Tensor, "1 S H D"]:
-    """Computes the attention of a packed sequence by a kernel for sequences of varying length."""
+    """Computes the attention of a packed sequence by a kernel for sequences of varying length.
+
+    With `only_ends` it is computed for the last token of every branch, and zero elsewhere; the kernel must then take
+    sequences without queries.
+    """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     # A tensor that is made in inference mode would be refused later, when the cached calls serve training.
     with torch.inference_mode(False):
-        calls = calls_of(layout, query.device)
+        calls = calls_of(layout, query.device, only_ends)
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
-    output: Tensor = _TwoCalls.apply(q, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
+    asked = q if calls.ends is None else q[calls.ends]
+    output: Tensor = _TwoCalls.apply(asked, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
+    if calls.ends is not None:
+        output = torch.zeros_like(q).index_copy(0, calls.ends, output)
     return output[None]
 
 

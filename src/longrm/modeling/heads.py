@@ -22,17 +22,18 @@ TransformersModel = Any
 """A transformers model whose attention is `longrm_shared_prefix`; its heads have no static type there."""
 
 
-def hidden_states(model: TransformersModel, packed: Packed) -> Float[Tensor, "S C"]:
+def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = False) -> Float[Tensor, "S C"]:
     """Returns the base model's last hidden states, by one forward for all trees.
 
-    Where several processes share the sequence, these are the states of a process's own share.
+    Where several processes share the sequence, these are the states of a process's own share. With `only_ends` those
+    that are not of the last token of a branch mean nothing, for less work.
     """
     group = sequence_group(model)
     inputs: dict[str, Any] = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}
     if group is not None:
         inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
     with autocast_body(model):
-        output = model.base_model(**inputs, use_cache=False, layout=packed.layout)
+        output = model.base_model(**inputs, use_cache=False, layout=packed.layout, only_ends=only_ends)
     states: Tensor = output.last_hidden_state[0]
     return states
 
@@ -47,7 +48,8 @@ def branch_scores(
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
     """Returns one fp32 score a branch, in the order in which the branches were packed."""
-    return branch_scores(model, hidden_states(model, packed), packed)
+    at_ends = packed.scored_tokens(model.config.pad_token_id).tolist() == packed.layout.branch_ends()
+    return branch_scores(model, hidden_states(model, packed, only_ends=at_ends), packed)
 
 
 def token_logprobs(
@@ -113,7 +115,7 @@ def next_logprobs(
 ) -> Float[Tensor, "branches tokens"]:
     """Returns the fp32 log-probability of each of some tokens as the one that follows a branch, for every branch."""
     head = model.get_output_embeddings() or model.get_input_embeddings()
-    states = _rows(model, hidden_states(model, packed), packed.layout.branch_ends())
+    states = _rows(model, hidden_states(model, packed, only_ends=True), packed.layout.branch_ends())
     parts = torch.split(states, max(1, LOGITS_AT_ONCE // len(head.weight)))
     return torch.cat([_linear(part, head).log_softmax(-1)[:, list(tokens)] for part in parts])
 

@@ -6,12 +6,6 @@ Letters: S tokens of the packed sequence.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Literal
-
-AttentionPath = Literal["per_branch", "joint"]
-
-JOINT_MASK_LIMIT = 2**24
-"""Elements of the largest mask that the joint path may build (64 MiB in fp32)."""
 
 LOGITS_AT_ONCE = 2**26
 """Elements of the fp32 logits that are computed at once (256 MiB): 2,000 tokens with a vocabulary of 32K. Their
@@ -152,18 +146,6 @@ class PackedLayout:
     def roots(self) -> Iterator[int]:
         """The index of the first token of every prefix."""
         return accumulate((tree.tokens for tree in self.trees[:-1]), initial=0)
-
-
-def choose_path(shape: TreeShape, device: str) -> AttentionPath:
-    """Chooses the path for trees of one shape: joint on a CPU while its mask and its waste stay small.
-
-    The waste is the pairs of tokens that the mask throws away. Other devices have kernels for
-    `causal_lower_right`, and none for a mask with grouped heads.
-    """
-    longest = max(shape.branches)
-    wasteful = 2 * shape.branch_tokens > shape.prefix + longest
-    too_large = shape.branch_tokens * shape.tokens > JOINT_MASK_LIMIT
-    return "joint" if device == "cpu" and not wasteful and not too_large else "per_branch"
 
 
 def tile_length(hidden: int) -> int:

@@ -10,7 +10,7 @@ V vocabulary, b bytes of an element of a matrix product, r rank of the adapters.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, choose_path, tile_length
+from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, tile_length
 from longrm.planning.model_sizes import ModelSizes, targets_of
 from longrm.planning.sharding import HeldBytes, Sharding, sharding_of
 from longrm.planning.workload import Workload
@@ -114,8 +114,8 @@ class _Account:
         computing = layer.working + (layer.again if self._checkpointing else 0)
         last = embedding if self._full and sizes.kind != "scorer" else sizes.hidden
         first = last + sizes.layers * (sizes.layer_parameters if self._full else self._adapters)
-        # What the layers share: the rotation's cosines and sines, and the mask.
-        shared = layer.tokens * 2 * layer.stream * sizes.head_dim + layer.mask
+        # What the layers share: the rotation's cosines and sines.
+        shared = layer.tokens * 2 * layer.stream * sizes.head_dim
         kept = self._kept(sizes.layers) + shared
         # What the last norm keeps, and the states from which tokens are predicted.
         final = layer.tokens * layer.norm + _FP32 * self._targets * sizes.hidden
@@ -162,8 +162,9 @@ class _Account:
         """Of so many layers whose backward is still to come."""
         layer = self._layer
         if not self._checkpointing:
-            # Frozen embeddings need no gradient, so the first layer's first norm keeps nothing.
-            return layers * layer.kept - (0 if self._full else layer.tokens * layer.norm)
+            # Frozen embeddings need no gradient, so the first layer's first norm keeps nothing, nor a frozen key's.
+            unasked = layer.unasked if layers == self._sizes.layers else 0.0
+            return layers * layer.kept - unasked - (0.0 if self._full else layer.frozen)
         # One more is on its way to the device while a layer is computed.
         on_device = min(2, layers) if self._offload else layers
         return on_device * layer.input
@@ -191,9 +192,10 @@ class _Layer:
         input: The layer's input: what checkpointing keeps.
         norm: Of what a norm keeps, for one token.
         kept: What autograd keeps.
+        unasked: What it does not keep of the last layer.
+        frozen: What it does not keep of the first layer where embeddings are frozen.
         again: What it keeps beside the input, when the layer is computed again; and its output.
         working: Gradients at the widest place of its backward, that of its output among them.
-        mask: The mask of the joint path, kept once for all layers.
     """
 
     def __init__(
@@ -217,9 +219,20 @@ class _Layer:
         self.input = float(self.tokens * self.stream * sizes.hidden)
         # Its input in fp32, one over its root mean square, and for the gradient of its gain the normed input.
         self.norm = _FP32 * (sizes.hidden + 1 + sizes.hidden * full)
-        own, self.mask = self._attention(layout, device, grid.parallel.sequence)
-        states = 2 * self.norm + self._read(_ATTENTION) + self._heads(full)
-        self.kept = self.tokens * states + own + self._copies(_ATTENTION)
+        # What a matrix in the model's own dtype reads is the output as attention keeps it.
+        kept_by_reader = "o_proj" in self._trained and (full or b == _FP32)
+        output = 0 if kept_by_reader else b * sizes.queries
+        states = 2 * self.norm + self._read(_ATTENTION) + self._heads(full) + output
+        frozen_keys = (
+            _FP32 * (sizes.keys + sizes.kv_heads) * (sizes.qk_norm and "k_proj" not in self._trained)
+        )
+        self.frozen = self.tokens * (self.norm + frozen_keys)
+        # Where scores are read, the last layer's attention has queries, and outputs of its own, at the ends alone.
+        asks_everywhere = device != "cpu" or sizes.kind != "scorer"
+        self.unasked = (
+            0.0 if asks_everywhere else self.tokens * (b * sizes.queries + _FP32 * sizes.heads + output)
+        )
+        self.kept = float(self.tokens * states + self._copies(_ATTENTION))
         # Adapters read an fp32 copy of what bf16 computes, so in the backward pass there is a gradient of that copy.
         cast = _FP32 if self._rank and b < _FP32 else 0
         wide, apart = self._read(_FEED) + 3 * b * sizes.intermediate, self._copies(_FEED)
@@ -261,29 +274,10 @@ class _Layer:
         return self._b * sum(read * write for read, write in (self._sizes.matrices[name] for name in trained))
 
     def _heads(self, full: bool) -> int:
-        """Queries, keys, values, the output, its log-sum-exps and the norms of queries and keys, for one token."""
+        """Queries, keys, values, log-sum-exps and the norms of queries and keys, for one token."""
         sizes = self._sizes
-        rows = self._b * 2 * (sizes.queries + self._keys) + _FP32 * sizes.heads
+        rows = self._b * (sizes.queries + 2 * self._keys) + _FP32 * sizes.heads
         if not sizes.qk_norm:
             return rows
         normed = (_FP32 + self._b * full) * (sizes.queries + sizes.keys)
         return rows + normed + _FP32 * (sizes.heads + sizes.kv_heads)
-
-    def _attention(self, layout: PackedLayout, device: str, sequence: int) -> tuple[float, float]:
-        """What the paths of the shared prefix keep beside: copies of keys and values, and masks.
-
-        The kernels of a GPU copy nothing and need no mask. Devices that share a sequence have a share of the heads.
-        """
-        own = shared = 0.0
-        if device != "cpu":
-            return own, shared
-        keys = self._keys / sequence
-        for shape, count in layout.runs():
-            if choose_path(shape, device) == "joint":
-                shared += self._b * shape.branch_tokens * shape.tokens
-                continue
-            for length in shape.branches:
-                seen = shape.prefix + length
-                # A kernel of a CPU knows no lower-right causal mask: it is written out.
-                own += count * self._b * 2 * keys * seen + self._b * length * seen
-        return own, shared

@@ -84,13 +84,14 @@ def test_the_summary_fits_its_schema(small_demo):
 def test_all_stages_of_a_kind_answer_the_same_questions(small_demo):
     out, summary = small_demo
     asked = {
-        (
-            trainings.is_generative(stage),
-            tuple(line["id"] for line in lines(out / f"stages/{stage}/pairs/judgments.jsonl")),
-        )
+        stage: [line["id"] for line in lines(out / f"stages/{stage}/pairs/judgments.jsonl")]
         for stage in summary["stages"]
     }
-    assert len(asked) == 2
+    trained = [stage for stage in asked if stage not in ("untrained", "unstructured")]
+    assert len({(trainings.is_generative(stage), *asked[stage]) for stage in trained}) == 2
+    assert asked["untrained"] == asked["unstructured"]
+    assert {*asked["untrained"]} < {*asked["short"]}
+    assert len(asked["untrained"]) == len(asked["short"]) / 2  # of four contexts a third, and at least two
 
 
 def test_judges_are_asked_in_both_orders_and_for_scores(small_demo):

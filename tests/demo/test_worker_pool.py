@@ -22,17 +22,40 @@ def fail(*, progress):
 
 
 def test_tasks_run_in_other_processes_and_report(tmp_path):
-    told = []
-    with WorkerPool(2, lambda *message: told.append(message)) as workers:
+    told, finished = [], []
+    with WorkerPool(2, "all", lambda *message: told.append(message)) as workers:
         tasks = [DemoTask(name, note, (tmp_path / name, name)) for name in ("a", "b", "c")]
-        seconds = workers.run(tasks)
+        seconds = workers.run(tasks, finished.append)
     assert sorted(seconds) == ["a", "b", "c"]
     assert all(value >= 0 for value in seconds.values())
     pids = {int((tmp_path / name).read_text().split()[1]) for name in ("a", "b", "c")}
     assert os.getpid() not in pids
-    assert sorted(told) == sorted(
-        (f"{name}: noting", done, 2, "") for name in ("a", "b", "c") for done in (1, 2)
-    )
+    assert sorted(finished) == ["a", "b", "c"]
+    assert {(label, total) for label, _, total, _ in told} == {("all", 100)}
+    percents = [done for _, done, _, _ in told]
+    assert percents == sorted(percents)
+    assert percents[-1] == 100
+
+
+def halfway(start, *, progress):
+    progress("some work", 1, 2)
+    while not start.exists():
+        time.sleep(0.05)
+
+
+def test_progress_is_the_share_of_all_work_and_names_what_runs(tmp_path):
+    told = []
+
+    def tell(*message):
+        told.append(message)
+        if "1/2" in message[3]:
+            (tmp_path / "go").write_text("")
+
+    with WorkerPool(1, "all", tell) as workers:
+        small = DemoTask("small", need, (tmp_path,), work=20)
+        workers.run([small, DemoTask("large", halfway, (tmp_path / "go",), ("small",), work=60)])
+    assert ("all", 62, 100, "large 1/2") in told
+    assert told[-1] == ("all", 100, 100, "")
 
 
 def need(path, *, progress):
@@ -41,7 +64,7 @@ def need(path, *, progress):
 
 def test_a_part_waits_for_those_before_it(tmp_path):
     last = DemoTask("last", need, (tmp_path / "first",), ("first",))
-    with WorkerPool(2, lambda *_: None) as workers:
+    with WorkerPool(2, "all", lambda *_: None) as workers:
         assert list(workers.run([last, DemoTask("first", note, (tmp_path / "first", "x"))])) == [
             "first",
             "last",
@@ -63,7 +86,7 @@ def test_a_free_worker_takes_the_first_part_that_can_be_done(tmp_path):
         DemoTask("second", after, (second, first), ("first",)),
         DemoTask("other", after, (other, second)),  # which fails where it is done before
     ]
-    with WorkerPool(1, lambda *_: None) as workers:
+    with WorkerPool(1, "all", lambda *_: None) as workers:
         assert list(workers.run(tasks)) == ["first", "second", "other"]
         first.unlink(), second.unlink()
         with pytest.raises(AssertionError):
@@ -71,7 +94,10 @@ def test_a_free_worker_takes_the_first_part_that_can_be_done(tmp_path):
 
 
 def test_what_a_part_raises_is_raised_here():
-    with WorkerPool(1, lambda *_: None) as workers, pytest.raises(TrainingError, match="step 3 is nan"):
+    with (
+        WorkerPool(1, "all", lambda *_: None) as workers,
+        pytest.raises(TrainingError, match="step 3 is nan"),
+    ):
         workers.run([DemoTask("fails", fail, ())])
 
 
@@ -85,7 +111,7 @@ def wait(path, *, progress):
     time.sleep(600)
 
 if __name__ == "__main__":
-    with WorkerPool(1, lambda *_: None) as workers:
+    with WorkerPool(1, "all", lambda *_: None) as workers:
         workers.run([DemoTask("waits", wait, (Path(sys.argv[1]),))])
 """
 

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from longrm.demo.stage_evaluations import (
     evaluate_control,
     evaluate_stage,
     evaluations_of,
+    probe_of,
 )
 from longrm.demo.trainings import (
     CONTROL,
@@ -29,6 +31,7 @@ from longrm.demo.trainings import (
     DemoSettings,
     rescale,
     stages_of,
+    tokens_of,
     train_stage,
     trainings_of,
 )
@@ -74,15 +77,27 @@ def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progr
     began = time.perf_counter()
     with (
         RunFolder(out, "demo", settings) as folder,
-        WorkerPool(len(os.sched_getaffinity(0)), progress) as workers,
+        WorkerPool(len(os.sched_getaffinity(0)), "demo", progress) as workers,
     ):
         seconds = _Seconds(out / SECONDS)
-        seconds.add(workers.run(tasks_of(settings, out)))
+        seconds.add(workers.run(tasks_of(settings, out), partial(_tell, out, progress)))
         summary = summarize_demo(settings, out, seconds.by_task)
         summary["seconds"]["total"] = round(time.perf_counter() - began, 3)
         folder.write_summary(summary)
         report.build([out], out / "report.html")
     return summary
+
+
+def _tell(out: Path, progress: Progress, task: str) -> None:
+    """Tells what an evaluation of pairs has found, once it is finished."""
+    what, stage, evaluation = (*task.split(), "", "")[:3]
+    if (what, evaluation) != ("evaluate", PAIRS):
+        return
+    by_length = read_summary(out / "stages" / stage / PAIRS)["metrics"]["by_length"]
+    found = (
+        f"{100 * figures['pair_accuracy']['value']:.0f}% at {length}" for length, figures in by_length.items()
+    )
+    progress(stage, 1, 1, f"pair accuracy {', '.join(found)} tokens")
 
 
 def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
@@ -96,6 +111,7 @@ def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
             train_stage,
             (each, settings, out),
             (made_by[each.start],) if each.start else (),
+            work=3 * tokens_of(each, settings, out),  # backward costs twice as much as forward
         )
         for each in trainings
     ]
@@ -111,6 +127,7 @@ def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
             evaluate_stage,
             (stage, evaluation, settings, out),
             (made_by[stage],),
+            work=sum(sum(cell.lengths) * cell.groups for cell in probe_of(stage, evaluation, settings).cells),
         )
         for stage in stages
         for evaluation in evaluations_of(stage)

@@ -1,4 +1,4 @@
-"""How the stages of the demo are evaluated: all discriminative ones on the same contexts, all generative ones too."""
+"""How the stages of the demo are evaluated: discriminative ones on the same contexts, generative ones on others."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -12,6 +12,8 @@ from longrm.demo.trainings import (
     GENERATIVE_LONG,
     GENERATIVE_SHORT,
     LONG,
+    UNSTRUCTURED,
+    UNTRAINED,
     DemoSettings,
     is_generative,
     model_of,
@@ -34,6 +36,8 @@ UNRELATED = {"unrelated_context": LONG, "judge_unrelated_context": GENERATIVE_LO
 _EVALUATION_SEED = 1_000_000
 _SHORT, _LONG = (128, 256, 512, 1024), (2048, 4096)
 _MAX_TOKENS = 16  # tokens; a judgment has ten
+_AT_CHANCE = (UNTRAINED, UNSTRUCTURED)
+"""Stages that learn nothing are evaluated on the first third of the contexts: their intervals may be wider."""
 
 
 def evaluations_of(stage: str) -> tuple[str, ...]:
@@ -51,12 +55,12 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     drawn = _EVALUATION_SEED + settings.seed
     divisor = 2 if settings.generative else 1
     pairs = (
-        ProbeCell(lengths=_SHORT, groups=256 // divisor, per_group=2),
-        ProbeCell(lengths=_LONG, groups=64 // divisor, per_group=8),
+        ProbeCell(lengths=_SHORT, groups=128 // divisor, per_group=4),
+        ProbeCell(lengths=_LONG, groups=32 // divisor, per_group=16),
     )
     best_of_4 = (
-        ProbeCell(lengths=_SHORT, groups=64 // divisor, per_group=2),
-        ProbeCell(lengths=_LONG, groups=32 // divisor, per_group=4),
+        ProbeCell(lengths=_SHORT, groups=32 // divisor, per_group=4),
+        ProbeCell(lengths=_LONG, groups=16 // divisor, per_group=8),
     )
     judged = (
         ProbeCell(lengths=_SHORT, groups=32, per_group=2),
@@ -74,13 +78,22 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     }
 
 
+def probe_of(stage: str, evaluation: str, settings: DemoSettings) -> Probe:
+    """What a stage is asked in one of its evaluations."""
+    probe = probes(settings)[is_generative(stage), evaluation]
+    if stage not in _AT_CHANCE:
+        return probe
+    cells = tuple(cell.model_copy(update={"groups": max(2, cell.groups // 3)}) for cell in probe.cells)
+    return probe.model_copy(update={"cells": cells})
+
+
 def evaluate_stage(
     stage: str, evaluation: str, settings: DemoSettings, out: Path, *, progress: Progress
 ) -> None:
     """Runs one evaluation of one stage."""
     # In these worlds the words of the question lead to the evidence; one baseline is enough to show it.
     baselines = ("overlap",) if (stage, evaluation) == (LONG, PAIRS) else ()
-    probe = probes(settings)[is_generative(stage), evaluation]
+    probe = probe_of(stage, evaluation, settings)
     drawn = _comparisons(probe)
     evaluate(
         _settings(stage, evaluation, probe, out, baselines),

@@ -96,6 +96,15 @@ def train_stage(training: DemoTraining, settings: DemoSettings, out: Path, *, pr
     train(resolved, out / "training" / training.stage, progress=progress)
 
 
+def tokens_of(training: DemoTraining, settings: DemoSettings, out: Path) -> int:
+    """Tokens of all contexts that a training reads."""
+    resolved = _resolved(training, settings.seed, out)
+    steps, world = resolved.optimizer.steps, resolved.data.world
+    assert steps is not None, "recipes of the demo say how many steps"
+    assert world is not None, "they train on generated worlds"
+    return steps * world.tokens_per_step
+
+
 def rescale(stage: str, settings: DemoSettings, out: Path, *, progress: Progress) -> None:
     """Makes a stage that differs from the one it comes from in its rotary base alone."""
     if model_of(stage, out).exists():

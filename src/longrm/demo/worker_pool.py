@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,22 +32,30 @@ class DemoTask:
         function: Called with the arguments and a `progress`; another process must be able to import it.
         arguments: What it is called with.
         after: Names of the tasks that have to be finished before.
+        work: How much there is to do, in a unit that all tasks share.
     """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     after: tuple[str, ...] = ()
+    work: float = 1.0
 
 
 class WorkerPool:
-    """Worker processes; a context manager."""
+    """Worker processes; a context manager.
 
-    def __init__(self, count: int, progress: Progress) -> None:
+    Args:
+        count: How many.
+        label: What all tasks together are called where progress is shown.
+        progress: Told, in percent, how much of all the work is done, and what is going on.
+    """
+
+    def __init__(self, count: int, label: str, progress: Progress) -> None:
         context = multiprocessing.get_context("spawn")
         self._count = count
         self._messages = context.SimpleQueue()
-        self._progress = progress
+        self._label, self._progress = label, progress
         self._pool = ProcessPoolExecutor(
             count, mp_context=context, initializer=_start_worker, initargs=(self._messages, os.getpid())
         )
@@ -63,8 +71,10 @@ class WorkerPool:
                 worker.terminate()
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, tasks: Sequence[DemoTask]) -> dict[str, float]:
-        """Runs the tasks and returns the seconds each took.
+    def run(
+        self, tasks: Sequence[DemoTask], finished: Callable[[str], None] = lambda name: None
+    ) -> dict[str, float]:
+        """Runs the tasks, says of each by its name that it is finished, and returns the seconds each took.
 
         A worker that is free takes the first task in the list whose tasks before it are finished.
 
@@ -73,6 +83,7 @@ class WorkerPool:
         """
         waiting, running = list(tasks), dict[Future[float], str]()
         seconds: dict[str, float] = {}
+        reached: dict[str, tuple[int, int]] = {}
         while waiting or running:
             ready = [task for task in waiting if seconds.keys() >= set(task.after)]
             for task in ready[: self._count - len(running)]:
@@ -82,9 +93,22 @@ class WorkerPool:
             assert running, f"parts wait for each other: {[task.name for task in waiting]}"
             done, _ = wait(running, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
             while not self._messages.empty():
-                self._progress(*self._messages.get())
-            seconds |= {running.pop(future): round(future.result(), 3) for future in done}
+                name, *reached[name] = self._messages.get()
+            for future in done:
+                name = running.pop(future)
+                seconds[name] = round(future.result(), 3)
+                finished(name)
+            self._show(tasks, seconds, {name: reached.get(name, (0, 0)) for name in running.values()})
         return seconds
+
+    def _show(
+        self, tasks: Sequence[DemoTask], finished: Collection[str], reached: Mapping[str, tuple[int, int]]
+    ) -> None:
+        shares = {name: done / total for name, (done, total) in reached.items() if total}
+        done = sum(task.work * (task.name in finished or shares.get(task.name, 0.0)) for task in tasks)
+        running = (f"{name} {done}/{total}" if total else name for name, (done, total) in reached.items())
+        percent = int(100 * done / sum(task.work for task in tasks))
+        self._progress(self._label, percent, 100, ", ".join(running))
 
 
 @contextmanager
@@ -120,4 +144,5 @@ def _work(task: DemoTask) -> float:
 
 
 def _report(task: str, label: str, done: int, total: int, note: str = "") -> None:
-    _queue.put((f"{task}: {label}", done, total, note))
+    del label, note  # the task's name says enough
+    _queue.put((task, done, total))

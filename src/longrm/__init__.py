@@ -7,9 +7,9 @@ if os.name != "posix":
     raise ImportError("longrm needs a POSIX system (Linux, macOS); on Windows use it within WSL")
 
 if TYPE_CHECKING:
-    from longrm.reward_models import RewardModel, load
+    from longrm.reward_models import RewardModel, load, reward_function
 
-__all__ = ["RewardModel", "load"]
+__all__ = ["RewardModel", "load", "reward_function"]
 __version__ = "0.1.0"
 
 

@@ -4,6 +4,7 @@ from longrm.reward_models.baselines import BASELINES, Baseline
 from longrm.reward_models.judge_settings import Compress, JudgeSettings
 from longrm.reward_models.kinds import KINDS, load, pinned
 from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.reward_functions import RewardFunction, reward_function
 
 __all__ = [
     "BASELINES",
@@ -11,7 +12,9 @@ __all__ = [
     "Baseline",
     "Compress",
     "JudgeSettings",
+    "RewardFunction",
     "RewardModel",
     "load",
     "pinned",
+    "reward_function",
 ]

@@ -1,0 +1,168 @@
+"""A reward model as the function that trainers call: prompts and completions in, one number a completion out."""
+
+import hashlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from longrm.errors import DataError, RunError
+from longrm.jsonl import json_text
+from longrm.reward_models.kinds import load
+from longrm.reward_models.protocol import RewardModel
+from longrm.reward_models.trials import points
+from longrm.types import Message, Outcome, Query, Response, as_messages
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reward:
+    """What became of one completion; no score unless answered."""
+
+    outcome: Outcome
+    score: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    prompt: tuple[Message, ...]
+    completion: Response
+    reward: "Future[_Reward]" = field(default_factory=Future)
+
+
+class RewardFunction:
+    """Scores completions for a trainer; `reward_function` makes one.
+
+    Completions of one prompt are scored as one comparison, wherever they stand among the rows: the prompt is read once
+    for all of them. Several threads may call at once, as trainers do that hand over one completion a call: what
+    arrives while the model works is scored together as soon as it is free.
+
+    Attributes:
+        model: The reward model.
+        unscored: How many completions had each outcome but "answered", so far.
+        __name__: What trainers call the rewards in their logs: the model's name, unless you set another.
+    """
+
+    def __init__(self, model: RewardModel) -> None:
+        self.model = model
+        self.unscored: Counter[str] = Counter()
+        self.__name__ = model.name
+        self._waiting: list[_Row] = []
+        self._arrival, self._turn = threading.Lock(), threading.Lock()
+
+    def __call__(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        completions: Sequence[str | Sequence[Message]],
+        **columns: Any,
+    ) -> list[float | None]:
+        """Scores completions; the signature is that of TRL's `reward_funcs`.
+
+        Args:
+            prompts: The prompt of every completion, each the user's text or messages. Completions of one group repeat
+                theirs.
+            completions: Each text or messages.
+            columns: What else a trainer hands over. None of it is read, but `log_metric`, where TRL gives it, is told
+                the share of completions without a score.
+
+        Returns:
+            One number a completion, higher is better; None where there is no score: too long for the model, no
+            verdict, a score that is not finite, no memory. TRL leaves such a completion out of its group.
+
+        Raises:
+            DataError: There are not as many prompts as completions.
+            RunError: No completion of the call has a score and some ended in an error, as when a server is gone:
+                training on would learn nothing.
+        """
+        if len(prompts) != len(completions):
+            raise DataError(f"{len(prompts)} prompts for {len(completions)} completions; give one for each")
+        rows = [
+            _Row(as_messages(prompt, "user"), as_messages(completion, "assistant"))
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+        with self._arrival:
+            self._waiting += rows
+        with self._turn:
+            with self._arrival:
+                batch, self._waiting = self._waiting, []
+            self._score(batch)
+        rewards = [row.reward.result() for row in rows]
+        self._report(rewards, columns.get("log_metric"))
+        return [reward.score for reward in rewards]
+
+    def _score(self, rows: Sequence[_Row]) -> None:
+        """Scores all rows that wait; whoever handed over a row gets what was raised, too."""
+        try:
+            groups: dict[str, list[_Row]] = {}
+            for row in rows:
+                groups.setdefault(_key(row.prompt), []).append(row)
+            failed = self._judge([*groups.items()])
+            # One completion that is too long, or whose score is not finite, takes none of the others with it.
+            self._judge([(name, [row]) for name, group in failed for row in group])
+        except BaseException as error:
+            for row in rows:
+                if not row.reward.done():
+                    row.reward.set_exception(error)
+            raise
+
+    def _judge(self, groups: Sequence[tuple[str, list[_Row]]]) -> list[tuple[str, list[_Row]]]:
+        """Judges groups; returns those without scores of which each row may still have one alone."""
+        if not groups:
+            return []
+        queries = [
+            Query(name, group[0].prompt, tuple(row.completion for row in group)) for name, group in groups
+        ]
+        again = []
+        for (name, group), trial in zip(groups, self.model.judge_in_all_orders(queries), strict=True):
+            scores = points(trial)
+            if not scores and len(group) > 1 and not self.model.sees_order:
+                again.append((name, group))
+                continue
+            for place, row in enumerate(group):
+                score = scores[place] if scores else None
+                row.reward.set_result(_Reward(trial.outcome, score, trial.detail))
+        return again
+
+    def _report(self, rewards: Sequence[_Reward], log_metric: Any) -> None:
+        """Counts what has no score, and says so; refuses a call in which nothing has one."""
+        failed = [reward for reward in rewards if reward.score is None]
+        if log_metric is not None and rewards:
+            log_metric(f"{self.__name__}/unscored", len(failed) / len(rewards))
+        error = next((reward for reward in failed if reward.outcome is Outcome.ERROR), None)
+        if error is not None and len(failed) == len(rewards):
+            raise RunError(
+                f"{self.model.name} could score none of {len(rewards)} completions: {error.detail}"
+            )
+        with self._arrival:
+            new = {reward.outcome: reward for reward in failed if str(reward.outcome) not in self.unscored}
+            self.unscored.update(str(reward.outcome) for reward in failed)
+        for outcome, first in new.items():
+            _logger.warning(
+                "%s has no reward for a completion (%s): %s; further ones are counted in `unscored`",
+                self.model.name,
+                outcome,
+                first.detail,
+            )
+
+
+def reward_function(model: str | RewardModel) -> RewardFunction:
+    """Makes a reward model the function that TRL takes as `reward_funcs`; others are made from it in a few lines.
+
+    Args:
+        model: A name as `longrm.load` takes it, or a model that it has loaded, with settings of your own.
+
+    Raises:
+        ConfigError: As `longrm.load`.
+        ModelError: As `longrm.load`.
+    """
+    return RewardFunction(load(model) if isinstance(model, str) else model)
+
+
+def _key(prompt: tuple[Message, ...]) -> str:
+    """Equal for equal prompts."""
+    return hashlib.sha256(json_text(prompt, default=str).encode()).hexdigest()[:16]

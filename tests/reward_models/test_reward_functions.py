@@ -1,0 +1,188 @@
+"""A reward model as a function of trainers: the scores of transformers, one prompt read for a group, and what fails."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import longrm
+from longrm.errors import DataError, RunError
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.reward_models import RewardModel
+from longrm.types import Judgment, Outcome, message_text
+from longrm.worlds import words_tokenizer
+
+PROMPTS = [
+    f"In the old ledger {name} holds {word}.\n\nQuestion: What is the access code of {name}?"
+    for name, word in (("Corimo", "bucket"), ("Tanelo", "turtle"))
+]
+COMPLETIONS = [
+    f"The access code of {name} is {word}."
+    for name in ("Corimo", "Tanelo")
+    for word in ("bucket", "turtle", "bucket of turtle")
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=80), words_tokenizer(), seed=0), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return longrm.load(str(folder))
+
+
+@pytest.fixture(scope="module")
+def plain_score(folder):
+    """What a user of transformers alone would compute: one sequence a completion."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+    @torch.inference_mode()
+    def score(prompt, completion):
+        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+        ids = tokenizer.apply_chat_template(messages, return_tensors="pt")["input_ids"]
+        return classifier(ids).logits.item()
+
+    return score
+
+
+class Watched(RewardModel):
+    """Keeps what it was asked, and asks another model; or, without one, scores by length and has some rows fail."""
+
+    def __init__(self, model=None):
+        self.name = "watched"
+        self.model = model
+        self.asked = []
+
+    def judge(self, queries):
+        self.asked.append([(query.prompt, len(query.responses)) for query in queries])
+        return self.model.judge(queries) if self.model else [self.judgment(query) for query in queries]
+
+    def judgment(self, query):
+        texts = [message_text(response[0]) for response in query.responses]
+        for text in texts:
+            if text in list(Outcome):
+                return Judgment(Outcome(text), detail=f"{text} it was")
+        return Judgment(
+            Outcome.ANSWERED, tuple(float("nan") if text == "nan" else len(text) for text in texts)
+        )
+
+
+def conversational(text, role):
+    return [{"role": role, "content": text}]
+
+
+@pytest.mark.parametrize("form", ["text", "messages"])
+def test_rewards_are_the_scores_of_transformers_and_each_prompt_is_read_once(loaded, plain_score, form):
+    watched = Watched(loaded)
+    prompts = [PROMPTS[number % 2] for number in range(6)]  # groups need not stand together
+    expected = [plain_score(*row) for row in zip(prompts, COMPLETIONS, strict=True)]
+    given = (prompts, COMPLETIONS)
+    if form == "messages":
+        given = [
+            [conversational(text, role) for text in texts]
+            for texts, role in zip(given, ("user", "assistant"), strict=True)
+        ]
+    rewards = longrm.reward_function(watched)(
+        prompts=given[0], completions=given[1], completion_ids=[[1]] * 6, trainer_state=None
+    )
+    assert rewards == pytest.approx(expected, abs=1e-5)
+    assert max(expected) - min(expected) > 1e-2, (
+        "the completions must be told apart for this to mean anything"
+    )
+    assert [count for _, count in watched.asked[0]] == [3, 3]
+    assert len(watched.asked) == 1
+
+
+def test_a_name_is_loaded_and_names_the_rewards(folder):
+    reward = longrm.reward_function(str(folder))
+    assert reward.__name__ == str(folder)
+    assert reward([], []) == []
+    assert longrm.reward_function("baseline:longest")(["p", "p"], ["a", "bb c"]) == [1.0, 4.0]
+
+
+def test_a_completion_without_a_score_is_none_and_takes_no_other_with_it(loaded, plain_score, caplog):
+    reward = longrm.reward_function(loaded)
+    long = " ".join(["turtle"] * 100)
+    told = {}
+    rewards = reward(
+        [PROMPTS[0]] * 3, [COMPLETIONS[0], long, COMPLETIONS[1]], log_metric=lambda *one: told.update([one])
+    )
+    expected = [plain_score(PROMPTS[0], text) for text in COMPLETIONS[:2]]
+    assert rewards == [pytest.approx(expected[0], abs=1e-5), None, pytest.approx(expected[1], abs=1e-5)]
+    assert told == {f"{loaded.name}/unscored": pytest.approx(1 / 3)}
+    assert "too_long" in caplog.text
+    assert "the model reads 80" in caplog.text
+    caplog.clear()
+    assert reward([PROMPTS[0]] * 2, [long, COMPLETIONS[1]])[0] is None
+    assert reward.unscored == {"too_long": 2}
+    assert not caplog.text, "said once"
+
+
+@pytest.mark.parametrize("text", ["nan", "refused", "unparsed", "truncated", "error"])
+def test_every_outcome_but_answered_is_none(text):
+    reward = longrm.reward_function(Watched())
+    assert reward(["p"] * 3, ["a", text, "ccc"]) == [1.0, None, 3.0]
+    assert reward.unscored.total() == 1
+    if text != "error":
+        assert reward(["p"], [text]) == [None]
+
+
+def test_a_call_in_which_nothing_could_be_scored_for_errors_is_refused():
+    reward = longrm.reward_function(Watched())
+    with pytest.raises(RunError, match="watched could score none of 2 completions: error it was"):
+        reward(["p", "q"], ["error", "error"])
+    with pytest.raises(DataError, match="2 prompts for 1 completions"):
+        reward(["p", "q"], ["a"])
+
+
+class Held(Watched):
+    """Holds its first call until all others have come."""
+
+    def __init__(self, model=None, error=None):
+        super().__init__(model)
+        self.began, self.go, self.error = threading.Event(), threading.Event(), error
+
+    def judge(self, queries):
+        judged = super().judge(queries)
+        self.began.set()
+        assert self.go.wait(60)
+        if self.error and len(self.asked) > 1:
+            raise self.error
+        return judged
+
+
+def all_at_once(held, completions):
+    """Hands over one completion a thread, all but the first while the model works on that."""
+    reward = longrm.reward_function(held)
+    with ThreadPoolExecutor(len(completions)) as pool:
+        first = pool.submit(reward, PROMPTS[:1], completions[:1])
+        assert held.began.wait(60)
+        others = [pool.submit(reward, PROMPTS[:1], [text]) for text in completions[1:]]
+        while len(reward._waiting) < len(others):  # they come by themselves
+            threading.Event().wait(0.001)
+        held.go.set()
+        return [one.exception() or one.result() for one in (first, *others)]
+
+
+def test_completions_of_several_threads_are_scored_together(loaded, plain_score):
+    held = Held(loaded)
+    found = all_at_once(held, COMPLETIONS)
+    expected = [[pytest.approx(plain_score(PROMPTS[0], text), abs=1e-5)] for text in COMPLETIONS]
+    assert found == expected
+    assert [[count for _, count in call] for call in held.asked] == [[1], [5]]
+
+
+def test_whoever_waits_is_told_of_a_failure():
+    found = all_at_once(Held(error=RuntimeError("the device is gone")), COMPLETIONS)
+    assert found[0] == [len(COMPLETIONS[0])]
+    assert {str(error) for error in found[1:]} == {"the device is gone"}
+    assert len(found) == 6

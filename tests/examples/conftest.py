@@ -1,0 +1,66 @@
+"""A tiny reward model, rows of two groups, and what a user of transformers alone would score them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.worlds import words_tokenizer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROMPTS = [
+    f"In the old ledger {name} holds {word}.\n\nQuestion: What is the access code of {name}?"
+    for name, word in (("Corimo", "bucket"), ("Tanelo", "turtle"))
+]
+ROWS = [
+    (prompt, f"The access code of {name} is {word}.")
+    for prompt in PROMPTS
+    for name in ("Corimo", "Tanelo")
+    for word in ("bucket", "turtle")
+]
+"""Eight rows of a prompt and a completion: two groups of four."""
+
+TOO_LONG = "turtle " * 200
+"""A completion that the model cannot read."""
+
+
+@pytest.fixture(scope="session")
+def scorer(tmp_path_factory):
+    """The folder of the reward model."""
+    path = tmp_path_factory.mktemp("scorer") / "tiny"
+    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=120), words_tokenizer(), seed=0), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def expected(scorer):
+    """The score of every row by one sequence each."""
+    tokenizer = AutoTokenizer.from_pretrained(scorer)
+    classifier = AutoModelForSequenceClassification.from_pretrained(scorer).eval()
+    found = []
+    for prompt, completion in ROWS:
+        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+        ids = tokenizer.apply_chat_template(messages, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            found.append(classifier(ids).logits.item())
+    assert max(found) - min(found) > 1e-2, "the rows must be told apart for tests to mean anything"
+    return [pytest.approx(score, abs=1e-5) for score in found]
+
+
+@pytest.fixture
+def example(scorer, monkeypatch):
+    """Imports an example by its path, as trainers do, with the tiny model."""
+    monkeypatch.setenv("LONGRM_MODEL", str(scorer))
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -1,0 +1,80 @@
+"""TRL's own GRPOTrainer trains a tiny random policy by the example, with the rewards that transformers alone gives."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from longrm.modeling.loading import new_language_model
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.worlds import words_tokenizer
+
+from .conftest import PROMPTS
+
+SETTINGS = {
+    "num_generations": 4,
+    "per_device_train_batch_size": 8,
+    "max_completion_length": 8,
+    "max_steps": 10,
+    "learning_rate": 1e-2,
+    "logging_steps": 1,
+    "report_to": "none",
+    "save_strategy": "no",
+    "use_cpu": True,
+    "bf16": False,
+    "activation_checkpointing": False,
+    "disable_tqdm": True,
+    "seed": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    path = tmp_path_factory.mktemp("policy") / "tiny"
+    save(new_language_model(ModelShape(hidden=32, init_std=0.3), words_tokenizer(), seed=1), path)
+    return path
+
+
+def plain_scores(scorer, rows):
+    """What transformers alone gives for conversations, one sequence each."""
+    tokenizer = AutoTokenizer.from_pretrained(scorer)
+    classifier = AutoModelForSequenceClassification.from_pretrained(scorer).eval()
+    found = []
+    for messages in rows:
+        ids = tokenizer.apply_chat_template(messages, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            found.append(classifier(ids).logits.item())
+    return found
+
+
+# TRL 1.16 asks models under a name that transformers has renamed.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("form", ["messages", "text"])
+def test_grpo_trains_on_our_rewards(example, scorer, policy, tmp_path, form):
+    prompts = PROMPTS if form == "text" else [[{"role": "user", "content": text}] for text in PROMPTS]
+    rows = tmp_path / "prompts.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    trainer = example("trl_grpo").train(
+        str(policy), str(scorer), str(rows), str(tmp_path / "out"), **SETTINGS
+    )
+    logs = trainer._logs
+    (name,) = logs["rewards"]
+    assert name == str(scorer)
+    assert trainer.state.global_step == SETTINGS["max_steps"]
+    given, written = [
+        [[{"role": role, "content": text}] if isinstance(text, str) else list(text) for text in logs[column]]
+        for column, role in (("prompt", "user"), ("completion", "assistant"))
+    ]
+    assert len(given) == 8, "TRL keeps the rows of the last step"
+    truth = plain_scores(scorer, [[*prompt, *reply] for prompt, reply in zip(given, written, strict=True)])
+    assert list(logs["rewards"][name]) == pytest.approx(truth, abs=1e-4)
+    assert max(truth) - min(truth) > 1e-2
+    steps = [entry for entry in trainer.state.log_history if f"{name}/unscored" in entry]
+    assert [entry[f"{name}/unscored"] for entry in steps] == [0.0] * 10
+    assert any(abs(advantage) > 0.1 for advantage in logs["advantages"])
+    before = AutoModelForCausalLM.from_pretrained(policy).get_input_embeddings().weight
+    moved = (trainer.model.get_input_embeddings().weight - before).abs().max()
+    assert torch.isfinite(moved)
+    assert moved > 1e-3, "the policy has learned something"

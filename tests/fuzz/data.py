@@ -8,6 +8,8 @@ from typing import Any
 
 from . import hostile, seeds
 
+_SCORING = (["score"], ["rank", "--pairs"], ["rank", "--best", "1"], ["filter", "--near-tie", "3"])
+
 
 def make(rng: random.Random, folder: Path) -> list[str]:
     """A file or folder of rows in which something is wrong."""
@@ -38,7 +40,7 @@ def command(rng: random.Random, path: Path, folder: Path) -> list[str]:
         case 5 | 6:
             suffix = rng.choice(["jsonl", "jsonl", "parquet"])
             return [
-                "score",
+                *rng.choice(_SCORING),
                 "--model",
                 "baseline:shortest",
                 "--data",

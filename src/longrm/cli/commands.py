@@ -41,6 +41,8 @@ COMMANDS = {
     "merge": Subcommand("longrm.cli.merge"),
     "evaluate": Subcommand("longrm.cli.evaluate", continues=True, shared=True),
     "score": Subcommand("longrm.cli.score", continues=True, shared=True),
+    "rank": Subcommand("longrm.cli.rank", continues=True, shared=True),
+    "filter": Subcommand("longrm.cli.filter", continues=True, shared=True),
     "report": Subcommand("longrm.cli.report"),
 }
 

@@ -36,6 +36,42 @@ def run_options(out_help: str) -> Callable[[_Command], _Command]:
     return add
 
 
+def scoring_options(*, model: str, column: str, required: bool) -> Callable[[_Command], _Command]:
+    """Adds what commands take that score the rows of a file, with the help of `--model` and `--column`."""
+
+    def add(command: _Command) -> _Command:
+        for option in (
+            set_option("judge.max_tokens=64"),
+            click.option(
+                "--workers", type=int, help="Number of Ray workers (default: one per GPU, else one per CPU)."
+            ),
+            click.option(
+                "--engine", type=click.Choice(["ray"]), help="Score on the workers of a Ray cluster."
+            ),
+            click.option(
+                "--on-bad-row",
+                type=click.Choice(["stop", "skip"]),
+                default="stop",
+                show_default=True,
+                help="What an unreadable row does.",
+            ),
+            click.option("--column", help=column),
+            click.option("--format", help="Format of the rows; recognized from the columns by default."),
+            click.option(
+                "--out",
+                required=True,
+                type=click.Path(path_type=Path),
+                help="JSONL or Parquet file to write.",
+            ),
+            click.option("--data", metavar="PATH", required=True, help="Preference data."),
+            click.option("--model", required=required, help=model),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
 def resolve(
     settings: type[Settings],
     config_file: Path | None,

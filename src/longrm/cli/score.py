@@ -5,33 +5,19 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, set_option
+from longrm.cli.options import resolve, scoring_options
 from longrm.cli.progress_bar import shared_work
 from longrm.cli.terminal import echo
 from longrm.errors import DataError, RunError
 
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
-@click.option(
-    "--model",
-    required=True,
-    help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
+@scoring_options(
+    model="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
     "or another kind that evaluate takes.",
+    column="Column for the scores (default: scores, or model_scores if that is taken).",
+    required=True,
 )
-@click.option("--data", metavar="PATH", required=True, help="Preference data.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="JSONL or Parquet file to write.")
-@click.option("--format", help="Format of the rows; recognized from the columns by default.")
-@click.option("--column", help="Column for the scores (default: scores, or model_scores if that is taken).")
-@click.option(
-    "--on-bad-row",
-    type=click.Choice(["stop", "skip"]),
-    default="stop",
-    show_default=True,
-    help="What an unreadable row does.",
-)
-@click.option("--engine", type=click.Choice(["ray"]), help="Score on the workers of a Ray cluster.")
-@click.option("--workers", type=int, help="Number of Ray workers (default: one per GPU, else one per CPU).")
-@set_option("judge.max_tokens=64")
 def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes the same rows plus `scores` (one per response, higher is better) and `scores_outcome`.
 

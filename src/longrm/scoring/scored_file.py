@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,16 +24,16 @@ from longrm.runs.logs import Log, join_parts, part_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup, check_seen
 from longrm.scoring.row_scores import RowScores, ScoreRecord, batches, score
+from longrm.scoring.scored_rows import ScoredRow
 from longrm.types import Outcome
 
 _logger = logging.getLogger(__name__)
 
 
-class ScoreSettings(Config):
-    """Settings of `longrm score`.
+class RowSettings(Config):
+    """What is scored, and how.
 
     Attributes:
-        model: A folder or Hub id, or a name of another kind, as `longrm evaluate` takes it.
         data: The file or folder of preference data.
         format: The rows' format; recognized from the columns when not given.
         on_bad_row: What an unreadable row does.
@@ -44,7 +44,6 @@ class ScoreSettings(Config):
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
     """
 
-    model: ModelName
     data: str
     format: str | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
@@ -54,12 +53,26 @@ class ScoreSettings(Config):
     workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
 
 
+class ScoreSettings(RowSettings):
+    """Settings of `longrm score`.
+
+    Attributes:
+        model: A folder or Hub id, or a name of another kind, as `longrm evaluate` takes it.
+    """
+
+    model: ModelName
+
+
+Arrange = Callable[[Iterator[ScoredRow]], Iterator[dict[str, Any]]]
+"""Makes the rows of a file to be written of those that were scored."""
+
+
 @dataclass(slots=True)
 class ScoreCounts:
     """Counts of a file that was scored.
 
     Attributes:
-        rows: Rows written.
+        rows: Rows read.
         outcomes: How many rows had each outcome; only answered ones have scores.
         skipped: Rows that could not be read and were left out.
         first_unscored: For every outcome but "answered" that some row had, number and reason of the first such row.
@@ -72,14 +85,21 @@ class ScoreCounts:
     first_unscored: dict[str, str] = field(default_factory=dict)
 
 
+def _all_columns(rows: Iterator[ScoredRow]) -> Iterator[dict[str, Any]]:
+    return (row.columns for row in rows)
+
+
 def score_file(
     settings: ScoreSettings,
     out: Path,
     *,
+    arrange: Arrange = _all_columns,
     workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> ScoreCounts | None:
     """Writes the rows of a file with their scores to a JSONL or Parquet file, in one step at the end.
+
+    What is written is what `arrange` makes of the rows: by default each of them, with columns for scores and outcome.
 
     Scores are logged in `OUT.partial`, from which a killed run continues: with this engine or another, as one process
     or as several. The folder is kept where rows ended in errors, which the same settings then try again.
@@ -93,9 +113,7 @@ def score_file(
     """
     workers = workers or WorkerGroup()
     _check_engine(settings, workers)
-    if os.path.realpath(out) == os.path.realpath(settings.data):
-        raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
-    check_writable(out)
+    check_out(out, settings.data)
     reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
@@ -106,12 +124,19 @@ def score_file(
             return None
         join_parts(path, ScoreRecord)
         result = ScoreCounts(reading.format)
-        write_rows(out, _rows(reading, RowScores(path), column, result))
+        write_rows(out, arrange(_rows(reading, RowScores(path), column, result)))
         result.skipped = reading.skipped.count
         reading.log_skipped()
     if not result.outcomes[Outcome.ERROR]:
         shutil.rmtree(partial)
     return result
+
+
+def check_out(out: Path, data: str) -> None:
+    """Refuses, before any work is done for it, to write over the data or what cannot be written."""
+    if os.path.realpath(out) == os.path.realpath(data):
+        raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
+    check_writable(out)
 
 
 def _check_engine(settings: ScoreSettings, workers: WorkerGroup) -> None:
@@ -181,7 +206,7 @@ def _scored_here(
 
 def _rows(
     reading: ComparisonReader, scores: RowScores, column: str, result: ScoreCounts
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[ScoredRow]:
     for row, record in scores.of(reading):
         outcome, values = str(record.outcome), None
         result.rows += 1
@@ -190,7 +215,8 @@ def _rows(
             values = list(record.scores)
         else:
             result.first_unscored.setdefault(outcome, f"row {record.number}: {record.detail}")
-        yield {**row.source, column: values, f"{column}_outcome": outcome}
+        columns = {**row.source, column: values, f"{column}_outcome": outcome}
+        yield ScoredRow(row.comparison, columns, column, tuple(values or ()), outcome)
 
 
 def _free_column(reading: ComparisonReader, wanted: str | None) -> str:

@@ -1,0 +1,39 @@
+"""`longrm rank`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from longrm.cli.options import resolve, scoring_options
+from longrm.cli.progress_bar import shared_work
+from longrm.cli.selection_text import SCORES_COLUMN, SCORES_FROM, print_selection
+
+
+@click.command("rank", short_help="Order responses by their scores; keep the best, or make pairs.")
+@click.option("--best", type=int, metavar="K", help="Keep the K best responses of each row.")
+@click.option(
+    "--pairs", is_flag=True, default=None, help="Write the best against the worst: chosen, rejected."
+)
+@scoring_options(model=SCORES_FROM, column=SCORES_COLUMN, required=False)
+def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
+    """Writes rows with their responses in the order of their scores, the best first.
+
+    Scores are those that longrm score has written; with --model the rows are scored first, as longrm score does, and a
+    killed run continues.
+
+    Rows are written as `prompt`, `responses` and `ranks`, where equal scores tie; with --best 1 as `prompt` and
+    `completion`, to imitate; with --pairs as `prompt`, `chosen` and `rejected`. The scores go with the responses, and
+    `order` tells which of the row's responses each was, from 0. Of identical responses the first is kept. Rows without
+    scores are dropped, and counted.
+
+    \b
+    longrm rank --data scored.jsonl --best 1 --out best.jsonl
+    longrm rank --model MODEL --data candidates.jsonl --pairs --out pairs.jsonl
+    """
+    from longrm.scoring.ranked_file import RankSettings, rank_file
+
+    settings = resolve(RankSettings, None, assignments, flags)
+    with shared_work() as (group, report):
+        counts = rank_file(settings, out, workers=group, progress=report)
+    print_selection(counts, settings.data, out)

@@ -1,0 +1,427 @@
+"""Ranked and filtered files against plain Python over the file that `longrm score` has written."""
+
+import json
+import random
+
+import pytest
+
+from longrm import reward_models
+from longrm.cli.filter import command as filter_command
+from longrm.cli.rank import command as rank_command
+from longrm.data import read, read_demonstrations
+from longrm.data.formats import FORMATS
+from longrm.errors import ConfigError, DataError, RunError
+from longrm.scoring import row_selection
+from longrm.scoring.filtered_file import FilterSettings, filter_file
+from longrm.scoring.ranked_file import RankSettings, rank_file
+from longrm.scoring.scored_file import ScoreSettings, score_file
+from longrm.types import Outcome
+
+MODEL = "baseline:longest"  # a score is the number of characters, so that an oracle can be read off the texts
+WORDS = ["a", "bb", "ccc", "dddd", "eeee", "f" * 9]
+
+
+def response(row, place):
+    """The texts of a row differ; some are as long as others."""
+    return f"{row:03}{random.Random(4 * row + place).choice(WORDS)}{'xyzw'[place]}"
+
+
+def candidates(n=40, **more):
+    """Rows of four responses without a gold order."""
+    return [
+        {
+            "id": f"r{row}",
+            "prompt": f"Document {row}. Question {row}?",
+            "question": f"Question {row}?",
+            "responses": [response(row, place) for place in range(4)],
+            "length": 128 + row,
+            **more,
+        }
+        for row in range(n)
+    ]
+
+
+def pairs(n=40):
+    return [
+        {"prompt": f"Question {row}?", "chosen": response(row, 0), "rejected": response(row, 1), "topic": row}
+        for row in range(n)
+    ]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def text(messages):
+    (message,) = messages
+    return message["content"]
+
+
+@pytest.fixture
+def scored(put, tmp_path):
+    """Writes rows, has them scored, and returns the scored file and its rows."""
+
+    def score(rows, name="scored.jsonl"):
+        out = tmp_path / name
+        score_file(ScoreSettings(model=MODEL, data=str(put("data.jsonl", *rows))), out)
+        return out, lines(out)
+
+    return score
+
+
+def rank(data, out, **settings):
+    return rank_file(RankSettings(data=str(data), **settings), out)
+
+
+def keep(data, out, **settings):
+    return filter_file(FilterSettings(data=str(data), **settings), out)
+
+
+@pytest.mark.parametrize("best", [None, 3, 2])
+def test_a_ranking_holds_the_best_responses_in_the_order_of_the_scores(scored, tmp_path, best):
+    path, rows = scored(candidates())
+    counts = rank(path, tmp_path / "ranked.jsonl", best=best)
+    ranked = lines(tmp_path / "ranked.jsonl")
+    assert (counts.read, counts.written, counts.dropped) == (40, 40, {})
+    orders = set()
+    for row, found in zip(rows, ranked, strict=True):
+        assert [len(answer) for answer in row["responses"]] == row["scores"], "the oracle holds"
+        order = sorted(range(4), key=lambda index: (-row["scores"][index], index))[:best]
+        assert found["order"] == order
+        assert [text(answer) for answer in found["responses"]] == [row["responses"][index] for index in order]
+        assert found["scores"] == [row["scores"][index] for index in order]
+        assert found["ranks"] == [
+            1 + len({score for score in found["scores"] if score > own}) for own in found["scores"]
+        ]
+        assert found["metadata"] == {"length": row["length"]}
+        orders.add(tuple(order))
+    assert len(orders) > 3
+    assert any(len(set(found["ranks"])) < len(found["ranks"]) for found in ranked), "some scores tie"
+    reading = read(tmp_path / "ranked.jsonl")
+    assert reading.format == "longrm"
+    assert [row.comparison.question.start for row in reading] == [
+        row["prompt"].index("Question") for row in rows
+    ]
+
+
+def test_the_best_response_becomes_a_demonstration(scored, tmp_path):
+    path, rows = scored(candidates())
+    rank(path, tmp_path / "best.jsonl", best=1)
+    for row, found in zip(rows, lines(tmp_path / "best.jsonl"), strict=True):
+        best = max(range(4), key=lambda index: row["scores"][index])
+        assert text(found["completion"]) == row["responses"][best]
+        assert text(found["prompt"]) == row["prompt"]
+        assert (found["scores"], found["order"], found["id"]) == ([row["scores"][best]], [best], row["id"])
+    assert len(list(read_demonstrations(tmp_path / "best.jsonl"))) == 40
+
+
+def test_the_best_and_the_worst_become_a_pair_and_ties_none(scored, tmp_path):
+    tied = {"id": "tied", "prompt": "Which?", "responses": ["one", "two", "six"]}
+    path, rows = scored([*candidates(), tied])
+    counts = rank(path, tmp_path / "pairs.jsonl", pairs=True)
+    told_apart = [row for row in rows if max(row["scores"]) > min(row["scores"])]
+    assert counts.dropped == {"tied": 41 - len(told_apart)}
+    assert len(told_apart) <= 40
+    found = lines(tmp_path / "pairs.jsonl")
+    for row, pair in zip(told_apart, found, strict=True):
+        assert len(text(pair["chosen"])) == max(row["scores"]) == pair["scores"][0]
+        assert len(text(pair["rejected"])) == min(row["scores"]) == pair["scores"][1]
+        assert [text(pair["chosen"]), text(pair["rejected"])] == [
+            row["responses"][index] for index in pair["order"]
+        ]
+    reading = read(tmp_path / "pairs.jsonl")
+    assert reading.format == "trl"
+    assert [row.comparison.metadata["length"] for row in reading] == [row["length"] for row in told_apart]
+    assert all(row.comparison.question for row in reading)
+
+
+def test_of_identical_responses_one_is_kept(scored, tmp_path):
+    rows = [
+        {"prompt": "Which?", "responses": ["long one", "short", "long one"]},
+        {"prompt": "And now?", "responses": ["same", "same"]},
+    ]
+    path, _ = scored(rows)
+    counts = rank(path, tmp_path / "ranked.jsonl")
+    (found,) = lines(tmp_path / "ranked.jsonl")
+    assert found["order"] == [0, 1]
+    assert counts.dropped == {"identical": 1}
+    assert rank(path, tmp_path / "best.jsonl", best=1).written == 2
+
+
+def test_judgments_stay_judgments(scored, tmp_path):
+    row = {"chat_template": "Judge this.", "chosen": "<score>8</score>!", "rejects": ["<score>3</score>"]}
+    path, _ = scored([row])
+    rank(path, tmp_path / "pairs.jsonl", pairs=True)
+    rank(path, tmp_path / "ranked.jsonl")
+    for name in ("pairs", "ranked"):
+        (found,) = read(tmp_path / f"{name}.jsonl")
+        assert found.comparison.role == "judgment"
+
+
+BOUNDS = [
+    {"min_margin": 0.0},
+    {"min_margin": 3.0},
+    {"min_margin": -2.0, "max_margin": 4.0},
+    {"near_tie": 2.0},
+    {"near_tie": 1.5, "min_margin": -4.0, "max_margin": 3.0},
+]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_pairs_are_kept_by_their_margin_as_they_are(scored, tmp_path, bounds):
+    path, rows = scored(pairs())
+    counts = keep(path, tmp_path / "kept.jsonl", **bounds)
+    margins = [row["scores"][0] - row["scores"][1] for row in rows]
+    assert min(margins) < 0 < max(margins), "the scores contradict some of the gold"
+    expected = [
+        row
+        for row, margin in zip(rows, margins, strict=True)
+        if bounds.get("min_margin", -99) <= margin <= bounds.get("max_margin", 99)
+        and not abs(margin) < bounds.get("near_tie", 0)
+    ]
+    assert 0 < len(expected) < 40
+    assert lines(tmp_path / "kept.jsonl") == expected
+    assert counts.written == len(expected)
+    assert counts.written + counts.dropped.total() == counts.read == 40
+
+
+@pytest.mark.parametrize("gold", [None, [2, 1, 1, 3], [1, 1, 1, 1]], ids=str)
+def test_of_several_responses_those_that_come_nearest_make_the_margin(scored, tmp_path, gold):
+    path, rows = scored(candidates(**({} if gold is None else {"ranks": gold})))
+    counts = keep(path, tmp_path / "kept.jsonl", min_margin=2.0)
+    expected = []
+    for row in rows:
+        scores = row["scores"]
+        if gold is None:
+            first, second = sorted(scores, reverse=True)[:2]
+            margin = first - second
+        else:
+            margin = min(scores[1], scores[2]) - max(scores[0], scores[3])
+        expected += [row] if margin >= 2.0 else []
+    if gold == [1, 1, 1, 1]:
+        assert counts.dropped == {"tied gold": 40}
+        return
+    assert 0 < len(expected) < 40
+    assert lines(tmp_path / "kept.jsonl") == expected
+
+
+def test_a_pair_that_was_ranked_is_filtered_without_a_model(scored, tmp_path):
+    path, _ = scored(candidates())
+    rank(path, tmp_path / "pairs.jsonl", pairs=True)
+    keep(tmp_path / "pairs.jsonl", tmp_path / "clear.jsonl", min_margin=6.0)
+    made = lines(tmp_path / "pairs.jsonl")
+    clear = [row for row in made if len(text(row["chosen"])) - len(text(row["rejected"])) >= 6]
+    assert 0 < len(clear) < len(made)
+    assert lines(tmp_path / "clear.jsonl") == clear
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_model_named_at_once_gives_the_bytes_of_scoring_first(scored, put, tmp_path, suffix):
+    path, _ = scored(pairs())
+    data = tmp_path / "data.jsonl"
+    for name, make, settings in (
+        ("ranked", rank, {"pairs": True}),
+        ("best", rank, {"best": 1}),
+        ("kept", keep, {"near_tie": 1.0}),
+    ):
+        after, at_once = tmp_path / f"{name}-after.{suffix}", tmp_path / f"{name}-at-once.{suffix}"
+        make(path, after, **settings)
+        make(data, at_once, model=MODEL, **settings)
+        assert at_once.read_bytes() == after.read_bytes()
+        assert not at_once.with_name(at_once.name + ".partial").exists()
+
+
+def test_a_killed_run_is_continued_and_may_select_otherwise(put, tmp_path, monkeypatch):
+    data, out = put("data.jsonl", *candidates()), tmp_path / "best.jsonl"
+    whole = tmp_path / "whole.jsonl"
+    rank(data, whole, model=MODEL, best=1)
+    judged, load = [], reward_models.load
+
+    def load_and_stop(*args, **kwargs):
+        model = load(*args, **kwargs)
+        judge = model.judge
+
+        def judging(queries):
+            if len(judged) == stop_at:
+                raise KeyboardInterrupt
+            judged.append([query.id for query in queries])
+            return judge(queries)
+
+        model.judge = judging
+        return model
+
+    monkeypatch.setattr(reward_models, "load", load_and_stop)
+    stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        rank(data, out, model=MODEL, pairs=True)
+    assert not out.exists()
+    stop_at = -1
+    rank(data, out, model=MODEL, best=1)
+    assert out.read_bytes() == whole.read_bytes()
+    assert sorted(name for batch in judged for name in batch) == sorted(f"r{row}" for row in range(40))
+
+
+def test_rows_without_scores_are_dropped_and_counted(put, tmp_path):
+    rows = [row | {"scores": [1, 2, 3, 4], "scores_outcome": "answered"} for row in candidates(4)]
+    rows[1] |= {"scores": None, "scores_outcome": "too_long"}
+    rows[2] |= {"scores": None, "scores_outcome": "error"}
+    data = put("scored.jsonl", *rows)
+    for counts in (rank(data, tmp_path / "r.jsonl"), keep(data, tmp_path / "k.jsonl", min_margin=0.0)):
+        assert counts.dropped == {"too_long": 1, "error": 1}
+        assert (counts.read, counts.written) == (4, 2)
+
+
+def test_scores_of_another_source_are_not_taken_unless_named(put, tmp_path):
+    rows = [row | {"scores": [4, 3, 2, 1]} for row in candidates(3)]
+    data = put("others.jsonl", *rows)
+    with pytest.raises(DataError, match="no scores that longrm score has written; name a --model"):
+        rank(data, tmp_path / "r.jsonl")
+    rank(data, tmp_path / "r.jsonl", column="scores")
+    assert [row["order"] for row in lines(tmp_path / "r.jsonl")] == [[0, 1, 2, 3]] * 3
+    both = [row | {"model_scores": [1, 2, 3, 4], "model_scores_outcome": "answered"} for row in rows]
+    rank(put("both.jsonl", *both), tmp_path / "r.jsonl")
+    assert [row["order"] for row in lines(tmp_path / "r.jsonl")] == [[3, 2, 1, 0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (
+            {"scores": [1, 2]},
+            "row 3, field 'scores': 2 scores for 4 candidates|line 3, field 'scores': 2 scores",
+        ),
+        ({"scores": [1, 2, 3, "4"]}, "field 'scores': needs a list of numbers"),
+        ({"scores": [1, 2, 3, True]}, "field 'scores': needs a list of numbers"),
+        ({"scores": "high"}, "field 'scores': needs a list of numbers"),
+        ({"scores": [1, 2, 3, float("nan")]}, "field 'scores': needs finite numbers|NaN"),
+        ({"scores": [1, 2, 3, float("inf")]}, "field 'scores': needs finite numbers|Infinity"),
+        ({"scores": None, "scores_outcome": "answered"}, "'answered' is no outcome of a row without scores"),
+        ({"scores": None, "scores_outcome": ["x"]}, "is no outcome of a row without scores"),
+        ("missing", "field 'scores': missing; every row needs it"),
+    ],
+    ids=str,
+)
+def test_a_row_with_bad_scores_is_named_or_skipped(put, tmp_path, change, fault):
+    rows = [row | {"scores": [1, 2, 3, 4], "scores_outcome": "answered"} for row in candidates(5)]
+    if change == "missing":
+        del rows[2]["scores"]
+    else:
+        rows[2] |= change
+    data = put("scored.jsonl", *rows)
+    with pytest.raises(DataError, match=fault) as raised:
+        rank(data, tmp_path / "r.jsonl")
+    assert "scored.jsonl, line 3" in str(raised.value)
+    assert not (tmp_path / "r.jsonl").exists()
+    counts = rank(data, tmp_path / "r.jsonl", on_bad_row="skip")
+    assert (counts.read, counts.written) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "fault"),
+    [
+        (keep, {}, "name what to keep: --min-margin, --max-margin or --near-tie"),
+        (keep, {"min_margin": 2.0, "max_margin": 1.0}, "no margin is at least 2.0 and at most 1.0"),
+        (rank, {"best": 1, "pairs": True}, "take one of --best and --pairs"),
+        (rank, {"engine": "ray"}, "--engine is of scoring"),
+        (rank, {"workers": 2}, "--workers is of scoring"),
+        (rank, {"judge": {"retries": 3}}, "--set judge is of scoring"),
+        (rank, {"model": MODEL, "workers": 2}, "--workers is of --engine ray"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_are_refused(scored, tmp_path, make, settings, fault):
+    path, _ = scored(pairs(3))
+    with pytest.raises(ValueError, match=fault):
+        make(path, tmp_path / "x.jsonl", **settings)
+
+
+def test_the_data_is_not_written_over(scored):
+    path, _ = scored(pairs(3))
+    with pytest.raises(DataError, match="is the data itself"):
+        rank(path, path)
+
+
+def test_rows_stream_from_one_file_to_the_other(scored, tmp_path, monkeypatch):
+    path, _ = scored(pairs())
+    seen, lead, convert = [], [], FORMATS["trl"].convert
+    write = row_selection.write_rows
+
+    def writing(out, rows):
+        def counted():
+            for number, row in enumerate(rows, start=1):
+                lead.append(len(seen) - number)
+                yield row
+
+        seen.clear()
+        return write(out, counted())
+
+    monkeypatch.setitem(
+        FORMATS,
+        "trl",
+        type(FORMATS["trl"])("", FORMATS["trl"].recognizes, lambda *row: seen.append(1) or convert(*row)),
+    )
+    monkeypatch.setattr(row_selection, "write_rows", writing)
+    keep(path, tmp_path / "kept.jsonl", min_margin=-99.0)
+    assert len(lead) == 40
+    assert max(lead) <= 2, "no more is read than is written"
+
+
+def run(command, *arguments):
+    return command.main([*map(str, arguments)], standalone_mode=False)
+
+
+def test_the_commands_say_what_they_kept_and_dropped(scored, tmp_path, capsys):
+    path, _ = scored([*pairs(), {"prompt": "Tied?", "chosen": "abc", "rejected": "xyz"}])
+    run(rank_command, "--data", path, "--pairs", "--out", tmp_path / "r.jsonl")
+    written = len(lines(tmp_path / "r.jsonl"))
+    assert f"Wrote {written} of 41 rows (format trl)" in capsys.readouterr().out
+    run(filter_command, "--data", path, "--near-tie", "0.5", "--out", tmp_path / "k.jsonl")
+    kept = len(lines(tmp_path / "k.jsonl"))
+    assert f"Wrote {kept} of 41 rows" in (said := capsys.readouterr().out)
+    assert f"dropped: {41 - kept} near tie" in said
+    run(filter_command, "--data", path, "--min-margin", 999, "--out", tmp_path / "none.jsonl")
+    assert (tmp_path / "none.jsonl").read_text() == ""
+
+
+class Failing(reward_models.RewardModel):
+    """Has no score for some rows."""
+
+    name = "failing"
+
+    def __init__(self, outcomes):
+        self.outcomes = outcomes
+
+    def judge(self, queries):
+        from longrm.types import Judgment
+
+        return [
+            Judgment(outcome, detail="why") if outcome else Judgment(Outcome.ANSWERED, (1.0, 2.0))
+            for query in queries
+            for outcome in [self.outcomes.get(query.id)]
+        ]
+
+
+def test_errors_of_a_model_end_the_command_and_are_tried_again(put, tmp_path, monkeypatch, capsys):
+    data, out = put("data.jsonl", *pairs(4)), tmp_path / "k.jsonl"
+    failing = Failing({"row-2": Outcome.ERROR, "row-3": Outcome.TOO_LONG})
+    monkeypatch.setattr(reward_models, "load", lambda *_, **__: failing)
+    asked = ("--model", "m", "--data", data, "--out", out, "--min-margin", "-2")
+    with pytest.raises(RunError, match="1 of 4 rows ended in errors; the same command tries them again"):
+        run(filter_command, *asked)
+    said = capsys.readouterr()
+    assert "Wrote 2 of 4 rows (format trl)" in said.out
+    assert "dropped: 1 error, 1 too_long" in said.out
+    assert "Without scores, error, first: row 2: why" in said.err
+    failing.outcomes = {}
+    run(filter_command, *asked)
+    assert "Wrote 3 of 4 rows" in capsys.readouterr().out
+    failing.outcomes = dict.fromkeys(("row-1", "row-2", "row-3", "row-4"), Outcome.TOO_LONG)
+    with pytest.raises(DataError, match="no row of .*data.jsonl has scores"):
+        run(filter_command, *asked)
+
+
+def test_a_setting_that_is_wrong_is_one_line():
+    with pytest.raises(ConfigError, match="best"):
+        RankSettings.resolve(None, {"data": "x", "best": 0})
+    with pytest.raises(ConfigError, match="name what to keep"):
+        FilterSettings.resolve(None, {"data": "x"})

@@ -53,7 +53,7 @@ def test_the_python_example_prints_two_scores(user_folder, capsys):
 def test_the_commands_work(user_folder):
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("longrm ")]
     assert {line.split()[1] for line in lines} == {
-        "score", "evaluate", "report", "world", "train", "synthesize", "audit", "plan",
+        "score", "rank", "filter", "evaluate", "report", "world", "train", "synthesize", "audit", "plan",
     }  # fmt: skip
     small = ["--set", "probe.cells=[{lengths=[64, 128], groups=4, per_group=2}]"]
     for line in lines:
@@ -65,7 +65,15 @@ def test_the_commands_work(user_folder):
             [sys.executable, "-m", "longrm", *arguments, *more], capture_output=True, text=True
         )
         assert done.returncode == 0, (line, done.stderr)
-    for name in ("scored.jsonl", "runs/probe/summary.json", "probe.html", "records.jsonl", "audit.html"):
+    for name in (
+        "scored.jsonl",
+        "best.jsonl",
+        "best-and-worst.jsonl",
+        "runs/probe/summary.json",
+        "probe.html",
+        "records.jsonl",
+        "audit.html",
+    ):
         assert (user_folder / name).stat().st_size > 0
 
 

@@ -25,7 +25,7 @@ ROWS = [
 ]
 """Eight rows of a prompt and a completion: two groups of four."""
 
-TOO_LONG = "turtle " * 200
+TOO_LONG = "turtle " * 600
 """A completion that the model cannot read."""
 
 
@@ -33,7 +33,7 @@ TOO_LONG = "turtle " * 200
 def scorer(tmp_path_factory):
     """The folder of the reward model."""
     path = tmp_path_factory.mktemp("scorer") / "tiny"
-    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=120), words_tokenizer(), seed=0), path)
+    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=400), words_tokenizer(), seed=0), path)
     return path
 
 

@@ -170,6 +170,7 @@ def test_a_saved_reward_model_scores_the_same_here_in_peft_and_merged(
     merge(adapter, tmp_path / "merged")
     assert distance(scores(load_scorer(tmp_path / "merged")), truth) < ROUNDING
     assert distance(plain_scores(sequence_classifier(tmp_path / "merged")), truth) < ROUNDING
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["problem_type"] == "regression"
 
 
 def test_the_scores_are_others_without_the_head_or_the_update(base: Path, tmp_path: Path):

@@ -118,6 +118,41 @@ def test_bf16_training_is_saved_in_bf16_and_the_trainee_is_left_as_it_is(
         assert torch.equal(loaded.state_dict()[name], weight.bfloat16()), name
 
 
+def logits(folder: Path) -> torch.Tensor:
+    """The scores that transformers alone gives, one sequence a response."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        rows = [model(input_ids=torch.tensor([[*TREE.prefix, *branch]])).logits for branch in TREE.branches]
+    return torch.cat(rows)[:, 0].float()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_scorer_says_that_it_is_one_of_regression_and_scores_as_before(
+    precision: Any, tokenizer: Tokenizer, tmp_path: Path
+):
+    scorer = new_scorer(SHAPE, tokenizer, seed=1)
+    set_precision(scorer.model, precision)
+    save(scorer, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    assert config["problem_type"] == "regression"
+    said = logits(tmp_path / "model")
+    file.write_text(json.dumps({key: value for key, value in config.items() if key != "problem_type"}))
+    assert torch.equal(logits(tmp_path / "model"), said), "transformers reads it for its loss alone"
+    save(load_scorer(tmp_path / "model"), tmp_path / "again")  # a folder of before, written again
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["problem_type"] == "regression"
+    assert torch.equal(logits(tmp_path / "again"), said)
+    with torch.no_grad():
+        truth = scores(scorer.model, pack([TREE]))
+    bound = ROUNDING if precision == "float32" else 0.1
+    assert distance(said, truth) < bound
+    assert distance(torch.sigmoid(said), truth) > 0.1, "a server's sigmoid would show"
+
+
+def test_a_language_model_is_none_of_regression(folder: Path):
+    assert not json.loads((folder / "config.json").read_text()).get("problem_type")
+
+
 def test_the_scalar_head_of_bf16_training_is_saved_in_fp32(tokenizer: Tokenizer, tmp_path: Path):
     scorer = new_scorer(SHAPE, tokenizer, seed=1)
     set_precision(scorer.model, "bfloat16")

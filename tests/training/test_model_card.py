@@ -1,5 +1,6 @@
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 
 import longrm
 from longrm.config import read_toml
+from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import load_language_model, new_language_model, new_scorer
 from longrm.modeling.saving import save
@@ -17,6 +19,7 @@ from longrm.modeling.shapes import ModelShape
 from longrm.training.initial_model import initial_model
 from longrm.training.model_card import write_card
 from longrm.training.objectives import OBJECTIVES
+from longrm.types import as_messages
 from longrm.worlds import words_tokenizer
 
 SHAPE = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.2)
@@ -204,6 +207,42 @@ def test_the_code_on_the_card_of_an_adapter_runs(
     exec(code(text, "python")[1], found)
     assert type(found["model"]).__name__.startswith("PeftModel")
     assert code(text, "bash") == ["longrm merge . --out merged\n"]
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_a_scorer_is_told_how_to_be_served_and_by_which_route(template: bool, tmp_path: Path):
+    known = words_tokenizer()
+    tokenizer = known if template else Tokenizer.from_backend(known.backend, eos="<end>", pad="<pad>")
+    save(new_scorer(SHAPE, tokenizer, seed=0), tmp_path)
+    text = sections(card(tmp_path, recipe(), SUMMARY))["How to use it"]
+    vllm, sglang = code(text, "bash")[0].splitlines()
+    assert vllm == "vllm serve . --runner pooling"
+    assert sglang.startswith("python -m sglang.launch_server --model-path . --is-embedding")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "`/classify`" in line]
+    assert [row.split()[1] for row in rows] == ["vLLM", "SGLang"]
+    assert "`/v1/classify` always 1.0" in text
+    assert "`/score` and `/rerank` answer a sigmoid" in text
+    found: dict[str, Any] = {}
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()):
+        exec(code(text, "python")[1], found)
+    posted = [json.loads(f"[{eval(own, found)}]") for own in re.findall(r"ids\[0\]\.tolist\(\)", text)]
+    assert len(posted) == 2
+    encoded = encode(
+        Tokenizer.load(tmp_path),
+        as_messages(found["prompt"], "user"),
+        [as_messages(found["response"], "assistant")],
+    )
+    assert posted[0] == posted[1] == [[*encoded.prompt, *encoded.responses[0]]], "what longrm reads is posted"
+
+
+def test_where_padding_closes_responses_no_server_is_named(tmp_path: Path):
+    save(new_scorer(SHAPE, words_tokenizer(), seed=0), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    closing = Tokenizer.load(tmp_path).closing_ids()
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pad_token_id": next(iter(closing))}))
+    text = card(tmp_path, recipe(), SUMMARY)
+    assert "vLLM and SGLang read the very last token, and so give other scores." in text
+    assert "/classify" not in text
 
 
 def test_a_writer_is_told_how_to_be_served(tmp_path: Path):

@@ -15,7 +15,7 @@ from longrm.modeling.device_memory import precision_of
 from longrm.modeling.folders import ADAPTER, HEAD, find_model_folders, kind_of
 from longrm.modeling.gguf_files import find_gguf
 from longrm.modeling.heads import TransformersModel
-from longrm.modeling.loading import LanguageModel, LoadedModel, load_language_model, load_scorer
+from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_language_model, load_scorer
 from longrm.modeling.model_files import read_config
 from longrm.reading import read_object
 from longrm.runs.folder import keep_umask
@@ -25,7 +25,8 @@ def save(model: LoadedModel, folder: str | Path) -> None:
     """Writes a folder that transformers' own auto classes load as it is, with plain attention.
 
     A model that trained in bf16 is written in bf16, its scalar head in fp32. Of a model with adapters these are
-    written, for PEFT, and the head. What is already there is replaced, and only by something complete.
+    written, for PEFT, and the head. The config of a scorer says that it is one of regression, by which servers know
+    that its score is the raw logit. What is already there is replaced, and only by something complete.
 
     Raises:
         RunError: the folder cannot be written, or holds something that is not a model.
@@ -104,6 +105,8 @@ def _write(loaded: LoadedModel, folder: Path) -> None:
         return
     if isinstance(loaded, LanguageModel):
         _declare_ends(model, loaded.tokenizer)
+    if isinstance(loaded, Scorer):
+        model.config.problem_type = "regression"  # else vLLM serves the sigmoid of a score
     if precision_of(model) == "float32":
         model.save_pretrained(folder)
         return

@@ -13,7 +13,9 @@ from trl import GRPOConfig, GRPOTrainer
 import longrm
 
 
-def train(policy: str, model: str, prompts: str, out: str, **settings: object) -> GRPOTrainer:
+def train(
+    policy: str, model: str | longrm.RewardModel, prompts: str, out: str, **settings: object
+) -> GRPOTrainer:
     """Trains, and returns the trainer; `settings` are those of TRL's `GRPOConfig`."""
     trainer = GRPOTrainer(
         model=policy,

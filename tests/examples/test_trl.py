@@ -1,6 +1,9 @@
 """TRL's own GRPOTrainer trains a tiny random policy by the example, with the rewards that transformers alone gives."""
 
 import json
+import math
+import statistics
+import zlib
 
 import pytest
 import torch
@@ -9,6 +12,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
+from longrm.reward_models import RewardModel
+from longrm.types import Judgment, Outcome, message_text
 from longrm.worlds import words_tokenizer
 
 from .conftest import PROMPTS
@@ -78,3 +83,43 @@ def test_grpo_trains_on_our_rewards(example, scorer, policy, tmp_path, form):
     moved = (trainer.model.get_input_embeddings().weight - before).abs().max()
     assert torch.isfinite(moved)
     assert moved > 1e-3, "the policy has learned something"
+
+
+class Halting(RewardModel):
+    """Scores a completion by its length, and has none for about half of them."""
+
+    name = "halting"
+
+    def judge(self, queries):
+        return [self.judgment([message_text(answer[0]) for answer in query.responses]) for query in queries]
+
+    def judgment(self, texts):
+        if any(zlib.crc32(text.encode()) % 2 for text in texts):
+            return Judgment(Outcome.TOO_LONG, detail="too long")
+        return Judgment(Outcome.ANSWERED, tuple(float(len(text)) for text in texts))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_grpo_leaves_completions_without_a_score_out(example, policy, tmp_path):
+    rows = tmp_path / "prompts.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    settings = SETTINGS | {"max_steps": 1}
+    trainer = example("trl_grpo").train(str(policy), Halting(), str(rows), str(tmp_path / "out"), **settings)
+    logs = trainer._logs
+    rewards, advantages = list(logs["rewards"]["halting"]), list(logs["advantages"])
+    truth = [
+        float("nan") if zlib.crc32(text.encode()) % 2 else float(len(text)) for text in logs["completion"]
+    ]
+    unscored = [math.isnan(reward) for reward in truth]
+    assert rewards == pytest.approx(truth, nan_ok=True)
+    assert any(unscored)
+    assert not all(unscored)
+    for group in (slice(0, 4), slice(4, 8)):
+        scored = [reward for reward in truth[group] if not math.isnan(reward)]
+        mean = sum(scored) / max(1, len(scored))
+        spread = statistics.stdev(scored) if len(scored) > 1 else 0.0
+        for reward, advantage in zip(truth[group], advantages[group], strict=True):
+            expected = 0.0 if math.isnan(reward) else (reward - mean) / (spread + 1e-4)
+            assert advantage == pytest.approx(expected, abs=1e-3)
+    (entry,) = [entry for entry in trainer.state.log_history if "halting/unscored" in entry]
+    assert entry["halting/unscored"] == pytest.approx(sum(unscored) / 8)

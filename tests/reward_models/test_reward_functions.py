@@ -102,6 +102,20 @@ def test_rewards_are_the_scores_of_transformers_and_each_prompt_is_read_once(loa
     assert len(watched.asked) == 1
 
 
+def test_of_a_group_only_the_completions_are_read_anew(loaded, monkeypatch):
+    read, tokens = loaded._read, []
+    monkeypatch.setattr(
+        loaded, "_read", lambda packed, items: tokens.append(packed.input_ids.numel()) or read(packed, items)
+    )
+    reward = longrm.reward_function(loaded)
+    for count in (1, 2, 5):
+        reward([PROMPTS[0]] * count, COMPLETIONS[:count])
+    alone, two, five = tokens
+    completion = two - alone
+    assert 0 < completion < alone / 2, "most of what is read is the prompt"
+    assert five == pytest.approx(alone + 4 * completion, abs=8)
+
+
 def test_a_name_is_loaded_and_names_the_rewards(folder):
     reward = longrm.reward_function(str(folder))
     assert reward.__name__ == str(folder)
@@ -142,6 +156,14 @@ def test_a_call_in_which_nothing_could_be_scored_for_errors_is_refused():
         reward(["p", "q"], ["error", "error"])
     with pytest.raises(DataError, match="2 prompts for 1 completions"):
         reward(["p", "q"], ["a"])
+
+
+def test_what_is_no_text_is_refused_and_an_empty_completion_is_not():
+    reward = longrm.reward_function(Watched())
+    parts = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
+    with pytest.raises(DataError, match="something else than text.*'image'.*only texts are read"):
+        reward([[{"role": "user", "content": parts}]], ["A turtle."])
+    assert reward([[{"role": "user", "content": parts[1:]}]] * 2, ["", "ab"]) == [0.0, 2.0]
 
 
 class Held(Watched):

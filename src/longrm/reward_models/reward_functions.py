@@ -4,13 +4,14 @@ import hashlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from longrm.errors import DataError, RunError
 from longrm.jsonl import json_text
+from longrm.reading import short
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
@@ -75,14 +76,14 @@ class RewardFunction:
             verdict, a score that is not finite, no memory. TRL leaves such a completion out of its group.
 
         Raises:
-            DataError: There are not as many prompts as completions.
+            DataError: There are not as many prompts as completions, or one holds something else than text.
             RunError: No completion of the call has a score and some ended in an error, as when a server is gone:
                 training on would learn nothing.
         """
         if len(prompts) != len(completions):
             raise DataError(f"{len(prompts)} prompts for {len(completions)} completions; give one for each")
         rows = [
-            _Row(as_messages(prompt, "user"), as_messages(completion, "assistant"))
+            _Row(_texts(prompt, "user"), _texts(completion, "assistant"))
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         with self._arrival:
@@ -161,6 +162,19 @@ def reward_function(model: str | RewardModel) -> RewardFunction:
         ModelError: As `longrm.load`.
     """
     return RewardFunction(load(model) if isinstance(model, str) else model)
+
+
+def _texts(value: str | Sequence[Message], role: str) -> tuple[Message, ...]:
+    """A text or messages as messages; what is no text would be judged unseen."""
+    messages = as_messages(value, role)
+    for message in messages:
+        content = message.get("content")
+        parts = content if isinstance(content, list | tuple) else ()
+        if not all(isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in parts):
+            raise DataError(
+                f"a message holds something else than text, {short(content)}; only texts are read"
+            )
+    return messages
 
 
 def _key(prompt: tuple[Message, ...]) -> str:

@@ -5,16 +5,20 @@ import math
 import statistics
 import zlib
 
+import datasets
 import pytest
 import torch
+import trl
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from longrm.data import write
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import RewardModel
+from longrm.scoring.ranked_file import RankSettings, rank_file
 from longrm.types import Judgment, Outcome, message_text
-from longrm.worlds import words_tokenizer
+from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 from .conftest import PROMPTS
 
@@ -123,3 +127,31 @@ def test_grpo_leaves_completions_without_a_score_out(example, policy, tmp_path):
             assert advantage == pytest.approx(expected, abs=1e-3)
     (entry,) = [entry for entry in trainer.state.log_history if "halting/unscored" in entry]
     assert entry["halting/unscored"] == pytest.approx(sum(unscored) / 8)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("form", ["best", "pairs"])
+def test_trls_trainers_read_what_longrm_rank_has_written(scorer, policy, tmp_path, form):
+    data, out = tmp_path / "data.jsonl", tmp_path / "ranked.jsonl"
+    write(data, generate(WorldPlan("records", 150, responses=4), 8, words_tokenizer()))
+    kept = {"best": 1} if form == "best" else {"pairs": True}
+    rank_file(RankSettings(model=str(scorer), data=str(data), **kept), out)
+    table = datasets.load_dataset("json", data_files=str(out), split="train")
+    plain = {
+        name: SETTINGS[name] for name in ("report_to", "save_strategy", "use_cpu", "bf16", "disable_tqdm")
+    }
+    plain |= {"max_steps": 1, "max_length": None, "activation_checkpointing": False}
+    if form == "best":
+        trainers = [
+            trl.SFTTrainer(str(policy), trl.SFTConfig(str(tmp_path / "o"), **plain), train_dataset=table)
+        ]
+    else:
+        settings = trl.RewardConfig(str(tmp_path / "o"), **plain), trl.DPOConfig(str(tmp_path / "o"), **plain)
+        trainers = [
+            trl.RewardTrainer(str(scorer), settings[0], train_dataset=table),
+            trl.DPOTrainer(str(policy), args=settings[1], train_dataset=table),
+        ]
+    for trainer in trainers:
+        trainer.train()
+        assert trainer.state.global_step == 1
+        assert math.isfinite(trainer.state.log_history[-1]["train_loss"])

@@ -171,7 +171,8 @@ class MemorySettings(Config):
     """What is traded for memory. `longrm plan` computes what a recipe needs.
 
     Attributes:
-        tokens_per_forward: A step is cut into parts of at most this many tokens; a longer row stands alone.
+        tokens_per_forward: A step is cut into parts of at most this many tokens; a longer row stands alone, so that
+            several questions about one context share it only where they fit together.
         gradient_checkpointing: Keep the input of every layer only, and compute the layer again in the backward pass.
         activation_offloading: Keep what `gradient_checkpointing` keeps in the memory of the CPU.
         tiled_mlp: Compute feed-forward layers a tile of the tokens at a time, and again in the backward pass.

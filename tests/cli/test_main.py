@@ -221,6 +221,21 @@ def test_a_world_in_prose_is_refused_without_a_tokenizer_that_knows_it(tmp_path)
     assert not (tmp_path / "x.jsonl").exists()
 
 
+def test_questions_that_a_short_context_repeats_are_counted(tmp_path):
+    prose_tokenizer().save(tmp_path / "tokenizer")
+    out = tmp_path / "updates.jsonl"
+    flags = ("--n", 24, "--per-group", 8, "--tokenizer", tmp_path / "tokenizer", "--out", out)
+    said = longrm("world", "latest-update", "--length", 300, *flags).stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    different = {
+        (row["prompt"][0]["content"], *sorted(each[0]["content"] for each in row["responses"]))
+        for row in rows
+    }
+    assert len(different) < 24
+    assert said.startswith(f"{24 - len(different)} of them repeat a question with its responses")
+    assert not longrm("world", "latest-update", "--length", 3000, *flags).stderr
+
+
 def test_a_world_in_prose_stands_between_the_paragraphs_of_a_haystack(tmp_path):
     prose_tokenizer().save(tmp_path / "tokenizer")
     (tmp_path / "rows.jsonl").write_text(

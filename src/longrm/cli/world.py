@@ -1,11 +1,15 @@
 """`longrm world`."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from longrm.cli.terminal import echo, print_facts, print_lines
+
+if TYPE_CHECKING:
+    from longrm.types import Comparison
 
 
 def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
@@ -95,6 +99,18 @@ def command(n: int, tokenizer: str, out: Path, **settings: Any) -> None:
     from longrm.worlds import WorldPlan, generate
     from longrm.worlds.words_tokenizer import load_tokenizer
 
-    plan = WorldPlan(**settings)
-    write(out, generate(plan, n, load_tokenizer(tokenizer)))
+    plan, asked = WorldPlan(**settings), set[int]()
+
+    def seen(rows: "Iterable[Comparison]") -> "Iterator[Comparison]":
+        for row in rows:
+            asked.add(hash(f"{row.prompt} {sorted(map(str, row.responses))}"))
+            yield row
+
+    write(out, seen(generate(plan, n, load_tokenizer(tokenizer))))
     echo(f"Wrote {n} comparisons of the world '{plan.world}' at {plan.length} tokens to {out}")
+    if len(asked) < n:
+        echo(
+            f"{n - len(asked)} of them repeat a question with its responses, for a context holds too few facts: lessen "
+            "--per-group or raise --length",
+            err=True,
+        )

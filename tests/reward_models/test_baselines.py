@@ -54,3 +54,11 @@ def test_an_unknown_baseline_is_named():
 def test_responses_that_are_no_list_are_refused(responses):
     with pytest.raises(DataError, match="a list of responses"):
         load("baseline:first").score("?", responses)
+
+
+def test_settings_may_be_a_mapping_and_a_misspelt_one_is_refused():
+    model = load("ensemble:votes:baseline:longest+baseline:first", judge={"cut": "middle"})
+    assert model.name == load("ensemble:votes:baseline:longest+baseline:first").name
+    with pytest.raises(ConfigError, match=r"cuts.*did you mean 'cut'") as caught:
+        load("baseline:longest", judge={"cuts": "middle"})
+    assert "\n" not in str(caught.value)

@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 from longrm import hub
 from longrm.clients import Completion
 from longrm.clients.remote_settings import Remote
+from longrm.config import Config
 from longrm.errors import ConfigError, nearest
 from longrm.reward_models.judge_settings import Compress, JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Comparison
+
+Settings = TypeVar("Settings", bound=Config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,9 @@ KINDS: Mapping[str, RewardModelKind] = {
 def load(
     model: str,
     *,
-    judge: JudgeSettings | None = None,
-    remote: Remote | None = None,
-    compress: Compress | None = None,
+    judge: JudgeSettings | Mapping[str, Any] | None = None,
+    remote: Remote | Mapping[str, Any] | None = None,
+    compress: Compress | Mapping[str, Any] | None = None,
     key: Iterable[Comparison] = (),
     on_usage: Callable[[Completion], None] | None = None,
 ) -> RewardModel:
@@ -125,18 +128,30 @@ def load(
             `tokens:openai:URL#NAME`, the same of an endpoint that tells log-probabilities; `baseline:NAME`;
             `compress:MODEL`, any of these on the chunks of the context that matter; `ensemble:mean-rank:MODEL+MODEL`
             or `ensemble:votes:MODEL+MODEL`, several of these together; `simulated:RATE`.
-        judge: How a model is asked, and what it does with a context that does not fit.
+        judge: How a model is asked, and what it does with a context that does not fit, such as {"cut": "middle"}.
         remote: How an endpoint is reached.
         compress: How much of a context is left.
         key: The comparisons that a simulated judge will be asked about: it errs at stated rates.
         on_usage: Is told of every answer that came from an endpoint.
 
     Raises:
-        ConfigError: An unknown kind or baseline, or a name that lacks a part.
+        ConfigError: An unknown kind, baseline or setting, or a name that lacks a part.
         ModelError: A folder or Hub id that cannot be loaded, or an endpoint; the message says why.
     """
-    request = LoadRequest(judge or JudgeSettings(), remote or Remote(), compress or Compress(), key, on_usage)
+    request = LoadRequest(
+        _resolved(JudgeSettings, judge),
+        _resolved(Remote, remote),
+        _resolved(Compress, compress),
+        key,
+        on_usage,
+    )
     return request.load(model)
+
+
+def _resolved(kind: type[Settings], given: Settings | Mapping[str, Any] | None) -> Settings:
+    if given is None or isinstance(given, Mapping):
+        return kind.resolve(overrides=given)
+    return given
 
 
 def pinned(model: str) -> str:

@@ -7,6 +7,7 @@ is then judged on the tasks and kinds of text that it was trained on, on other k
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,10 @@ ARMS: Mapping[str, Arm] = {
     "scalar-control": Arm("{}", "scalar_control", "scalar-short"),
     "scalar-long": Arm("{}", "scalar_long", "scalar-short"),
 }
+
+
+LEVAL_TOKENS = 6144
+"""Of a document of L-Eval with its question and answer, at most: longer ones are counted as too long."""
 
 
 def probes(groups: int) -> dict[str, Probe]:
@@ -121,18 +126,22 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     arm = ARMS[name]
     model = arm.model.format(model_of(options, name))
     facts = circumstances(options)
-    for bench, probe in probes(options.groups).items():
-        settings = Evaluation(
-            model=model,
-            bench="probe",
-            probe=probe.model_copy(update={"tokenizer": str(options.model)}),
-            judge=arm.judge,
-        )
+    benches: dict[str, dict[str, Any]] = {
+        name: {"bench": "probe", "probe": {**probe.model_dump(), "tokenizer": str(options.model)}}
+        for name, probe in probes(options.groups).items()
+    }
+    if options.leval:
+        judge = {**arm.judge.model_dump(), "max_length": LEVAL_TOKENS}
+        benches["leval"] = {"bench": f"leval:{options.leval}", "judge": judge}
+    for bench, what in benches.items():
+        settings = Evaluation.model_validate({"model": model, "judge": arm.judge, **what})
+        began = time.process_time()
         summary = run_evaluation(settings, folder_of(options, name) / bench, progress=progress)
         result: dict[str, Any] = {
             "arm": name,
             "seed": options.seed,
             "probe": bench,
+            "cpu_seconds": round(time.process_time() - began),
             "outcomes": summary["counts"]["outcomes"],
             "by_length": {
                 length: figures["pair_accuracy"]
@@ -151,7 +160,9 @@ def write_result(file: Path, result: Mapping[str, Any]) -> None:
     results = [json.loads(line) for line in lines]
     same = ("arm", "seed", "probe")
     kept = [line for line in results if any(line[key] != result[key] for key in same)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, result]), encoding="utf-8")
+    earlier = (line["cpu_seconds"] for line in results if line not in kept)  # a run that went on has some of them
+    longest = {**result, "cpu_seconds": max(result["cpu_seconds"], *earlier, 0)}
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, longest]), encoding="utf-8")
 
 
 def show(label: str, done: int, total: int, note: str = "") -> None:
@@ -167,8 +178,9 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/smollm2"))
     parser.add_argument(
-        "--groups", type=int, default=6, help="contexts of every task and length that are judged"
+        "--groups", type=int, default=8, help="contexts of every task and length that are judged"
     )
+    parser.add_argument("--leval", type=Path, help="a copy of L-Eval, whose pairs are judged as well")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--results", type=Path, help="a file of JSON lines to add the results to")
     options = parser.parse_args()

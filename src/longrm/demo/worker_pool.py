@@ -108,7 +108,10 @@ class WorkerPool:
         done = sum(task.work * (task.name in finished or shares.get(task.name, 0.0)) for task in tasks)
         running = (f"{name} {done}/{total}" if total else name for name, (done, total) in reached.items())
         percent = int(100 * done / sum(task.work for task in tasks))
-        self._progress(self._label, percent, 100, ", ".join(running))
+        # All is done when all are finished, and not before: the end is told once.
+        self._progress(
+            self._label, percent if len(finished) == len(tasks) else min(percent, 99), 100, ", ".join(running)
+        )
 
 
 @contextmanager

@@ -242,13 +242,13 @@ def _broken(fault: str | None) -> Iterator[None]:
     if fault != "branches":
         yield
         return
-    right = attention._computed
+    right = attention.over_layout
 
     def causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, *_: Any) -> Tensor:
-        return attention._sdpa(q, k, v, scaling, is_causal=True).transpose(1, 2)
+        return attention.sdpa(q, k, v, scaling, is_causal=True).transpose(1, 2)
 
-    attention._computed = causal  # type: ignore[assignment]
+    attention.over_layout = causal  # type: ignore[assignment]
     try:
         yield
     finally:
-        attention._computed = right
+        attention.over_layout = right

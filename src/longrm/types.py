@@ -146,6 +146,7 @@ class Judgment:
         explanation: What a generative model wrote: the whole text of all attempts, thinking included.
         detail: Why there is no verdict, in one line; empty when there is one.
         prompt_tokens: Tokens of the prompt as the model counts them; None where it counts none.
+        cached_tokens: How many of them were read for an earlier query, and not again.
         cut: What was cut out of the context to make it fit; None where nothing was.
         attempts: How often the model was queried until there was a verdict, or it was given up.
         contradicted: Whether the explanation argues for another verdict than the one given; None where that cannot be
@@ -158,6 +159,7 @@ class Judgment:
     explanation: str = ""
     detail: str = ""
     prompt_tokens: int | None = None
+    cached_tokens: int = 0
     cut: Cut | None = None
     attempts: int = 1
     contradicted: bool | None = None

@@ -4,7 +4,8 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.errors import ModelError
-from longrm.modeling.attention import continuation_attention
+from longrm.modeling import continuation
+from longrm.modeling.continuation import continuation_attention
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
@@ -59,3 +60,26 @@ def test_a_packed_sequence_is_refused():
     with pytest.raises(ModelError, match="packs several over shared prefixes") as caught:
         continuation_attention(nn.Module(), q, k, v, None, layout=layout)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("compute", [continuation._joined_by_sums, continuation._one_by_one])
+@pytest.mark.parametrize("lengths", [[37], [1], [5, 1, 20], [16, 16]])
+def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, lengths):
+    q, k, v = states(6, 2, sum(lengths), 100 + sum(lengths))
+    before, own = zip(*(part.split([100, sum(lengths)], dim=2) for part in (k, v)), strict=True)
+    found = compute(q, before, own, lengths, None).transpose(1, 2)
+    begin, expected, mixed = 0, [], []
+    for length in lengths:
+        end = begin + length
+        keys, values = (
+            torch.cat([one, part[:, :, begin:end]], dim=2) for one, part in zip(before, own, strict=True)
+        )
+        expected.append(dense(q[:, :, begin:end], keys, values))
+        keys, values = (part[:, :, : 100 + end] for part in (k, v))
+        mixed.append(dense(q[:, :, begin:end], keys, values))
+        begin = end
+    torch.testing.assert_close(found, torch.cat(expected, dim=1), atol=2e-5, rtol=2e-4)
+    if len(lengths) > 1:
+        assert (found - torch.cat(mixed, dim=1)).abs().max() > 1e-2, (
+            "a control that sees the others is far off"
+        )

@@ -79,8 +79,8 @@ def test_shared_prefix_equals_separate_sequences(family: str, kind: str, monkeyp
     stock, ours = make_pair(family, kind)
     trees = make_trees()
     truth = values_and_gradients(stock, separate(stock, kind, trees))
-    for computed in (attention._computed, copied):
-        monkeypatch.setattr(attention, "_computed", computed)
+    for computed in (attention.over_layout, copied):
+        monkeypatch.setattr(attention, "over_layout", computed)
         found = values_and_gradients(ours, shared(ours, kind, pack(trees)))
         assert deviation(found, truth) < TOLERANCE, computed
 
@@ -98,8 +98,8 @@ def test_the_last_layer_is_asked_for_the_ends_alone_where_scores_are_read(monkey
         assert zero == (others if ends else [])
         return output
 
-    right = attention._computed
-    monkeypatch.setattr(attention, "_computed", recorded)
+    right = attention.over_layout
+    monkeypatch.setattr(attention, "over_layout", recorded)
     for kind in ("scores", "logprobs"):
         _, ours = make_pair("llama", kind)
         with torch.no_grad():
@@ -142,9 +142,9 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(
         sees = fault(packed.layout)
 
         def masked(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, *_: Any) -> Tensor:
-            return attention._sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+            return attention.sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
 
-        monkeypatch.setattr(attention, "_computed", masked)
+        monkeypatch.setattr(attention, "over_layout", masked)
     with torch.no_grad():
         found = {"values": torch.cat(shared(ours, kind, packed))}
         truth = {"values": torch.cat(separate(stock, kind, trees))}

@@ -12,7 +12,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.modeling import attention
-from longrm.modeling.attention import continuation_attention
+from longrm.modeling.continuation import continuation_attention
 from longrm.modeling.shapes import TreeShape
 
 HEADS, GROUPS, SIZE = 8, 2, 64
@@ -107,7 +107,7 @@ def test_what_is_repeated_computes_the_same(monkeypatch, last):
         torch.randn(1, n, size, SIZE, generator=draw)
         for n, size in ((HEADS, last), (GROUPS, 60), (GROUPS, 60))
     )
-    found = attention._sdpa(q, k, v, None, attn_mask=causal_lower_right(last, 60))
+    found = attention.sdpa(q, k, v, None, attn_mask=causal_lower_right(last, 60))
     mask = torch.ones(last, 60, dtype=torch.bool).tril(60 - last)
     grouped = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
     torch.testing.assert_close(found, grouped, atol=2e-6, rtol=2e-5)

@@ -19,7 +19,8 @@ from transformers import (
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
+from longrm.modeling.attention import SHARED_PREFIX
+from longrm.modeling.continuation import CONTINUATION
 from longrm.modeling.device_memory import set_precision
 from longrm.modeling.heads import response_logprobs, scores, token_logprobs
 from longrm.modeling.loading import (

@@ -45,13 +45,13 @@ def test_a_forward_beside_attention(bases, recipe, separate):
 
 def written_out_whole(q, k, v, scaling, layout, _):
     sees = torch.ones(layout.tokens, layout.tokens, dtype=torch.bool)
-    return attention._sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+    return attention.sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
 
 
 def test_attention_counts_the_pairs_that_see_each_other(bases, recipe, monkeypatch):
     settings = recipe("sft", model__path=str(bases["llama"]))
     sizes = sizes_of(settings, "language_model")
-    monkeypatch.setattr(attention, "_computed", written_out_whole)
+    monkeypatch.setattr(attention, "over_layout", written_out_whole)
     with sdpa_kernel(SDPBackend.MATH):
         written_out = counted(settings)
     # Written out, every token meets every token; a mask discards pairs.

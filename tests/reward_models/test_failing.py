@@ -91,16 +91,16 @@ def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, resp
         """As kernels with masks compute it."""
         tokens = torch.arange(layout.tokens)
         sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
-        return attention._sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+        return attention.sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
 
-    monkeypatch.setattr(attention, "_computed", masked)
+    monkeypatch.setattr(attention, "over_layout", masked)
     rows = comparisons(responses=3)
     plain = model.judge(queries(rows))
     poisoned = poison(scorer, rows, 4, response)
     asked = queries(poisoned)
     items = [item for query in asked for item in model._items(query)]
     together = model._forward(items, build_trees(items))
-    assert sum(not math.isfinite(value) for (value,) in together) > 1, (
+    assert sum(not math.isfinite(value) for (value,), _ in together) > 1, (
         "the control: a mask does not keep it away"
     )
     trials = model.judge_in_all_orders(asked)

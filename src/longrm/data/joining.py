@@ -7,14 +7,14 @@ that no response has changed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import tokenizers
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.types import Message
+from longrm.types import Message, Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,19 @@ class Encoded:
         return self.seams or [0] * len(self.responses)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenQuery(Query):
+    """A query whose token ids are given, by a client that rendered its messages itself; it holds no messages.
+
+    Attributes:
+        encoded: The ids, for every one of the query's responses, which are empty.
+        split: Whether it is known where the responses begin: what stands before them is the whole prompt.
+    """
+
+    encoded: Encoded = field(default_factory=lambda: Encoded((), ()))
+    split: bool = True
+
+
 def encode(
     tokenizer: Tokenizer, prompt: Sequence[Message], responses: Iterable[Sequence[Message]]
 ) -> Encoded:
@@ -71,17 +84,30 @@ def encode(
     """
     opening = tokenizer.opening(prompt)
     texts = [tokenizer.whole(prompt, response)[len(opening) :] for response in responses]
+    if tokenizer.chat_template is not None:
+        return encode_texts(tokenizer, opening, texts)
+    tails = [_continuation(tokenizer, opening, text) for text in texts]
+    return _joined(tokenizer.begun(tokenizer.encode(opening)), None, tails, tokenizer.ending())
+
+
+def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> Encoded:
+    """Encodes a prompt that a chat template rendered, and texts that continue it; nothing is added to them.
+
+    Raises:
+        DataError: A text has no token, or no token of the prompt is the same before all of them.
+    """
     encoding = tokenizer.backend.encode(opening, add_special_tokens=False)
-    alone = tokenizer.begun(encoding.ids)
     kept, start = _last_boundary(tokenizer, opening, encoding)
-    if tokenizer.chat_template is None:
-        kept, tails = len(alone), [_continuation(tokenizer, opening, text) for text in texts]
-    else:
-        tails = [tokenizer.encode(opening[start:] + text) for text in texts]
-    rest, end = alone[kept:], tokenizer.ending()
-    if any(not text and not end for text in texts):
+    tails = [tokenizer.encode(opening[start:] + text) if text else [] for text in texts]
+    return _joined(encoding.ids, kept, tails, [])
+
+
+def _joined(alone: list[int], kept: int | None, tails: Sequence[list[int]], end: list[int]) -> Encoded:
+    """Puts together the ids of a prompt alone, of which `kept` stay whatever follows, and those that follow them."""
+    kept = len(alone) if kept is None else kept
+    rest, tails = alone[kept:], [tail + end for tail in tails]
+    if not all(tails):
         raise DataError("the response has no token: give it some content")
-    tails = [tail + end for tail in tails]
     same = [min(common_prefix(rest, tail), len(tail) - 1) for tail in tails]
     shared = min(same, default=len(rest))
     if not kept + shared:

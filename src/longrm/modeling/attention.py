@@ -5,14 +5,12 @@ softmaxes are put together (`attention_varlen`), which copies nothing and needs 
 one of several (`attention_kernels`). Where none works, there is one attention a branch, over copies of the prefix's
 keys and values and its own. No way ever builds a mask over pairs of prefix tokens, so memory is linear in the prefix.
 
-A second function continues one sequence whose first tokens are read already.
-
 Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, R tokens of a branch, H query
 heads, G key heads, D head size.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
@@ -32,9 +30,6 @@ from longrm.modeling.shapes import PackedLayout, TreeShape
 SHARED_PREFIX = "longrm_shared_prefix"
 """The `attn_implementation` under which transformers finds the attention of a shared prefix."""
 
-CONTINUATION = "longrm_continuation"
-"""The `attn_implementation` under which transformers finds the attention of a continued sequence."""
-
 # What a model may hand to its attention that changes the result and that neither path computes.
 _UNSUPPORTED = {
     "attention_mask": "an attention mask of its own",
@@ -44,6 +39,22 @@ _UNSUPPORTED = {
     "sliding_window": "a sliding window",
     "head_mask": "a head mask",
 }
+
+
+class LayerByLayer(Protocol):
+    """What computes the attention of each layer of a model by itself."""
+
+    def attend(
+        self,
+        layer: int,
+        query: Float[Tensor, "1 H S D"],
+        key: Float[Tensor, "1 G S D"],
+        value: Float[Tensor, "1 G S D"],
+        layout: PackedLayout,
+        scaling: float | None,
+    ) -> Float[Tensor, "1 S H D"]:
+        """Computes the attention of one layer; layers count from 0."""
+        ...
 
 
 def shared_prefix_attention(
@@ -57,13 +68,15 @@ def shared_prefix_attention(
     layout: PackedLayout | None = None,
     sequence: SequenceGroup | None = None,
     only_ends: bool = False,
+    kept: LayerByLayer | None = None,
     **extra: Any,
 ) -> tuple[Float[Tensor, "1 S H D"], None]:
     """Computes the attention of a packed sequence; registered with transformers under `SHARED_PREFIX`.
 
     With `sequence`, the processes that share it, every tensor holds the tokens of a process's own share. With
     `only_ends` nobody reads the model's last states but at the last token of every branch: in the last layer a CPU
-    leaves the others at zero.
+    leaves the others at zero. With `kept`, the keys and values of prefixes that were read before, that computes the
+    attention.
 
     Raises:
         ModelError: the call has no layout (a plain forward, whose padding would be ignored), or the model
@@ -74,28 +87,34 @@ def shared_prefix_attention(
             f"{SHARED_PREFIX} attention computes packed sequences only: call longrm.modeling.heads, "
             "or model.set_attn_implementation('sdpa') for a plain forward"
         )
-    _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
-    query, key = _as_values(query, key, value)
+    refuse_unsupported(module, dropout, {"attention_mask": attention_mask, **extra})
+    query, key = as_values(query, key, value)
     if sequence is not None:
         query, key, value = over_heads(query, key, value, layout.tokens, sequence)
     assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
-    last = only_ends and _is_last(module)
-    output = _computed(query, key, value, scaling, layout, last)
+    if kept is not None:
+        return kept.attend(_index(module), query, key, value, layout, scaling), None
+    output = over_layout(query, key, value, scaling, layout, only_ends and _is_last(module))
     return (output if sequence is None else over_tokens(output, sequence)), None
 
 
+def _index(layer: Any) -> int:
+    return int(layer.layer_idx)
+
+
 def _is_last(layer: Any) -> bool:
-    return bool(layer.layer_idx == layer.config.num_hidden_layers - 1)
+    return bool(_index(layer) == layer.config.num_hidden_layers - 1)
 
 
-def _computed(
+def over_layout(
     query: Float[Tensor, "1 H S D"],
     key: Float[Tensor, "1 G S D"],
     value: Float[Tensor, "1 G S D"],
     scaling: float | None,
     layout: PackedLayout,
-    only_ends: bool,
+    only_ends: bool = False,
 ) -> Float[Tensor, "1 S H D"]:
+    """Computes the attention of a packed sequence; see `shared_prefix_attention`."""
     kernel = kernel_for(query, key)
     if kernel is not None:
         return kernel(query, key, value, layout, scaling)
@@ -123,67 +142,8 @@ def _by_branches(
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
 
-def continuation_attention(
-    module: nn.Module,
-    query: Float[Tensor, "1 H R D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **extra: Any,
-) -> tuple[Float[Tensor, "1 R H D"], None]:
-    """Computes the causal attention of the last R of S tokens; registered under `CONTINUATION`.
-
-    Unlike transformers' own it needs no mask: kernels on a GPU know `causal_lower_right`, and on a CPU, where that
-    would become a dense mask, what came before and the tokens themselves are computed apart.
-
-    Raises:
-        ModelError: the call is of a packed sequence, which is not read causally throughout, or the model asks for
-            something else that changes attention and is not computed here.
-    """
-    if extra.get("layout") is not None:
-        raise ModelError(
-            f"{CONTINUATION} attention reads one sequence, and this call packs several over shared prefixes: load the "
-            f"model with packed=True, or call model.set_attn_implementation('{SHARED_PREFIX}')"
-        )
-    _refuse(module, dropout, {"attention_mask": attention_mask, **extra})
-    assert len(query) == 1, "padding would be ignored: one sequence at a time"
-    query, key = _as_values(query, key, value)
-    last, tokens = query.shape[2], key.shape[2]
-    if last in (1, tokens):
-        return _sdpa(query, key, value, scaling, is_causal=last > 1).transpose(1, 2), None
-    if query.device.type == "cpu":
-        return _before_and_own(query, key, value, scaling).transpose(1, 2), None
-    mask = causal_lower_right(last, tokens)
-    return _sdpa(query, key, value, scaling, attn_mask=mask).transpose(1, 2), None
-
-
-def _before_and_own(
-    q: Float[Tensor, "1 H R D"],
-    k: Float[Tensor, "1 G S D"],
-    v: Float[Tensor, "1 G S D"],
-    scaling: float | None,
-) -> Float[Tensor, "1 H R D"]:
-    """Attends from the last R of S tokens to all before them, without a mask, and to themselves, causally.
-
-    Both softmaxes are put together by their log-sum-exps, as flash attention does with blocks (Dao et al. 2022).
-    """
-    # The kernel that scaled_dot_product_attention calls on a CPU; only it hands over the log-sum-exps.
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    heads, last = q.shape[1:3]
-    split, group = k.shape[2] - last, heads // k.shape[1]
-    # Without a mask the query heads that share keys are rows of one; the few keys of the own part are repeated.
-    stacked = q.reshape(1, k.shape[1], group * last, -1)
-    before, before_lse = kernel(stacked, k[:, :, :split], v[:, :, :split], scale=scaling)
-    own_k, own_v = (part[:, :, split:].repeat_interleave(group, dim=1) for part in (k, v))
-    own, own_lse = kernel(q, own_k, own_v, is_causal=True, scale=scaling)
-    share = torch.sigmoid(before_lse.reshape(own_lse.shape) - own_lse).unsqueeze(-1)
-    mixed: Tensor = share * before.reshape(own.shape) + (1 - share) * own
-    return mixed.to(q.dtype)
-
-
-def _refuse(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None:
+def refuse_unsupported(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None:
+    """Refuses a call that asks for what changes attention and is not computed; the `ModelError` names it."""
     if dropout:
         raise ModelError("this attention does not support dropout: set attention_dropout to 0")
     for name, what in _UNSUPPORTED.items():
@@ -191,12 +151,13 @@ def _refuse(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None
             raise ModelError(f"{type(module).__name__} uses {what}, which this attention does not support")
 
 
-def _as_values(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def as_values(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Casts queries and keys to the dtype of values: under autocast rotation and norms leave them in fp32."""
     return query.to(value.dtype), key.to(value.dtype)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, **how: Any) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, **how: Any) -> Tensor:
+    """Attention by a kernel of torch; query heads may share keys."""
     grouped = q.shape[1] != k.shape[1]
     if grouped and not _takes_groups(q, k, v):
         k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
@@ -225,14 +186,13 @@ def _per_branch(
 ) -> Float[Tensor, "T L H D"]:
     parts = [torch.split(states, [shape.prefix, *shape.branches], dim=2) for states in (q, k, v)]
     (q_prefix, *q_own), (k_prefix, *k_own), (v_prefix, *v_own) = parts
-    outputs = [_sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True)]
+    outputs = [sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True)]
     for length, q_branch, k_branch, v_branch in zip(shape.branches, q_own, k_own, v_own, strict=True):
         keys = torch.cat([k_prefix, k_branch], dim=2)
         values = torch.cat([v_prefix, v_branch], dim=2)
         mask = causal_lower_right(length, shape.prefix + length)
-        outputs.append(_sdpa(q_branch, keys, values, scaling, attn_mask=mask))
+        outputs.append(sdpa(q_branch, keys, values, scaling, attn_mask=mask))
     return torch.cat([output.transpose(1, 2) for output in outputs], dim=1)
 
 
 AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)
-AttentionInterface.register(CONTINUATION, continuation_attention)

@@ -32,6 +32,8 @@ def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = Fa
     inputs: dict[str, Any] = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}
     if group is not None:
         inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
+    if packed.kept is not None:
+        inputs["kept"] = packed.kept.of(model)
     with autocast_body(model):
         output = model.base_model(**inputs, use_cache=False, layout=packed.layout, only_ends=only_ends)
     states: Tensor = output.last_hidden_state[0]

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
+from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.capabilities import (
     check_config,
     check_decoder,
@@ -21,6 +21,7 @@ from longrm.modeling.capabilities import (
     check_writer,
     reads_in_blocks,
 )
+from longrm.modeling.continuation import CONTINUATION
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.folders import (
     ADAPTER_HEAD,

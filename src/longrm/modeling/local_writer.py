@@ -20,7 +20,7 @@ from longrm.data.joining import common_prefix
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
-from longrm.modeling.attention import CONTINUATION
+from longrm.modeling.continuation import CONTINUATION
 from longrm.modeling.device_memory import autocast_body, concerns_one_query
 from longrm.modeling.encoding import check_embedded
 from longrm.modeling.loading import LanguageModel, load_language_model

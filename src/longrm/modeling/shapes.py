@@ -62,10 +62,14 @@ class TokenTree:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """The lengths, in tokens, of a prefix and of its branches."""
+    """The lengths, in tokens, of a prefix and of its branches.
+
+    `kept` tokens come before the prefix, which were read earlier: positions count them, and the sequence lacks them.
+    """
 
     prefix: int
     branches: tuple[int, ...]
+    kept: int = 0
 
     @property
     def branch_tokens(self) -> int:
@@ -135,12 +139,13 @@ class PackedLayout:
         return [forks.get(target, target - 1) for target in targets]
 
     def position_ids(self) -> list[int]:
-        """Positions from 0 within every prefix; every branch continues its prefix's."""
+        """Positions from 0, or from what is kept, within every prefix; every branch continues its prefix's."""
         positions: list[int] = []
         for tree in self.trees:
-            positions.extend(range(tree.prefix))
+            fork = tree.kept + tree.prefix
+            positions.extend(range(tree.kept, fork))
             for length in tree.branches:
-                positions.extend(range(tree.prefix, tree.prefix + length))
+                positions.extend(range(fork, fork + length))
         return positions
 
     def roots(self) -> Iterator[int]:

@@ -9,6 +9,7 @@ Letters: S tokens of the packed sequence, P tokens of a prefix, R tokens of a br
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Int
@@ -17,17 +18,29 @@ from torch import Tensor
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 
 
+class KeptOfModels(Protocol):
+    """Keys and values that models computed of tokens before these."""
+
+    def of(self, model: Any) -> object:
+        """What the attention of one model is handed as `kept`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One packed sequence, ready for a model whose attention is `longrm_shared_prefix`."""
+    """One packed sequence, ready for a model whose attention is `longrm_shared_prefix`.
+
+    `kept` holds the keys and values of tokens before the prefixes, where the layout says that there are any.
+    """
 
     input_ids: Int[Tensor, "1 S"]
     position_ids: Int[Tensor, "1 S"]
     layout: PackedLayout
+    kept: "KeptOfModels | None" = None
 
     def to(self, device: torch.device | str) -> "Packed":
         """The same sequence on a device."""
-        return Packed(self.input_ids.to(device), self.position_ids.to(device), self.layout)
+        return Packed(self.input_ids.to(device), self.position_ids.to(device), self.layout, self.kept)
 
     def scored_tokens(self, padding: int | None) -> Int[Tensor, " branches"]:
         """The index at which every branch is scored: where transformers reads the score of its sequence.

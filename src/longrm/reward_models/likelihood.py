@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longrm.data.joining import Encoded, encode
-from longrm.errors import ConfigError, ModelError
+from longrm.data.joining import Encoded, TokenQuery, encode
+from longrm.errors import ConfigError, DataError, ModelError
 from longrm.modeling.encoding import check_embedded
-from longrm.modeling.heads import response_logprobs
+from longrm.modeling.heads import TransformersModel, response_logprobs
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import Packed
 from longrm.reward_models.judge_settings import JudgeSettings
@@ -81,6 +81,17 @@ class LikelihoodRewardModel(PackedRewardModel):
             for ids in (item.prompt, *item.responses):
                 check_embedded(ids, self._reference.model)
         return [item]
+
+    def _given(self, query: TokenQuery) -> Sequence[Encoded]:
+        if not query.split:
+            raise DataError("it is not known where the response begins: send prompt and response apart")
+        if self._reference is not None:
+            for ids in (query.encoded.prompt, *query.encoded.responses):
+                check_embedded(ids, self._reference.model)
+        return super()._given(query)
+
+    def _models(self) -> list[TransformersModel]:
+        return [*super()._models(), *([] if self._reference is None else [self._reference.model])]
 
     def _tokenized_apart(self, what: str) -> str:
         return (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from longrm.data.joining import Encoded, common_prefix, encode
+from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.judging import format_for, load_formats
@@ -65,6 +65,9 @@ class TokenRewardModel(PackedRewardModel):
                 raise DataError(f"'{query.id}': the tokens of the answer depend on what stands before them")
             items.append(Encoded(before[:-1], [before[-1:]]))
         return items
+
+    def _given(self, query: TokenQuery) -> Sequence[Encoded]:
+        raise DataError("this model is asked a question about messages: send those, and no rendered text")
 
     def _read(self, packed: Packed, items: Sequence[Encoded]) -> Float[Tensor, "branches values"]:
         return next_logprobs(self._model, packed, self._ids)

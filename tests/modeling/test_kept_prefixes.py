@@ -1,0 +1,142 @@
+"""What is read over kept keys and values equals what plain transformers computes of each whole sequence."""
+
+import random
+
+import pytest
+import torch
+
+from longrm.errors import ConfigError
+from longrm.modeling import heads
+from longrm.modeling.kept_prefixes import KeptPrefixes
+from longrm.modeling.prefix_table import BLOCK
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import pack
+
+from .conftest import CONFIGS, ROUNDING, VOCABULARY, distance, make_pair
+
+DRAW = random.Random(3)
+PROMPTS = [[DRAW.randrange(3, VOCABULARY) for _ in range(length)] for length in (200, 83, 15, 40)]
+
+
+def tree(prompt, *lengths, seed=0):
+    draw = random.Random(seed)
+    return TokenTree(prompt, [[draw.randrange(3, VOCABULARY) for _ in range(length)] for length in lengths])
+
+
+FORWARDS = [
+    [tree(PROMPTS[0], 7, 30, 1)],
+    [tree(PROMPTS[0], 5, 5, seed=1)],  # the same prompt
+    [tree([*PROMPTS[0][:120], *PROMPTS[1]], 9, seed=2), tree(PROMPTS[2], 4), tree(PROMPTS[2], 4, seed=3)],
+    [tree(PROMPTS[3], 3), tree([*PROMPTS[0][:120], *PROMPTS[1]], 8), tree([*PROMPTS[0], 5, 6], 1, 2)],
+    [tree([*PROMPTS[3], *PROMPTS[0]], 3), tree([*PROMPTS[3], *PROMPTS[1]], 2)],  # both begin with what is new
+    [tree(PROMPTS[3][: 2 * BLOCK], 6)],  # the whole prompt is kept, and its last token is read again
+]
+
+
+@torch.inference_mode()
+def computed(model, packed, kind):
+    if kind == "scores":
+        return heads.scores(model, packed)
+    if kind == "next":
+        return heads.next_logprobs(model, packed, [5, 9]).flatten()
+    return torch.cat(heads.response_logprobs(model, packed))
+
+
+@torch.inference_mode()
+def expected(model, trees, kind):
+    """The independent truth: one plain forward of transformers a branch."""
+    found = []
+    for one in trees:
+        for branch in one.branches:
+            output = model(torch.tensor([[*one.prefix, *branch]])).logits[0]
+            if kind == "scores":
+                found.append(output)
+                continue
+            table = output.log_softmax(-1)
+            if kind == "next":
+                found.append(table[-1, [5, 9]])
+            else:
+                places = torch.arange(len(one.prefix) - 1, len(table) - 1)
+                found.append(table[places, torch.tensor(branch)])
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("kind", ["scores", "logprobs", "next"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_what_is_read_over_kept_prefixes_equals_separate_sequences(family, kind):
+    stock, ours = make_pair(family, "scores" if kind == "scores" else "logprobs")
+    stock.eval(), ours.eval()
+    kept, cached = KeptPrefixes([ours], 2**20), []
+    for trees in FORWARDS:
+        packed = kept.pack(trees)
+        found = computed(ours, packed, kind)
+        kept.keep(packed)
+        assert distance(found, expected(stock, trees, kind)) < ROUNDING
+        assert distance(found, computed(ours, pack(trees), kind)) < ROUNDING
+        cached.append([shape.kept for shape in packed.layout.trees])
+    assert cached == [[0], [192], [112, 0, 0], [0, 192, 192], [32, 32], [16]]
+
+
+def test_what_is_kept_is_read_and_a_wrong_one_is_far_off():
+    _, ours = make_pair("llama", "scores")
+    kept = KeptPrefixes([ours.eval()], 2**20)
+    right = computed(ours, packed := kept.pack(FORWARDS[0]), "scores")
+    kept.keep(packed)
+    for keys_values in next(iter(kept._pools.values()))._layers:
+        for part in keys_values:
+            part.copy_(part.roll(1, dims=1))
+    wrong = computed(ours, kept.pack(FORWARDS[0]), "scores")
+    assert distance(right, wrong) > 100 * ROUNDING
+
+
+def test_what_was_not_kept_is_never_found():
+    _, ours = make_pair("llama", "scores")
+    kept = KeptPrefixes([ours.eval()], 2**20)
+    for _ in range(3):
+        packed = kept.pack(FORWARDS[0])  # its forward fails
+        assert packed.layout.trees[0].kept == 0
+    assert len(kept.table) == 0
+    assert len(kept.table._free) + len(kept._reserved) == kept.table.blocks
+
+
+def test_a_small_budget_is_never_exceeded_and_changes_no_score():
+    stock, ours = make_pair("llama", "scores")
+    stock.eval(), ours.eval()
+    kept = KeptPrefixes([ours], 5 * KeptPrefixes([ours], 2**20).block_bytes + 1)
+    assert kept.table.blocks == 5
+    layers = next(iter(kept._pools.values()))._layers
+    assert sum(part.nbytes for pair in layers for part in pair) == 5 * kept.block_bytes
+    draw = random.Random(0)
+    for _ in range(30):
+        trees = draw.choice(FORWARDS)
+        packed = kept.pack(trees)
+        assert distance(computed(ours, packed, "scores"), expected(stock, trees, "scores")) < ROUNDING
+        kept.keep(packed)
+        assert len(kept.table) <= 5
+    with pytest.raises(ConfigError, match="holds no block of 16 tokens"):
+        KeptPrefixes([ours], kept.block_bytes - 1)
+
+
+def test_a_prompt_that_ends_in_padding_is_scored_where_transformers_scores_it():
+    stock, ours = make_pair("llama", "scores")
+    stock.eval(), ours.eval()
+    kept = KeptPrefixes([ours], 2**20)
+    trees = [TokenTree([*PROMPTS[3][:20], *[0] * 40], [[0, 0], [5, 0], [0, 7]])]
+    for _ in range(2):
+        packed = kept.pack(trees)
+        assert distance(computed(ours, packed, "scores"), expected(stock, trees, "scores")) < ROUNDING
+        kept.keep(packed)
+    assert packed.layout.trees[0].kept == BLOCK
+
+
+def test_lower_precision_stays_as_near_as_it_is_without():
+    _, ours = make_pair("llama", "scores")
+    exact = computed(ours.eval(), pack(FORWARDS[0]), "scores")
+    kept = KeptPrefixes([ours.bfloat16()], 2**20)
+    for _ in range(2):
+        packed = kept.pack(FORWARDS[0])
+        found = computed(ours, packed, "scores")
+        kept.keep(packed)
+    assert packed.layout.trees[0].kept == 192
+    without = distance(computed(ours, pack(FORWARDS[0]), "scores"), exact)
+    assert distance(found, exact) < max(2 * without, 0.05)

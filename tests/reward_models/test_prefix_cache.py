@@ -1,0 +1,95 @@
+"""Judges of three kinds say with kept prefixes what they say without, whatever was asked before."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+import longrm
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.types import Outcome
+
+from .tiny_models import bytes_tokenizer, make_model, queries
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    shape = ModelShape(hidden=32, init_std=0.3, max_positions=4096)
+    save(new_scorer(shape, bytes_tokenizer(), seed=0), folder / "scalar")
+    make_model(folder / "writer")
+    make_model(folder / "before", seed=1)
+    return {
+        "scalar": str(folder / "scalar"),
+        "likelihood": f"likelihood:{folder}/writer",
+        "implicit reward": f"likelihood:{folder}/writer#{folder}/before",
+        "tokens": f"tokens:{folder}/writer",
+    }
+
+
+@pytest.mark.parametrize("kind", ["scalar", "likelihood", "implicit reward", "tokens"])
+def test_scores_are_those_without_a_cache_in_any_order(names, kind):
+    settings = JudgeSettings(likelihood="mean", format="pointwise")
+    plain, caching = (longrm.load(names[kind], judge=settings) for _ in range(2))
+    caching.keep_prefixes(2**19)
+    asked = queries((40, 2), (90, 3), (5, 2), (60, 4), per_document=2)
+    truth = {query.id: judgment for query, judgment in zip(asked, plain.judge(asked), strict=True)}
+    draw, cached = random.Random(0), 0
+    for _ in range(12):
+        some = draw.sample(asked, draw.randint(1, 4))
+        for query, judgment in zip(some, caching.judge(some), strict=True):
+            expected = truth[query.id]
+            assert list(judgment.scores) == pytest.approx(expected.scores, abs=TOLERANCE)
+            assert replace(judgment, scores=(), explanation="", cached_tokens=0) == replace(
+                expected, scores=(), explanation=""
+            )
+            cached += judgment.cached_tokens
+    assert cached > 500
+    assert caching.kept.table.blocks * caching.kept.block_bytes <= 2**19
+
+
+def test_the_same_prompt_is_read_once(names):
+    model = longrm.load(names["scalar"])
+    model.keep_prefixes(2**22)
+    (query,) = queries((80, 3))
+    alone = [replace(query, responses=(response,)) for response in query.responses]
+    first, *others = [model.judge([one])[0] for one in alone]
+    assert first.cached_tokens == 0
+    assert {one.cached_tokens for one in others} == {(first.prompt_tokens - 1) // 16 * 16}
+
+
+def test_a_number_that_is_none_is_not_kept(names):
+    model = longrm.load(names["scalar"])
+    model.keep_prefixes(2**22)
+    (query,) = queries((80, 2))
+    weight = model._model.score.weight
+    with torch.no_grad():
+        before = weight.clone()
+        weight.fill_(math.nan)
+        (broken,) = model.judge([query])
+        weight.copy_(before)
+    assert all(map(math.isnan, broken.scores))
+    (whole,) = model.judge([query])
+    assert whole.cached_tokens == 0
+    assert whole.outcome is Outcome.ANSWERED
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("kind", ["likelihood", "tokens"])
+def test_a_real_model_says_the_same_over_kept_prefixes(real_model, kind):
+    name = f"{kind}:{real_model}"
+    plain, caching = longrm.load(name), longrm.load(name)
+    caching.keep_prefixes(2**28)
+    asked = queries((120, 2), per_document=3)
+    judged = [caching.judge([query])[0] for query in asked]
+    for expected, found in zip(plain.judge(asked), judged, strict=True):
+        size = max(1.0, *map(abs, expected.scores))
+        assert list(found.scores) == pytest.approx(expected.scores, abs=TOLERANCE * size)
+    assert [judgment.cached_tokens > 100 for judgment in judged] == [False, True, True]

@@ -81,8 +81,8 @@ class Page:
         self._in.close()
         shutil.rmtree(self._profile, ignore_errors=True)
 
-    def open(self, path: Path, *, width: int = 1280, dark: bool = False, scripts: bool = True) -> None:
-        """Loads a file in a window of this width."""
+    def open(self, path: Path | str, *, width: int = 1280, dark: bool = False, scripts: bool = True) -> None:
+        """Loads a file or an address in a window of this width."""
         self.problems.clear()
         self.requests.clear()
         self.send(
@@ -95,7 +95,7 @@ class Page:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.send("Emulation.setEmulatedMedia", features=scheme)
         self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         while self._next_event()["method"] != "Page.loadEventFired":
             pass
 

@@ -44,10 +44,14 @@ COMMANDS = {
     "rank": Subcommand("longrm.cli.rank", continues=True, shared=True),
     "filter": Subcommand("longrm.cli.filter", continues=True, shared=True),
     "report": Subcommand("longrm.cli.report"),
+    "serve": Subcommand("longrm.cli.serve"),
 }
 
 _LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping", "peft")
 """Packages of the extra that runs models on this machine."""
+
+_SERVE = ("fastapi", "starlette", "uvicorn", "prometheus_client")
+"""Packages of the extra that serves them."""
 
 
 class _Commands(click.Group):
@@ -123,9 +127,10 @@ def run_command_line() -> NoReturn:
     except click.ClickException as error:
         _stop(error, 1, f"error: {error.format_message()}")
     except ModuleNotFoundError as error:
-        if error.name not in _LOCAL:
+        if error.name not in (*_LOCAL, *_SERVE):
             raise
-        needed = f"this needs the package '{error.name}'; install it with: pip install 'longrm[local]'"
+        extra = "local" if error.name in _LOCAL else "serve"
+        needed = f"this needs the package '{error.name}'; install it with: pip install 'longrm[{extra}]'"
         _stop(error, 1, f"error: {needed}")
     except _InterruptedError as error:
         raise error.args[0] from None

@@ -1,0 +1,182 @@
+"""From the bytes of a request to scores: limits, waiting for the model, and clients that go away."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+
+from longrm.serving.asked import Asked, Failure, Scored
+from longrm.serving.server_metrics import ServerMetrics
+from longrm.serving.settings import ServerLimits
+from longrm.serving.wire_formats.wire_format import AnswerHeader, WireFormat, WireRoute
+from longrm.serving.worker import Worker
+
+_RETRY_AFTER: Mapping[str, int] = {"full": 1, "stopping": 5}
+"""Seconds after which a client may try again, by the kind of failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer.
+
+    Attributes:
+        status: The status of HTTP.
+        body: What is sent, as JSON.
+        tokens: Tokens of all that was scored.
+        retry_after: Seconds after which the client may try again, where that helps.
+    """
+
+    status: int
+    body: Any
+    tokens: int = 0
+    retry_after: int | None = None
+
+
+class ScoringService:
+    """Answers requests in any wire format with the scores of one model.
+
+    Args:
+        name: The model's name, as answers tell it.
+        worker: What asks the model.
+        limits: How much is taken.
+    """
+
+    def __init__(self, name: str, worker: Worker, limits: ServerLimits) -> None:
+        self.name = name
+        self.worker = worker
+        self.metrics = ServerMetrics()
+        self.draining = False
+        self._limits = limits
+        self._bytes = 0
+
+    async def answer(self, request: Request, ways: Sequence[tuple[WireFormat, WireRoute]]) -> Answered:
+        """The answer to a request to a path, which one or several formats have.
+
+        Raises:
+            ClientDisconnect: Nobody waits for it any more.
+        """
+        begun, raw, way = time.monotonic(), bytearray(), ways[0]
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                value = await self._value(request, raw)
+                fields = value.keys() if isinstance(value, dict) else set()
+                way = next((one for one in ways if one[1].marks & fields), way)
+                body, scored = await self._answered(request, way[1], value)
+        except TimeoutError:
+            return self._refused(
+                Failure("timeout", f"no scores within {self._limits.seconds:g} seconds"), way[0]
+            )
+        except Failure as failure:
+            return self._refused(failure, way[0])
+        finally:
+            self._bytes -= len(raw)
+        self.metrics.scored(scored, time.monotonic() - begun)
+        return Answered(200, body, sum(one.total_tokens for one in scored))
+
+    def _refused(self, failure: Failure, spoken: WireFormat) -> Answered:
+        self.metrics.failed(failure)
+        status = spoken.statuses.get(failure.kind, failure.status)
+        return Answered(status, spoken.error(failure), retry_after=_RETRY_AFTER.get(failure.kind))
+
+    async def _value(self, request: Request, raw: bytearray) -> Any:
+        """Reads a body, and says what it holds; what was read of it counts as work until it is answered."""
+        if self.draining:
+            raise Failure("stopping", "the server is stopping")
+        async for part in request.stream():
+            if len(raw) + len(part) > self._limits.body_bytes:
+                raise Failure("too_large", f"the body is larger than {self._limits.body_bytes:,} bytes")
+            if self._bytes and self._bytes + len(part) > self._limits.waiting_bytes:
+                raise Failure("full", "the requests in work are as large as may be; try again later")
+            self._bytes += len(part)
+            raw += part
+        try:
+            return from_json(bytes(raw), allow_inf_nan=False)
+        except ValueError:
+            raise Failure("invalid", "the body is not JSON") from None
+
+    async def _answered(self, request: Request, route: WireRoute, value: Any) -> tuple[Any, list[Scored]]:
+        try:
+            body = route.body.model_validate(value)
+        except ValidationError as error:
+            raise _unlike(error) from None
+        asked = route.asked(body)
+        self._check(asked)
+        scored = await self._scores(request, asked)
+        header = AnswerHeader(self.name, uuid.uuid4().hex, int(time.time()))
+        return route.answer(body, scored, header), scored
+
+    def _check(self, several: Sequence[Asked]) -> None:
+        limits = self._limits
+        if not several or not all(one.count for one in several):
+            raise Failure("invalid", "there is nothing to score: send one text or response at least")
+        if len(several) > limits.prompts:
+            raise Failure(
+                "too_large", f"{len(several)} prompts are more than {limits.prompts}: send several requests"
+            )
+        most = max(one.count for one in several)
+        if most > limits.responses:
+            raise Failure(
+                "too_large", f"{most} responses are more than {limits.responses}: send several requests"
+            )
+
+    async def _scores(self, request: Request, several: Sequence[Asked]) -> list[Scored]:
+        submitted = self.worker.submit(several)
+        gone = asyncio.create_task(_gone(request))
+        try:
+            together = asyncio.gather(*map(asyncio.wrap_future, submitted), return_exceptions=True)
+            ends: set[asyncio.Future[Any]] = {together, gone}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not together.done():
+                raise ClientDisconnect
+            return _checked(together.result())
+        finally:
+            # What the model has not begun is not read at all.
+            gone.cancel()
+            for waiting in submitted:
+                waiting.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _unlike(error: ValidationError) -> Failure:
+    """Says what is wrong with a body, and nothing of what it holds."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # Names of fields that nobody knows are the client's own words.
+    if first["type"] == "extra_forbidden":
+        return Failure("invalid", "the body is not as it should be: it has an unknown field")
+    place = ".".join(map(str, first["loc"]))
+    return Failure(
+        "invalid", f"the body is not as it should be: {place and place + ': '}{first['msg']}"[:300]
+    )
+
+
+def _checked(results: Sequence[Scored | BaseException]) -> list[Scored]:
+    """What came of all prompts; the failure of one that its client can help is that of the request.
+
+    Any other failure is that of its prompt alone, unless there is no score at all.
+    """
+    scored = []
+    for index, one in enumerate(results):
+        failure = one if isinstance(one, BaseException) else one.failure
+        if isinstance(failure, Failure):
+            if failure.kind != "unscored":
+                where = f"prompt {index + 1} of {len(results)}: " if len(results) > 1 else ""
+                raise Failure(failure.kind, f"{where}{failure.message}")
+        elif failure is not None:
+            raise failure
+        if isinstance(one, Scored):
+            scored.append(one)
+    failures = [one.failure for one in scored if one.failure is not None]
+    if failures and all(score is None for one in scored for score in one.scores):
+        raise failures[0]
+    return scored

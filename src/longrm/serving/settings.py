@@ -1,0 +1,97 @@
+"""Where a server listens, who may ask it, and how much at once."""
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from longrm.clients.remote_settings import Remote
+from longrm.config import Config
+from longrm.errors import ConfigError
+from longrm.reward_models.judge_settings import Compress, JudgeSettings
+from longrm.reward_models.kinds import KINDS
+
+
+class ServerLimits(Config):
+    """How much is taken at once; what is more is refused with a status that says so.
+
+    Attributes:
+        waiting: Prompts that may wait for the model, each with its responses; what is more is answered 429.
+        waiting_bytes: Bytes of requests that may be in work at once; what is more is answered 429.
+        body_bytes: Bytes of one request.
+        prompts: Prompts of one request.
+        responses: Responses to one prompt.
+        seconds: How long a request may take, from its first byte to its answer.
+        drain_seconds: How long requests in work are waited for when the server is told to stop.
+        prefix_cache_bytes: Memory for keys and values of prompts that may be asked about again; 0 keeps none.
+    """
+
+    waiting: int = Field(4096, ge=1)
+    waiting_bytes: int = Field(2**28, ge=1)
+    body_bytes: int = Field(2**25, ge=1)
+    prompts: int = Field(1024, ge=1)
+    responses: int = Field(256, ge=1)
+    seconds: float = Field(600.0, gt=0)
+    drain_seconds: float = Field(60.0, gt=0)
+    prefix_cache_bytes: int = Field(2**30, ge=0)
+
+
+class ServeSettings(Config):
+    """All that `longrm serve` can be told.
+
+    Attributes:
+        model: The name of the model, as `longrm.load` takes it.
+        name: How answers call the model; by default as above, without the folders that a path leads through.
+        host: The address to listen at.
+        port: The port; 0 takes a free one.
+        api_key: What every request must carry, but for those to `/`, `/health` and `/ready`.
+        without_key: Whether anybody may ask who reaches an address beyond this machine.
+        allow_origins: Pages of other servers that may ask from a browser, such as `http://127.0.0.1:8000`.
+        access_log: Whether a line is written for every request: its path, status and time, and nothing of what it said.
+    """
+
+    model: str
+    name: str | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    api_key: SecretStr | None = None
+    without_key: bool = False
+    allow_origins: tuple[str, ...] = ()
+    access_log: bool = False
+    limits: ServerLimits = ServerLimits()
+    judge: JudgeSettings = JudgeSettings()
+    remote: Remote = Remote()
+    compress: Compress = Compress()
+
+    @property
+    def served_name(self) -> str:
+        """How answers call the model."""
+        return _without_folders(self.model) if self.name is None else self.name
+
+    @model_validator(mode="after")
+    def _check_who_may_ask(self) -> Self:
+        if self.api_key is not None and len(self.api_key.get_secret_value()) < 8:
+            raise ConfigError("the API key has fewer than 8 characters: choose one that cannot be guessed")
+        if self.api_key is None and not self.without_key and not _on_this_machine(self.host):
+            raise ConfigError(
+                f"at {self.host} others could use the model: name a key (--api-key or LONGRM_API_KEY), or say "
+                "--without-key as well"
+            )
+        return self
+
+
+def _without_folders(model: str) -> str:
+    kind, _, rest = model.partition(":")
+    if kind in KINDS:
+        return f"{kind}:{KINDS[kind].renamed(_without_folders, rest)}"
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+def _on_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

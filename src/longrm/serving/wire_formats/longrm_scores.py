@@ -1,0 +1,86 @@
+"""Our own format: a prompt and its responses, or several prompts with theirs."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from longrm.serving.asked import Asked, Scored
+from longrm.serving.wire_formats.wire_format import AnswerHeader, ChatMessage, WireFormat, WireRoute, as_given
+
+
+class PromptToScore(BaseModel):
+    """A prompt and its responses.
+
+    Attributes:
+        prompt: A user's text, messages, or a text that a chat template rendered.
+        responses: One at least, each a text or messages.
+        model: Is not looked at: the server has one.
+        explanations: Whether to tell what a generative reward model wrote.
+        cut: What may be cut out of `context` where all does not fit; nothing is cut unless it is asked for.
+        context: The part of the prompt that may be cut, word for word.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prompt: str | list[ChatMessage]
+    responses: list[str | list[ChatMessage]] = Field(min_length=1)
+    model: str | None = None
+    explanations: bool = False
+    cut: Literal["middle", "left", "right"] | None = None
+    context: str | None = None
+
+
+class ScoreBody(RootModel[PromptToScore | list[PromptToScore]]):
+    """One prompt, or a list of them."""
+
+    @property
+    def prompts(self) -> list[PromptToScore]:
+        """All prompts."""
+        return self.root if isinstance(self.root, list) else [self.root]
+
+
+def _asked(body: ScoreBody) -> list[Asked]:
+    return [
+        Asked(
+            one.prompt if isinstance(one.prompt, str) else as_given(one.prompt),
+            [text if isinstance(text, str) else as_given(text) for text in one.responses],
+            cut=one.cut,
+            context=one.context,
+        )
+        for one in body.prompts
+    ]
+
+
+def _answer(body: ScoreBody, several: Sequence[Scored], header: AnswerHeader) -> Any:
+    answers = [_one(*pair, header) for pair in zip(body.prompts, several, strict=True)]
+    return answers if isinstance(body.root, list) else answers[0]
+
+
+def _one(prompt: PromptToScore, scored: Scored, header: AnswerHeader) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "model": header.name,
+        "scores": list(scored.scores),
+        "order": scored.order,
+        "usage": {
+            "prompt_tokens": scored.prompt_tokens,
+            "cached_tokens": scored.cached_tokens,
+            "total_tokens": scored.total_tokens,
+        },
+        "seconds": round(scored.seconds, 6),
+    }
+    if scored.cut is not None:
+        answer["cut"] = asdict(scored.cut)
+    if prompt.explanations:
+        answer["explanation"] = scored.explanation
+    if scored.failure is not None:
+        answer["error"] = {"type": scored.failure.kind, "message": scored.failure.message}
+    return answer
+
+
+_EXAMPLE = {"prompt": "What is the capital of France?", "responses": ["Paris.", "Rome, I think."]}
+
+NATIVE = WireFormat(
+    "everybody else: curl, httpx", (WireRoute("/v1/scores", ScoreBody, _asked, _answer, _EXAMPLE),)
+)

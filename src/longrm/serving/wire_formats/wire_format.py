@@ -1,0 +1,114 @@
+"""What a wire format is: how one kind of client asks for scores, and how it is answered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from longrm.serving.asked import Asked, Failure, Scored, as_error
+from longrm.types import Message
+
+
+class ClientBody(BaseModel):
+    """The body of a request of somebody else's client: what it holds beside is left alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation, with whatever fields it has beside these."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+def as_given(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
+    """The messages with the fields that they came with."""
+    return tuple(message.model_dump(exclude_unset=True) for message in messages)
+
+
+def of_conversation(messages: Sequence[ChatMessage], **more: Any) -> Asked:
+    """Asks about a conversation: its last message, which must be the assistant's, is the response.
+
+    Raises:
+        Failure: It is not, or there is no other.
+    """
+    *prompt, last = as_given(messages) or [{}]
+    if not prompt or last.get("role") != "assistant":
+        raise Failure("invalid", "messages need a prompt, and a last message of the assistant: it is scored")
+    return Asked(prompt, [(last,)], **more)
+
+
+def usage_of(several: Sequence[Scored]) -> dict[str, Any]:
+    """The tokens of a request as OpenAI and vLLM tell them."""
+    total, cached = (
+        sum(one.total_tokens for one in several),
+        sum(one.cached_tokens for one in several),
+    )
+    return {
+        "prompt_tokens": total,
+        "total_tokens": total,
+        "completion_tokens": 0,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def only_scores(several: Sequence[Scored]) -> list[float | None]:
+    """The scores of all prompts in a row; None where one is missing."""
+    return [score for one in several for score in one.scores]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHeader:
+    """What every answer tells of its model and request.
+
+    Attributes:
+        name: The model's name.
+        id: Of the request: no two have the same.
+        created: When the request came, in seconds since 1970.
+    """
+
+    name: str
+    id: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class WireRoute:
+    """One route of a wire format.
+
+    Attributes:
+        path: Where requests are posted.
+        body: What they hold.
+        asked: What is asked by a body; a `Failure` says what is wrong with it.
+        answer: What is answered: the body, what came of everything that was asked, and its header.
+        example: A body, for the documentation.
+        marks: Names of fields of which a body holds one. Where formats share a path, they tell them apart.
+    """
+
+    path: str
+    body: type[BaseModel]
+    asked: Callable[[Any], list[Asked]]
+    answer: Callable[[Any, Sequence[Scored], AnswerHeader], Any]
+    example: Any
+    marks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """An entry of `WIRE_FORMATS`.
+
+    Attributes:
+        client: Who speaks it, for the documentation.
+        routes: Its routes.
+        error: The body of an answer without scores.
+        statuses: The status of HTTP for kinds of failure, where they are not ours.
+    """
+
+    client: str
+    routes: Sequence[WireRoute]
+    error: Callable[[Failure], Any] = as_error
+    statuses: Mapping[str, int] = field(default_factory=dict)

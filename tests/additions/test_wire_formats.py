@@ -1,0 +1,63 @@
+"""A wire format of a user's own: one file, one entry, and the server speaks it."""
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+import longrm
+from longrm.serving import app as serving_app
+from longrm.serving.settings import ServeSettings
+from longrm.serving.wire_formats import WIRE_FORMATS
+
+SOURCE = '''
+from longrm.serving.asked import Asked
+from longrm.serving.wire_formats.wire_format import ClientBody, WireFormat, WireRoute, only_scores
+
+
+class GradeBody(ClientBody):
+    """A question and its answers."""
+
+    question: str
+    answers: list[str]
+
+
+GRADES = WireFormat(
+    "a grader",
+    (
+        WireRoute(
+            "/grade",
+            GradeBody,
+            lambda body: [Asked(body.question, body.answers)],
+            lambda body, several, header: {"grades": only_scores(several), "by": header.name},
+            {"question": "Who?", "answers": ["They.", "We all."]},
+        ),
+    ),
+    lambda failure: {"why": failure.message},
+    {"invalid": 418},
+)
+'''
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch):
+    (tmp_path / "grades.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    from grades import GRADES
+
+    monkeypatch.setattr(serving_app, "WIRE_FORMATS", {**WIRE_FORMATS, "grades": GRADES})
+    built = serving_app.build_app(ServeSettings(model="baseline:longest"), longrm.load("baseline:longest"))
+    with TestClient(built) as client:
+        yield client
+
+
+def test_a_format_of_ones_own_is_spoken_and_documented(client):
+    sent = {"question": "Who?", "answers": ["They.", "We all."]}
+    expected = longrm.load("baseline:longest").score("Who?", ["They.", "We all."])
+    assert client.post("/grade", json=sent).json() == {"grades": expected, "by": "baseline:longest"}
+    refused = client.post("/grade", json={"question": "Who?", "answers": []})
+    assert refused.status_code == 418
+    assert set(refused.json()) == {"why"}
+    documented = client.get("/openapi.json").json()["paths"]["/grade"]["post"]
+    assert "a grader" in documented["summary"]
+    assert client.get("/info").json()["formats"]["grades"] == ["/grade"]

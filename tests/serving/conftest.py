@@ -1,0 +1,55 @@
+"""Tiny models of every kind, and servers of them in this process."""
+
+from contextlib import ExitStack
+
+import pytest
+from starlette.testclient import TestClient
+
+import longrm
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.reward_models.judge_settings import JudgeSettings
+from longrm.serving.app import build_app
+from longrm.serving.settings import ServeSettings
+
+from ..reward_models.tiny_models import bytes_tokenizer, make_model
+
+
+@pytest.fixture(scope="session")
+def names(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    shape = ModelShape(hidden=32, init_std=0.3, max_positions=4096)
+    save(new_scorer(shape, bytes_tokenizer(), seed=0), folder / "scalar")
+    make_model(folder / "writer")
+    return {
+        "scalar": str(folder / "scalar"),
+        "likelihood": f"likelihood:{folder}/writer",
+        "tokens": f"tokens:{folder}/writer",
+        "baseline": "baseline:longest",
+    }
+
+
+@pytest.fixture(scope="session")
+def start(names):
+    """Serves a kind of model, with settings of its own."""
+    with ExitStack() as servers:
+
+        def begin(kind="scalar", judge=None, **settings):
+            judge = JudgeSettings(**(judge or {}))
+            model = longrm.load(names[kind], judge=judge)
+            app = build_app(ServeSettings(model=names[kind], judge=judge, **settings), model)
+            return servers.enter_context(TestClient(app, raise_server_exceptions=False))
+
+        yield begin
+
+
+@pytest.fixture(scope="session")
+def client(start):
+    return start()
+
+
+@pytest.fixture(scope="session")
+def plain(names):
+    """The same scalar model without a server."""
+    return longrm.load(names["scalar"])

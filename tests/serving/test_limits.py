@@ -1,0 +1,319 @@
+"""What is refused, how, and what goes on beside it: keys, limits, faults, clients that go away, the end."""
+
+import asyncio
+import json
+import logging
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from longrm.errors import ConfigError
+from longrm.reward_models.protocol import RewardModel
+from longrm.serving.app import build_app
+from longrm.serving.guard import OPEN_PATHS
+from longrm.serving.settings import ServerLimits, ServeSettings
+from longrm.serving.wire_formats import WIRE_FORMATS
+from longrm.types import Judgment, Outcome
+
+ONE = {"prompt": "w1 secret-prompt?", "responses": ["w2", "w3 w4"]}
+KEY = "a-key-of-length"
+
+
+class Slow(RewardModel):
+    """Judges once it may."""
+
+    name = "slow"
+
+    def __init__(self):
+        self.begun, self.may = threading.Event(), threading.Event()
+        self.judged = []
+
+    def judge(self, queries):
+        self.begun.set()
+        assert self.may.wait(30)
+        self.judged += [query.prompt[0]["content"] for query in queries]
+        return [
+            Judgment(Outcome.ANSWERED, tuple(float(n) for n in range(len(query.responses))))
+            for query in queries
+        ]
+
+
+class Broken(RewardModel):
+    name = "broken"
+
+    def judge(self, queries):
+        if any("boom" in query.prompt[0]["content"] for query in queries):
+            raise RuntimeError("/a/path and a prompt: boom")
+        return [Judgment(Outcome.ANSWERED, (1.0,) * len(query.responses)) for query in queries]
+
+
+def serving(model, **limits):
+    settings = ServeSettings(model="m", limits=ServerLimits(**limits))
+    return TestClient(build_app(settings, model), raise_server_exceptions=False)
+
+
+def test_a_wrong_key_is_401_on_every_route(start):
+    client = start(api_key=KEY)
+    routes = [route for route in client.app.routes if isinstance(route, Route)]
+    assert {"/v1/scores", "/classify", "/get_reward", "/metrics", "/info"} <= {route.path for route in routes}
+    wrong = [
+        "Bearer wrong",
+        f"bearer {KEY}x",
+        "Bearer",
+        KEY,
+        "Basic !",
+        "Basic bm9uZTp3cm9uZw==",
+        "Bearer \xe9",
+    ]
+    for route in routes:
+        (method,) = set(route.methods) - {"HEAD"}
+        for header in wrong:
+            response = client.request(
+                method, route.path, headers={"Authorization": header.encode("latin-1")}, json=ONE
+            )
+            assert response.status_code == 401, (route.path, header)
+        nothing = client.request(method, route.path, json=ONE)
+        assert (nothing.status_code == 401) == (route.path not in OPEN_PATHS), route.path
+    assert client.post("/no-such-route", json=ONE).status_code == 401
+
+
+@pytest.mark.parametrize("header", [{"auth": ("any", KEY)}, {"headers": {"Authorization": f"Bearer {KEY}"}}])
+def test_the_key_opens_as_a_token_or_within_the_address(start, header):
+    client = start(api_key=KEY)
+    assert client.post("/v1/scores", json=ONE, **header).status_code == 200
+    assert client.get("/info", **header).json()["limits"]["waiting"] == 4096
+    assert KEY not in client.get("/info", **header).text
+
+
+def test_beyond_this_machine_a_key_is_needed_unless_told_twice():
+    for host in ("0.0.0.0", "::", "example.org", "192.168.0.7"):
+        with pytest.raises(ConfigError, match="--without-key"):
+            ServeSettings.resolve(None, {"model": "m", "host": host})
+        assert ServeSettings(model="m", host=host, api_key=KEY).port == 8000
+        assert ServeSettings(model="m", host=host, without_key=True).api_key is None
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert ServeSettings(model="m", host=host).host == host
+    with pytest.raises(ConfigError, match="fewer than 8"):
+        ServeSettings.resolve(None, {"model": "m", "api_key": "short"})
+    assert KEY not in repr(ServeSettings(model="m", api_key=KEY))
+
+
+BAD_BODIES = [
+    b"", b"{", b"null", b"[]", b"3", b'"text"', b"\xff\xfe", b'{"prompt": "w1"}', b'{"prompt": 3, "responses": ["w2"]}',
+    b'{"prompt": "w1", "responses": []}', b'{"prompt": "w1", "responses": "w2"}', b"[" * 100_000,
+    b'{"prompt": "w1 secret-prompt", "responses": ["w2"], "secret-prompt": 1}', b'{"input": {"a": 1}}',
+    b'{"prompt": [], "responses": ["w2"]}', b'{"prompt": "w1", "responses": [[]]}', b'{"input": []}', b'{"text": [[]]}',
+    b'{"prompt": [{"role": "no-such-role", "content": null}], "responses": ["w2"]}', b'{"input": [-1, -5, 3]}',
+    b'{"prompt": "\\ud800", "responses": ["w2"]}', b'{"input": [99999999, 3]}', b'{"input": [1e400, 3]}',
+    b'{"input": "\\ud800\\ud800"}', b'{"query": ["\\udfff"], "prompts": ["a"]}', b'{"messages": ["\\ud800 b"]}',
+    b'{"input": [12345678901234567890123, 3]}', b'{"messages": []}', b'{"messages": [{"role": "user"}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [route.path for spoken in WIRE_FORMATS.values() for route in spoken.routes])
+def test_a_bad_body_gets_one_line_that_repeats_nothing(client, path):
+    for content in BAD_BODIES:
+        response = client.post(path, content=content)
+        assert 400 <= response.status_code < 500, (content[:50], response.text)
+        said = json.dumps(response.json())
+        assert "secret-prompt" not in said
+        assert "Traceback" not in said
+        assert len(said) < 500
+    assert client.post("/v1/scores", json=ONE).status_code == 200, "it goes on"
+
+
+def test_what_is_larger_than_the_limits_is_refused(start):
+    client = start(limits={"body_bytes": 2000, "prompts": 2, "responses": 3})
+    for content, status in [
+        (ONE | {"responses": ["w" * 3000]}, 413),
+        (ONE | {"responses": ["w1"] * 4}, 413),
+        ([ONE] * 3, 413),
+        (ONE | {"responses": ["w1"] * 3}, 200),
+    ]:
+        assert client.post("/v1/scores", json=content).status_code == status
+    parts = (b"x" * 100 for _ in range(100))
+    assert client.post("/v1/scores", content=parts).status_code == 413, "also where no length is told"
+    assert client.app.state.service._bytes == 0
+
+
+def test_when_too_much_waits_clients_are_told_to_come_back():
+    model = Slow()
+    with serving(model, waiting=2) as client, ThreadPoolExecutor(8) as pool:
+        first = pool.submit(client.post, "/v1/scores", json=ONE)
+        assert model.begun.wait(30)
+        others = [pool.submit(client.post, "/v1/scores", json=ONE) for _ in range(6)]
+        refused = []
+        while len(refused) < 4:
+            refused = [one for one in others if one.done()]
+        assert client.get("/health").json() == {"status": "ok"}, "while the model works"
+        assert client.get("/ready").status_code == 200
+        assert "longrm:num_requests_waiting 2.0" in client.get("/metrics").text
+        for one in refused:
+            assert one.result().status_code == 429
+            assert one.result().headers["Retry-After"] == "1"
+        model.may.set()
+        assert first.result().json()["scores"] == [0.0, 1.0]
+        assert sorted(one.result().status_code for one in others) == [200, 200, 429, 429, 429, 429]
+
+
+def test_what_takes_too_long_is_given_up_and_not_read():
+    model = Slow()
+    with serving(model, seconds=0.3) as client, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(client.post, "/v1/scores", json=ONE)
+        assert model.begun.wait(30)
+        late = client.post("/v1/scores", json=ONE | {"prompt": "late"})
+        assert late.status_code == 504
+        assert first.result().status_code == 504
+        model.may.set()
+        assert client.post("/v1/scores", json=ONE | {"prompt": "next"}).status_code == 200
+    assert model.judged == ["w1 secret-prompt?", "next"]
+
+
+async def post_and_leave(app, content):
+    """Sends a request, and goes away before it is answered."""
+    messages = [{"type": "http.request", "body": content, "more_body": False}, {"type": "http.disconnect"}]
+    sent = []
+
+    async def receive():
+        if len(messages) == 1:
+            await asyncio.sleep(0.05)
+        return messages.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/scores",
+        "headers": [],
+        "query_string": b"",
+        "app": app,
+    }
+    await app(
+        scope | {"http_version": "1.1", "scheme": "http", "server": ("t", 80), "root_path": ""}, receive, send
+    )
+    return sent
+
+
+def test_what_a_client_no_longer_waits_for_is_not_read():
+    model = Slow()
+    with serving(model) as client, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(client.post, "/v1/scores", json=ONE)
+        assert model.begun.wait(30)
+        gone = json.dumps(ONE | {"prompt": "gone"}).encode()
+        client.portal.call(post_and_leave, client.app, gone)
+        model.may.set()
+        assert first.result().status_code == 200
+        assert client.post("/v1/scores", json=ONE | {"prompt": "next"}).status_code == 200
+        assert client.app.state.service._bytes == 0
+    assert "gone" not in model.judged
+    assert "next" in model.judged
+
+
+def test_an_error_that_nobody_foresaw_stays_with_its_request(caplog):
+    with serving(Broken()) as client, caplog.at_level(logging.CRITICAL):
+        response = client.post("/v1/scores", json=ONE | {"prompt": "boom"})
+        assert response.status_code == 500
+        assert "path" not in response.text
+        assert client.post("/v1/scores", json=ONE).json()["scores"] == [1.0, 1.0]
+        assert client.get("/health").status_code == 200
+    assert not [
+        thread for thread in threading.enumerate() if thread.name == "longrm-model" and not thread.daemon
+    ]
+
+
+class Uncertain(Broken):
+    """Has a score that is none for some responses."""
+
+    def judge(self, queries):
+        return [
+            Judgment(
+                Outcome.ANSWERED,
+                tuple(math.nan if text[0]["content"] == "nan" else 0.5 for text in query.responses),
+            )
+            for query in queries
+        ]
+
+
+def test_a_score_that_is_none_is_that_of_its_response_alone():
+    with serving(Uncertain()) as client:
+        answer = client.post("/v1/scores", json=ONE | {"responses": ["w1", "nan"]}).json()
+        assert answer["scores"] == [0.5, None]
+        assert answer["order"] == [0]
+        assert answer["error"]["type"] == "unscored"
+        several = client.post("/v1/scores", json=[ONE, ONE | {"responses": ["nan"]}]).json()
+        assert [one["scores"] for one in several] == [[0.5, 0.5], [None]]
+        sent = {"query": ["w1w2", "w1nan"], "prompts": ["w1", "w1"]}
+        assert client.post("/get_reward", json=sent).json()["rewards"] == [0.5, None]
+        alone = client.post("/v1/scores", json=ONE | {"responses": ["nan"]})
+        assert alone.status_code == 422
+        assert "not a finite number" in alone.json()["error"]["message"]
+
+
+def test_a_nan_in_the_model_is_no_score_and_is_not_kept(start):
+    client = start()
+    weight = client.app.state.service.worker._model._model.score.weight
+    with torch.no_grad():
+        before = weight.clone()
+        weight.fill_(math.nan)
+        assert client.post("/v1/scores", json=ONE).status_code == 422
+        weight.copy_(before)
+    assert client.post("/v1/scores", json=ONE).json()["usage"]["cached_tokens"] == 0
+
+
+def test_what_is_read_is_answered_before_the_end_and_what_waits_is_refused():
+    model = Slow()
+    with ThreadPoolExecutor(4) as pool:
+        with serving(model) as client:
+            first = pool.submit(client.post, "/v1/scores", json=ONE)
+            assert model.begun.wait(30)
+            service = client.app.state.service
+            service.draining = True
+            assert client.get("/ready").status_code == 503
+            late = client.post("/v1/scores", json=ONE)
+            assert late.status_code == 503
+            assert late.headers["Retry-After"] == "5"
+            model.may.set()
+            assert first.result().status_code == 200
+        assert not service.worker.alive
+
+
+def test_the_document_of_all_routes_holds_their_examples(client):
+    document = client.get("/openapi.json").json()
+    for spoken in WIRE_FORMATS.values():
+        for route in spoken.routes:
+            content = document["paths"][route.path]["post"]["requestBody"]["content"]["application/json"]
+            assert content["examples"][route.body.__name__]["value"] == route.example
+    assert "$ref" not in json.dumps(document["paths"]["/v1/scores"]["post"]["requestBody"])
+    models = client.get("/v1/models").json()
+    assert len(models["data"]) == 1
+    assert client.get("/info").json()["formats"]["openrlhf"] == ["/get_reward"]
+
+
+def test_the_name_of_a_model_holds_no_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    shown = {
+        f"{tmp_path}/mine": "mine",
+        f"likelihood:{tmp_path}/mine#{tmp_path}/mine": "likelihood:mine#mine",
+        "owner/name@main": "owner/name@main",
+        "baseline:longest": "baseline:longest",
+    }
+    for model, name in shown.items():
+        assert ServeSettings(model=model).served_name == name
+    assert ServeSettings(model="m", name="other").served_name == "other"
+
+
+def test_the_access_log_repeats_nothing(caplog):
+    settings = ServeSettings(model="m", access_log=True)
+    with TestClient(build_app(settings, Broken())) as client, caplog.at_level(logging.INFO, "longrm.serving"):
+        assert client.post("/v1/scores?secret-prompt=1", json=ONE).status_code == 200
+        assert client.post("/v1/scores", json=ONE | {"secret-prompt": 1}).status_code == 400
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split()[:2] for line in lines] == [["/v1/scores", "200"], ["/v1/scores", "400"]]
+    assert "secret-prompt" not in "".join(lines)

@@ -1,0 +1,121 @@
+"""`POST /v1/scores`: what the model says without a server, whatever else is asked at once or was asked before."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import longrm
+from longrm.reward_models.judge_settings import JudgeSettings
+
+from ..reward_models.tiny_models import queries, words
+
+TOLERANCE = 1e-5
+
+
+def body(query):
+    return {"prompt": list(query.prompt), "responses": [list(response) for response in query.responses]}
+
+
+def ask(client, content, path="/v1/scores"):
+    response = client.post(path, json=content)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_scores_are_those_of_the_model(client, plain):
+    (query,) = queries((30, 3))
+    answer = ask(client, body(query))
+    expected = plain.score(query.prompt, query.responses)
+    assert answer["scores"] == pytest.approx(expected, abs=TOLERANCE)
+    assert max(expected) - min(expected) > 100 * TOLERANCE
+    assert answer["order"] == sorted(range(3), key=lambda index: -expected[index])
+    assert answer["seconds"] > 0
+    assert answer["model"] == "scalar", "no path of the server's"
+    assert set(answer["usage"]) == {"prompt_tokens", "cached_tokens", "total_tokens"}
+    again = ask(client, body(query))
+    assert again["usage"]["cached_tokens"] == (answer["usage"]["prompt_tokens"] - 1) // 16 * 16
+    assert again["scores"] == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_texts_are_messages_and_lists_are_lists(client, plain):
+    answer = ask(client, {"prompt": "w1 w2?", "responses": ["w3", "w4 w5"]})
+    assert answer["scores"] == pytest.approx(plain.score("w1 w2?", ["w3", "w4 w5"]), abs=TOLERANCE)
+    several = ask(
+        client, [{"prompt": "w1 w2?", "responses": ["w3"]}, {"prompt": "w9", "responses": ["w4", "w3"]}]
+    )
+    assert [len(one["scores"]) for one in several] == [1, 2]
+    assert several[0]["scores"] == pytest.approx(answer["scores"][:1], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "judge"),
+    [
+        ("scalar", {}),
+        ("likelihood", {"likelihood": "mean"}),
+        ("tokens", {"format": "pointwise"}),
+        ("tokens", {"format": "pairwise"}),
+        ("baseline", {}),
+    ],
+)
+def test_every_kind_of_model_is_served(start, names, kind, judge):
+    client, alone = start(kind, judge), longrm.load(names[kind], judge=JudgeSettings(**judge))
+    for query in queries((40, 2), (25, 2), per_document=2):
+        for _ in range(2):
+            expected = alone.score(query.prompt, query.responses)
+            assert ask(client, body(query))["scores"] == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_scores_depend_on_neither_schedule_nor_cache(start, plain):
+    """Concurrent requests of random sizes, with a cache so small that prefixes come and go."""
+    client = start(limits={"prefix_cache_bytes": 2**18})
+    draw, asked = random.Random(1), queries((40, 2), (70, 1), (5, 3), (90, 2), per_document=3)
+    truth = {query.id: plain.score(query.prompt, query.responses) for query in asked}
+    schedule = [draw.sample(asked, draw.randint(1, 3)) for _ in range(60)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda some: ask(client, [body(query) for query in some]), schedule))
+    for some, answer in zip(schedule, answers, strict=True):
+        for query, one in zip(some, answer, strict=True):
+            assert one["scores"] == pytest.approx(truth[query.id], abs=TOLERANCE)
+    assert sum(one["usage"]["cached_tokens"] for answer in answers for one in answer) > 1000
+
+
+def test_what_is_asked_at_once_reads_a_prompt_once(start):
+    client = start()
+    prompt = words(random.Random(5), 300)
+    with ThreadPoolExecutor(8) as pool:
+        several = list(
+            pool.map(
+                lambda text: ask(client, {"prompt": prompt, "responses": [text]}), [f"w{n}" for n in range(8)]
+            )
+        )
+    unread = [one["usage"]["prompt_tokens"] - one["usage"]["cached_tokens"] for one in several]
+    whole = several[0]["usage"]["prompt_tokens"]
+    # Those that were read together with the first say that nothing was cached; the others read its last block only.
+    metrics = client.get("/metrics").text
+    assert min(unread) <= 16 or unread.count(whole) == 8
+    assert "longrm:prompt_tokens_total" in metrics
+
+
+def test_what_is_too_long_is_refused_with_its_tokens_or_cut_where_that_is_asked_for(client):
+    context = words(random.Random(2), 2000)
+    long = {"prompt": f"{context}\n\nWhich?", "responses": ["w1", "w2"]}
+    response = client.post("/v1/scores", json=long)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["type"] == "too_long"
+    assert "tokens, the model reads 4096" in error["message"]
+    assert client.post("/v1/scores", json=long | {"cut": "middle"}).status_code == 400, "of what?"
+    answer = ask(client, long | {"cut": "middle", "context": context})
+    assert answer["cut"]["policy"] == "middle"
+    assert answer["cut"]["tokens"] > 500
+    assert answer["usage"]["total_tokens"] <= 4096 + 10
+    wrong = client.post("/v1/scores", json=long | {"cut": "middle", "context": "elsewhere"})
+    assert "word for word" in wrong.json()["error"]["message"]
+
+
+def test_explanations_come_on_request(start):
+    client = start("tokens", {"format": "pointwise"})
+    (query,) = queries((10, 2))
+    assert "explanation" not in ask(client, body(query))
+    assert "P(" in ask(client, body(query) | {"explanations": True})["explanation"]

@@ -1,0 +1,84 @@
+"""Texts that a chat template has rendered: no second BOS, and the ids that transformers' tokenizer gives."""
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, processors
+
+from longrm.data.joining import TokenQuery
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import DataError
+from longrm.serving.asked import Asked
+from longrm.serving.rendered_texts import QueryMaker
+
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|h|>{{ message.role }}<|e|>{{ message.content }}<|t|>{% endfor %}"
+    "{% if add_generation_prompt %}<|h|>assistant<|e|>{% endif %}"
+)
+TEXT = "<|h|>user<|e|>w1 w2<|t|><|h|>assistant<|e|>w3 w4<|t|>"
+
+
+def make(template=TEMPLATE, adds=True):
+    special = ["<s>", "<|h|>", "<|e|>", "<|t|>", "<unk>"]
+    known = {
+        token: number
+        for number, token in enumerate([*special, "user", "assistant", *(f"w{n}" for n in range(9))])
+    }
+    backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(special)
+    if adds:
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
+        )
+    return Tokenizer.from_backend(backend, chat_template=template, bos="<s>")
+
+
+def ids_of(query):
+    assert isinstance(query, TokenQuery)
+    return [[*query.encoded.prompt, *own] for own in query.encoded.responses]
+
+
+@pytest.mark.parametrize("text", [TEXT, f"<s>{TEXT}"])
+def test_bos_comes_once_whether_the_client_strips_it_or_not(text):
+    tokenizer = make()
+    maker, expected = QueryMaker(tokenizer), tokenizer.encode(f"<s>{TEXT}")
+    query = maker.query(Asked(whole=text))
+    assert ids_of(query) == [expected]
+    assert expected.count(tokenizer.bos_id) == 1
+    start, end = text.removesuffix("w3 w4<|t|>"), "w3 w4<|t|>"
+    apart = maker.query(Asked(start, [end, "w5<|t|>"]))
+    assert ids_of(apart)[0] == expected
+    assert apart.encoded.prompt == query.encoded.prompt, "both find where the response begins"
+    control = tokenizer.backend.encode(f"<s>{TEXT}", add_special_tokens=True).ids
+    assert control.count(tokenizer.bos_id) == 2, "what a server gets that adds it to rendered texts"
+
+
+def test_a_client_may_forbid_bos_and_a_template_without_it_gets_none():
+    assert ids_of(QueryMaker(make()).query(Asked(whole=TEXT, special_tokens=False))) == [make().encode(TEXT)]
+    without = make(TEMPLATE.replace("{{ bos_token }}", ""))
+    assert ids_of(QueryMaker(without).query(Asked(whole=TEXT))) == [without.encode(TEXT)]
+
+
+def test_ids_are_read_as_they_stand():
+    tokenizer = make()
+    query = QueryMaker(tokenizer).query(Asked(whole=tokenizer.encode(TEXT)))
+    assert ids_of(query) == [tokenizer.encode(TEXT)]
+    assert query.split
+    assert not QueryMaker(tokenizer).query(Asked(whole=[5, 6, 7])).split
+    with pytest.raises(DataError, match="fewer than two tokens"):
+        QueryMaker(tokenizer).query(Asked(whole=[5]))
+
+
+def test_the_last_turn_of_a_conversation_is_the_response():
+    tokenizer = make()
+    whole = f"{TEXT}<|h|>user<|e|>w5<|t|><|h|>assistant<|e|>w6 w7<|t|>"
+    query = QueryMaker(tokenizer).query(Asked(whole=whole))
+    assert [tokenizer.decode(own) for own in query.encoded.responses] == ["w6 w7 <|t|>"]
+
+
+def test_a_text_that_names_a_special_token_is_no_rendered_one():
+    query = QueryMaker(make()).query(Asked("what is <|h|> for?", ["w1"]))
+    assert not isinstance(query, TokenQuery)
+    assert query.prompt == ({"role": "user", "content": "what is <|h|> for?"},)
+    with pytest.raises(DataError, match="responses that are texts"):
+        QueryMaker(make()).query(Asked(TEXT, [[{"role": "assistant", "content": "w1"}]]))

@@ -1,0 +1,29 @@
+"""The commands of docs/serving.md, run as they stand there."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+LINES = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S) for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.split()[1].rpartition(":8000")[2])
+def test_a_line_of_curl_gets_an_answer(client, line):
+    command, address, *options = shlex.split(line)
+    assert command == "curl"
+    path = address.removeprefix("http://127.0.0.1:8000")
+    response = client.post(path, content=options[1]) if options[:1] == ["-d"] else client.get(path)
+    assert response.status_code == 200, response.text
+    response.json()
+
+
+def test_the_answer_has_the_fields_that_the_page_shows(client):
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE, flags=re.S)
+    sent = {"prompt": "Capital of France?", "responses": ["Paris.", "Rome."]}
+    answer, shown = client.post("/v1/scores", json=sent).json(), json.loads(shown)
+    assert answer.keys() == shown.keys()
+    assert answer["usage"].keys() == shown["usage"].keys()

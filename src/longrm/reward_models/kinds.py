@@ -15,7 +15,7 @@ from longrm.reward_models.judge_settings import Compress, JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Comparison
 
-Settings = TypeVar("Settings", bound=Config)
+_Given = TypeVar("_Given", bound=Config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def load(
     return request.load(model)
 
 
-def _resolved(kind: type[Settings], given: Settings | Mapping[str, Any] | None) -> Settings:
+def _resolved(kind: type[_Given], given: _Given | Mapping[str, Any] | None) -> _Given:
     if given is None or isinstance(given, Mapping):
         return kind.resolve(overrides=given)
     return given

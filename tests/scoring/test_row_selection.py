@@ -327,7 +327,7 @@ def test_a_row_with_bad_scores_is_named_or_skipped(put, tmp_path, change, fault)
         (rank, {"judge": {"retries": 3}}, "--set judge is of scoring"),
         (rank, {"model": MODEL, "workers": 2}, "--workers is of --engine ray"),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if callable(value) else str(value),
 )
 def test_settings_that_do_not_fit_are_refused(scored, tmp_path, make, settings, fault):
     path, _ = scored(pairs(3))

@@ -43,6 +43,7 @@ COMMANDS = {
     "score": Subcommand("longrm.cli.score", continues=True, shared=True),
     "rank": Subcommand("longrm.cli.rank", continues=True, shared=True),
     "filter": Subcommand("longrm.cli.filter", continues=True, shared=True),
+    "parity": Subcommand("longrm.cli.parity"),
     "report": Subcommand("longrm.cli.report"),
     "serve": Subcommand("longrm.cli.serve"),
 }

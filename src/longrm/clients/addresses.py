@@ -28,8 +28,8 @@ def split_address(address: str) -> tuple[str, str]:
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 
-def endpoint(url: str, path: str = CHAT) -> str:
-    """Where requests go: a path such as `/chat/completions` below the URL's own, which is `/v1` where it has none.
+def endpoint(url: str, path: str = CHAT, root: str = "/v1") -> str:
+    """Where requests go: a path such as `/chat/completions` below the URL's own, which is `root` where it has none.
 
     Raises:
         ConfigError: It is not the URL of a server, or it holds a password or a key.
@@ -48,7 +48,7 @@ def endpoint(url: str, path: str = CHAT) -> str:
         raise ConfigError(f"'{_shown(url)}' names port {parsed.port}; ports are 1 to 65535")
     if any(_SECRET.search(field) for field in parsed.params):
         raise ConfigError(_holds("a key"))
-    base = parsed.path.rstrip("/").removesuffix(CHAT) or "/v1"
+    base = parsed.path.rstrip("/").removesuffix(CHAT) or root
     return str(parsed.copy_with(path=f"{base}{path}"))
 
 

@@ -3,12 +3,12 @@
 import asyncio
 import hashlib
 import json
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -20,15 +20,10 @@ from longrm.clients.addresses import CHAT, endpoint
 from longrm.clients.cache import Cache
 from longrm.clients.completions import Completion, Echo, Request, Writer
 from longrm.clients.remote_settings import Remote
-from longrm.clients.transport import Endpoint, Reply, RetryableError
-from longrm.errors import ModelError, RunError
+from longrm.clients.retrying import RetryingEndpoint
+from longrm.clients.transport import Reply, RetryableError
+from longrm.errors import RunError
 from longrm.types import Message, Outcome
-
-_logger = logging.getLogger(__name__)
-_LOG_EVERY = (
-    10.0  # seconds between two lines that say what is sent again: else a failing server looks like a slow one
-)
-_LONGEST_BACKOFF = 60.0  # seconds
 
 
 class OpenAIClient(Writer):
@@ -39,7 +34,6 @@ class OpenAIClient(Writer):
     asked again.
 
     Attributes:
-        requests: How many were sent so far.
         prompt_tokens: How many tokens they read, as the server counts them.
         completion_tokens: How many tokens were written.
     """
@@ -79,17 +73,26 @@ class OpenAIClient(Writer):
         """
         self.name = f"openai:{url}#{model}"
         self.limit = limit
-        self.requests = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        self._endpoint = Endpoint(url, settings, path)
+        self._endpoint = RetryingEndpoint(
+            url,
+            settings,
+            path,
+            advice=f"check the URL (it often ends in /v1) and the model's name '{model}'",
+            sleep=sleep,
+            jitter=jitter,
+            clock=clock,
+        )
         self._model = model
         self._settings = settings
         self._count, self._on_usage = count, on_usage
         self._cached_as = endpoint(cached_as, path) if cached_as else self._endpoint.url
-        self._sleep, self._jitter, self._clock = sleep, jitter, clock
-        self._reached = False
-        self._last_logged = -_LOG_EVERY
+
+    @property
+    def requests(self) -> int:
+        """How many requests were sent so far."""
+        return self._endpoint.requests
 
     @property
     def total_tokens(self) -> int:
@@ -191,73 +194,26 @@ class OpenAIClient(Writer):
 
     async def _ask(self, http: httpx.AsyncClient, body: bytes, request: Request | Echo) -> Completion | None:
         """Sends a request until it is answered or given up; None where the budget does not allow it."""
-        fault = RetryableError("")
-        most_requests, most_tokens = self._settings.max_requests, self._settings.max_total_tokens
-        for attempt in range(1 + self._settings.retries):
-            if attempt:
-                if time.monotonic() - self._last_logged >= _LOG_EVERY:
-                    self._last_logged = time.monotonic()
-                    _logger.info("%s: %s; sending it again", self._endpoint.url, fault)
-                backoff = min(_LONGEST_BACKOFF, 2.0 ** min(attempt - 1, 10)) * (0.5 + self._jitter() / 2)
-                await self._sleep(max(backoff, fault.wait))
-            if most_requests is not None and self.requests >= most_requests:
-                return None
-            if most_tokens is not None and self.total_tokens >= most_tokens:
-                return None
-            self.requests += 1
-            try:
-                return await self._send(http, body, request)
-            except RetryableError as latest:
-                fault = latest
-            if fault.wait > self._settings.timeout:
-                return Completion(Outcome.ERROR, detail=f"{fault} (and asks to wait {fault.wait:.0f} s)")
-        if fault.lost:
-            raise RunError(
-                f"{self._endpoint.url} is gone: {fault}; start the server and run the same command again to go on"
-            )
-        return Completion(Outcome.ERROR, detail=str(fault))
-
-    async def _send(self, http: httpx.AsyncClient, body: bytes, request: Request | Echo) -> Completion:
-        """Sends a request once.
-
-        Raises:
-            RetryableError: Sending it again may help.
-            ModelError: Nothing that is sent there can be answered.
-        """
         try:
-            reply = await self._endpoint.post(http, body)
+            return await self._endpoint.ask(http, body, partial(self._read, request), self._within_budget)
         except RetryableError as fault:
-            if fault.lost and not self._reached:
-                raise ModelError(
-                    f"cannot reach {self._endpoint.url}: {fault}; is the server running?"
-                ) from None
-            raise
-        self._reached = True
-        return self._read(reply, request)
+            return Completion(Outcome.ERROR, detail=str(fault))
 
-    def _read(self, reply: Reply, request: Request | Echo) -> Completion:
-        status, redact = reply.status, self._endpoint.redact
-        if status == 200:
-            try:
-                if isinstance(request, Echo):
-                    return replies.read_echo(reply.body, request, redact)
-                return replies.read_completion(reply.body, redact)
-            except ValueError as error:
-                raise RetryableError(str(error)) from None
-        if status in replies.REQUEST_STATUSES:
-            return replies.read_rejection(status, reply.body, redact)
-        said = replies.error_text(reply.body)
-        lasting = "insufficient_quota" in said  # a 429 that no waiting mends
-        if (status in replies.RETRYABLE_STATUSES or status >= 500) and not lasting:
-            wait = replies.retry_after_seconds(reply.retry_after, self._clock())
-            raise RetryableError(f"the server answered {status}: {redact(said)}", wait=wait)
-        advice = {
-            401: f"set {self._settings.api_key_env} to a key that the server knows",
-            403: f"set {self._settings.api_key_env} to a key that may use it",
-            402: "see to the account",
-            429: "see to the account",
-        }.get(status, f"check the URL (it often ends in /v1) and the model's name '{self._model}'")
-        raise ModelError(f"{self._endpoint.url} answered {status}: {redact(said)}; {advice}")
+    def _within_budget(self) -> bool:
+        most_requests, most_tokens = self._settings.max_requests, self._settings.max_total_tokens
+        return (most_requests is None or self.requests < most_requests) and (
+            most_tokens is None or self.total_tokens < most_tokens
+        )
+
+    def _read(self, request: Request | Echo, reply: Reply) -> Completion | None:
+        redact = self._endpoint.redact
+        if reply.status == 200:
+            if isinstance(request, Echo):
+                return replies.read_echo(reply.body, request, redact)
+            return replies.read_completion(reply.body, redact)
+        if reply.status in replies.REQUEST_STATUSES:
+            return replies.read_rejection(reply.status, reply.body, redact)
+        return None
 
     def _charge(self, completion: Completion) -> None:
         counts = (completion.prompt_tokens, completion.completion_tokens)

@@ -43,7 +43,7 @@ class Endpoint:
         redact: Makes what the server says fit for messages and logs: the key is hidden in it.
     """
 
-    def __init__(self, url: str, settings: Remote, path: str = CHAT) -> None:
+    def __init__(self, url: str, settings: Remote, path: str = CHAT, root: str = "/v1") -> None:
         """Prepares the headers; nothing is sent yet.
 
         Raises:
@@ -53,7 +53,7 @@ class Endpoint:
         key = os.environ.get(variable, "").strip()
         if not (key.isascii() and key.isprintable()):
             raise ConfigError(f"the key in {variable} has characters that cannot be sent; set it again")
-        self.url = endpoint(url, path)
+        self.url = endpoint(url, path, root)
         if len(key) >= SHORT and key in unquote(self.url):
             raise ConfigError(
                 f"the URL holds the key of {variable}, which would be logged; leave it out of the URL"

@@ -1,0 +1,167 @@
+"""The route `POST /v1/scores` on vLLM's engine: a prompt and its responses in, raw logits out.
+
+vLLM loads `ScoresPlugin` by its entry point in `vllm.endpoint_plugins`, where VLLM_PLUGINS names it. The tokens are
+those that longrm reads: of the whole conversation, as the model's own chat template has it, with BOS where that has it.
+"""
+
+import asyncio
+import math
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from starlette.responses import JSONResponse, Response
+from vllm import PoolingParams
+from vllm.inputs import TokensPrompt
+from vllm.outputs import ClassificationOutput
+
+from longrm.data.joining import Encoded, TokenQuery, encode
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import DataError, ModelError
+from longrm.serving.asked import Asked, Failure, Scored
+from longrm.serving.rendered_texts import QueryMaker
+from longrm.serving.wire_formats.longrm_scores import NATIVE, ScoreBody
+from longrm.serving.wire_formats.wire_format import AnswerHeader
+
+_Result = TypeVar("_Result")
+
+(_ROUTE,) = NATIVE.routes
+
+
+class PromptScorer:
+    """Scores prompts by a vLLM engine, one request of the engine for each response.
+
+    Args:
+        engine: vLLM's `EngineClient`.
+        tokenizer: The model's, as longrm reads it.
+        name: What answers call the model.
+    """
+
+    def __init__(self, engine: Any, tokenizer: Tokenizer, name: str) -> None:
+        self.name = name
+        self._engine, self._tokenizer = engine, tokenizer
+        self._queries = QueryMaker(tokenizer)
+        self._limit = int(engine.model_config.max_model_len)
+
+    async def scored(self, asked: Asked) -> Scored:
+        """Scores the responses to one prompt.
+
+        Raises:
+            HTTPException: What is asked cannot be rendered, is longer than the model reads, or is to be cut (400); the
+                model has another number of labels than one (500).
+        """
+        begun = time.monotonic()
+        encoded = await asyncio.to_thread(self._encode, asked)
+        # vLLM keeps the blocks of a prompt as soon as it has begun to read it: the responses share them.
+        found = await _together(self._score([*encoded.prompt, *own]) for own in encoded.responses)
+        scores, cached = zip(*found, strict=True)
+        return Scored(
+            scores,
+            prompt_tokens=len(encoded.prompt),
+            cached_tokens=min(cached),
+            total_tokens=encoded.size,
+            seconds=time.monotonic() - begun,
+            failure=Failure("unscored", "a score is not finite") if None in scores else None,
+        )
+
+    def _encode(self, asked: Asked) -> Encoded:
+        if asked.cut is not None:
+            raise HTTPException(400, "nothing is cut here: leave cut away, or ask longrm serve")
+        try:
+            query = self._queries.query(asked)
+            if isinstance(query, TokenQuery):
+                encoded = query.encoded
+            else:
+                encoded = encode(self._tokenizer, query.prompt, query.responses)
+        except DataError as error:
+            raise HTTPException(400, str(error)) from None
+        if encoded.longest > self._limit:
+            raise HTTPException(
+                400,
+                f"{encoded.longest:,} tokens, {len(encoded.prompt):,} of them the prompt's, are more than the "
+                f"{self._limit:,} that the model reads here",
+            )
+        return encoded
+
+    async def _score(self, ids: Sequence[int]) -> tuple[float | None, int]:
+        """The raw logit of a text, None where it is not finite, and how many of its tokens were kept."""
+        outputs = self._engine.encode(
+            TokensPrompt(prompt_token_ids=list(ids)),
+            PoolingParams(task="classify", use_activation=False),
+            f"scores-{uuid.uuid4().hex}",
+        )
+        last = None
+        async for last in outputs:
+            if last.error is not None:
+                raise last.error.to_exception()
+        assert last is not None, "the engine ends a request with an output"
+        values = ClassificationOutput.from_base(last.outputs).probs
+        if len(values) != 1:
+            raise HTTPException(500, f"the model has {len(values)} labels, and a scalar head has one")
+        return (values[0] if math.isfinite(values[0]) else None), last.num_cached_tokens
+
+
+class ScoresPlugin:
+    """What vLLM loads: an `EndpointPlugin` of `vllm.plugins.endpoint_plugins.interface`."""
+
+    name = "longrm"
+    required_tasks = ("classify",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Adds the route."""
+        app.add_api_route(_ROUTE.path, _scores, methods=["POST"])
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """Loads the tokenizer that the engine reads with.
+
+        Raises:
+            ModelError: It cannot be loaded, or vLLM was given a chat template of its own.
+        """
+        if getattr(args, "chat_template", None) is not None:
+            raise ModelError("longrm reads the model's own chat template: leave --chat-template away")
+        config = engine_client.model_config
+        source = config.tokenizer
+        if config.tokenizer_revision is not None:
+            source = f"{source}@{config.tokenizer_revision}"
+        names = getattr(args, "served_model_name", None) or [args.model]
+        tokenizer = await asyncio.to_thread(Tokenizer.load, source)
+        state.longrm_scorer = PromptScorer(engine_client, tokenizer, names[0])
+
+
+async def _scores(body: ScoreBody, request: Request) -> Response:
+    """Scores the responses to a prompt, or to each of several."""
+    scorer: PromptScorer = request.app.state.longrm_scorer
+    header = AnswerHeader(scorer.name, uuid.uuid4().hex, int(time.time()))
+    scored = await _unless_gone(request, _together(scorer.scored(asked) for asked in _ROUTE.asked(body)))
+    if scored is None:
+        return Response(status_code=499)
+    return JSONResponse(_ROUTE.answer(body, scored, header))
+
+
+async def _together(works: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+    """The results of all; where one fails, the others are cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+    """The result of the work; None where the client went away, and the work is cancelled."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

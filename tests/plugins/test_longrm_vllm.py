@@ -1,0 +1,310 @@
+"""The plug-in for vLLM, over a stand-in of its engine; over vLLM's own plug-in loader where its sources are at hand.
+
+`LONGRM_VLLM_SOURCES` names a folder into which a wheel of vLLM was unpacked; nothing of it has to be installed.
+"""
+
+import ast
+import asyncio
+import importlib.util
+import json
+import logging
+import math
+import os
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.testclient import TestClient
+
+import longrm
+from longrm.clients.remote_settings import Remote
+from longrm.errors import ModelError
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.parity.parity_run import ParitySettings, compare
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+from ..clients import conftest as peer
+from ..parity.served_models import rows
+from . import vllm_stand_in
+
+PLUGIN = Path(__file__).parents[2] / "plugins/longrm-vllm"
+SOURCES = os.environ.get("LONGRM_VLLM_SOURCES", "")
+BODY = {"prompt": "Who holds bucket?", "responses": ["Corimo holds bucket.", "Nobody.", "bucket"]}
+
+server = peer.server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("served") / "tiny"
+    shape = ModelShape(hidden=32, init_std=0.3, max_positions=600)
+    save(new_scorer(shape, words_tokenizer(), seed=0), path)
+    return str(path)
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    vllm_stand_in.installed(monkeypatch)
+    spec = importlib.util.spec_from_file_location("longrm_vllm", PLUGIN / "longrm_vllm.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "longrm_vllm", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def serve(plugin, folder):
+    """Starts the plug-in as vLLM does, and returns its engine and a client."""
+
+    def begin(**engine):
+        app, one = FastAPI(), plugin.ScoresPlugin()
+        one.attach_router(app)
+        engine = vllm_stand_in.Engine(folder, **engine)
+        args = SimpleNamespace(model=folder, served_model_name=["tiny"], chat_template=None)
+        asyncio.run(one.init_state(engine, app.state, args))
+        return engine, TestClient(app, raise_server_exceptions=False)
+
+    return begin
+
+
+def test_scores_are_those_of_longrm(serve, folder):
+    engine, client = serve()
+    answer = client.post("/v1/scores", json=BODY).json()
+    expected = longrm.load(folder).score(BODY["prompt"], BODY["responses"])
+    assert answer["scores"] == pytest.approx(expected, abs=1e-5)
+    assert answer["order"] == sorted(range(3), key=lambda index: -expected[index])
+    assert max(expected) - min(expected) > 1e-3
+    assert answer["model"] == "tiny"
+    ids = [ids for ids, _, _ in engine.asked]
+    prompt = answer["usage"]["prompt_tokens"]
+    assert len({one[:prompt] for one in ids}) == 1
+    assert answer["usage"]["total_tokens"] == prompt + sum(len(one) - prompt for one in ids)
+    assert answer["usage"]["cached_tokens"] == 0, "the first of them found nothing"
+    assert client.post("/v1/scores", json=BODY).json()["usage"]["cached_tokens"] == 16
+    assert len({request for _, _, request in engine.asked}) == 6
+    assert {(params.task, params.use_activation) for _, params, _ in engine.asked} == {("classify", False)}
+
+
+def test_messages_and_lists_are_taken(serve):
+    _, client = serve()
+    alone = client.post("/v1/scores", json=BODY).json()["scores"]
+    told = {
+        "prompt": [{"role": "user", "content": BODY["prompt"]}],
+        "responses": [[{"role": "assistant", "content": text}] for text in BODY["responses"]],
+    }
+    answers = client.post("/v1/scores", json=[told, BODY]).json()
+    assert [answer["scores"] for answer in answers] == [alone, alone]
+
+
+def test_parity_takes_it_for_longrm(serve, server, folder, tmp_path):
+    _, client = serve()
+
+    def forwarded(seen, number):
+        reply = client.post(seen.path, json=seen.body)
+        return peer.Reply(reply.content, reply.status_code)
+
+    server.script = forwarded
+    data = rows(
+        tmp_path / "rows.jsonl", generate(WorldPlan("records", 60, responses=2), 2, words_tokenizer())
+    )
+    remote = Remote(retries=0, concurrency=1)
+    result = compare(
+        ParitySettings(url=server.url, model=folder, data=str(data), tolerance=1e-4, remote=remote)
+    )
+    assert (result.server, result.fault, result.within) == ("longrm", None, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({**BODY, "responses": []}, 422, "at least 1"),
+        ({**BODY, "extra": 1}, 422, "extra"),
+        ({**BODY, "cut": "middle", "context": "Who"}, 400, "nothing is cut here"),
+        ({**BODY, "prompt": "bucket " * 700}, 400, "more than the 600 that the model reads here"),
+        ({**BODY, "prompt": [{"role": "nobody", "content": "x"}], "responses": [[]]}, 400, ""),
+    ],
+)
+def test_what_cannot_be_is_refused(serve, body, status, said):
+    engine, client = serve()
+    reply = client.post("/v1/scores", json=body)
+    assert (reply.status_code, said in reply.text) == (status, True), reply.text
+    assert not engine.asked
+
+
+def test_a_score_that_is_not_finite_is_null(serve):
+    engine, client = serve()
+    engine.change = lambda logits: torch.tensor([math.nan]) if len(engine.asked) == 2 else logits
+    answer = client.post("/v1/scores", json=BODY).json()
+    assert sum(score is None for score in answer["scores"]) == 1
+    assert len(answer["order"]) == 2
+    assert answer["error"]["type"] == "unscored"
+
+
+def test_a_model_of_two_labels_is_an_error(serve):
+    _, client = serve(change=lambda logits: torch.cat([logits, logits]))
+    reply = client.post("/v1/scores", json=BODY)
+    assert (reply.status_code, "2 labels" in reply.text) == (500, True)
+
+
+def test_an_error_of_the_engine_is_raised(serve):
+    class EngineError(Exception):
+        pass
+
+    _, client = serve(error=SimpleNamespace(to_exception=lambda: EngineError("late")))
+    client.app.add_exception_handler(
+        EngineError, lambda request, error: peer_reply({"error": {"message": str(error)}}, 503)
+    )
+    assert client.post("/v1/scores", json=BODY).status_code == 503
+
+
+def peer_reply(body, status):
+    from starlette.responses import JSONResponse
+
+    return JSONResponse(body, status)
+
+
+def test_a_client_that_goes_away_has_its_requests_cancelled(plugin, folder):
+    cancelled, begun = [], asyncio.Event()
+
+    async def wait():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(1)
+            raise
+
+    async def scenario():
+        app, one = FastAPI(), plugin.ScoresPlugin()
+        one.attach_router(app)
+        args = SimpleNamespace(model=folder, served_model_name=None, chat_template=None)
+        await one.init_state(vllm_stand_in.Engine(folder, wait=wait), app.state, args)
+        messages = iter([{"type": "http.request", "body": json.dumps(BODY).encode(), "more_body": False}])
+
+        async def receive():
+            message = next(messages, None)
+            if message is None:
+                await begun.wait()
+                return {"type": "http.disconnect"}
+            return message
+
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/scores",
+            "raw_path": b"/v1/scores",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            "app": app,
+        }
+        await asyncio.wait_for(app(scope, receive, send), 30)
+        await asyncio.sleep(0)
+        return sent
+
+    sent = asyncio.run(scenario())
+    assert sent[0]["status"] == 499
+    assert len(cancelled) == 3
+
+
+def test_a_template_of_its_own_is_refused(plugin, folder):
+    args = SimpleNamespace(model=folder, served_model_name=None, chat_template="x.jinja")
+    with pytest.raises(ModelError, match="leave --chat-template away"):
+        asyncio.run(plugin.ScoresPlugin().init_state(vllm_stand_in.Engine(folder), SimpleNamespace(), args))
+
+
+def test_the_package_names_the_plugin(plugin):
+    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
+    (named,) = project["entry-points"]["vllm.endpoint_plugins"].items()
+    assert named == ("longrm", "longrm_vllm:ScoresPlugin")
+    assert "has not been run on a GPU" in (PLUGIN / "README.md").read_text()
+
+
+@pytest.mark.skipif(not SOURCES, reason="needs vLLM's sources: LONGRM_VLLM_SOURCES")
+class TestVllmSources:
+    @staticmethod
+    def tree(path):
+        return ast.parse((Path(SOURCES) / path).read_text())
+
+    def fields(self, path, name):
+        (found,) = (
+            one for one in ast.walk(self.tree(path)) if isinstance(one, ast.ClassDef) and one.name == name
+        )
+        return found
+
+    def test_its_loader_takes_the_plugin(self, plugin, serve, folder, monkeypatch):
+        """`vllm.plugins` itself, which needs of vLLM no more than a logger and the name of a class."""
+        package, logger, protocol = (
+            ModuleType(name) for name in ("vllm", "vllm.logger", "vllm.engine.protocol")
+        )
+        package.__path__ = [f"{SOURCES}/vllm"]
+        logger.init_logger = logging.getLogger
+        protocol.EngineClient = object
+        for module in (package, logger, protocol):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(sys.modules, "vllm.engine", ModuleType("vllm.engine"))
+        monkeypatch.setenv("VLLM_PLUGINS", "longrm")
+        point = EntryPoint("longrm", "longrm_vllm:ScoresPlugin", "vllm.endpoint_plugins")
+        monkeypatch.setattr(
+            "importlib.metadata.entry_points", lambda group: [point] if "endpoint" in group else []
+        )
+        before = set(sys.modules)
+        try:
+            from vllm.plugins.endpoint_plugins import interface
+
+            app = FastAPI()
+            interface.attach_endpoint_plugins(app, ("embed",))
+            assert not app.state.endpoint_plugins, "the model does not classify"
+            app.add_api_route("/v1/scores", lambda: None, methods=["POST"])
+            interface.attach_endpoint_plugins(app, ("classify", "token_classify"))
+            (loaded,) = app.state.endpoint_plugins
+            assert isinstance(loaded, interface.EndpointPlugin)
+            args = SimpleNamespace(model=folder, served_model_name=None, chat_template=None)
+            asyncio.run(interface.init_endpoint_plugins_state(vllm_stand_in.Engine(folder), app.state, args))
+            own = [one for one in app.routes if isinstance(one, APIRoute) and one.path == "/v1/scores"]
+            assert len(own) == 1, "its route takes the place of an earlier one"
+            assert len(TestClient(app).post("/v1/scores", json=BODY).json()["scores"]) == 3
+        finally:
+            for name in set(sys.modules) - before:
+                if name.startswith("vllm"):
+                    del sys.modules[name]
+
+    def test_the_stand_in_is_like_it(self):
+        encode = next(
+            one
+            for one in self.fields("vllm/engine/protocol.py", "EngineClient").body
+            if getattr(one, "name", "") == "encode"
+        )
+        own = vllm_stand_in.Engine.encode.__code__
+        assert [one.arg for one in encode.args.args] == [*own.co_varnames[: own.co_argcount]]
+        params = self.fields("vllm/pooling_params.py", "PoolingParams").body
+        names = {one.target.id for one in params if isinstance(one, ast.AnnAssign)}
+        assert {"task", "use_activation"} <= names
+        output = self.fields("vllm/outputs.py", "PoolingRequestOutput").body
+        init = next(one for one in output if getattr(one, "name", "") == "__init__")
+        arguments = {one.arg for one in [*init.args.args, *init.args.kwonlyargs]} - {"self"}
+        assert {*vllm_stand_in.PoolingRequestOutput.__dataclass_fields__} <= arguments
+        classified = self.fields("vllm/outputs.py", "ClassificationOutput").body
+        assert "from_base" in {getattr(one, "name", "") for one in classified}
+        prompt = self.fields("vllm/inputs/llm.py", "TokensPrompt").body
+        assert "prompt_token_ids" in {one.target.id for one in prompt if isinstance(one, ast.AnnAssign)}
+        config = {
+            one.target.id
+            for one in self.fields("vllm/config/model.py", "ModelConfig").body
+            if isinstance(one, ast.AnnAssign)
+        }
+        assert {"tokenizer", "tokenizer_revision", "max_model_len"} <= config
+        exported = (Path(SOURCES) / "vllm/__init__.py").read_text()
+        assert '"PoolingParams"' in exported

@@ -50,8 +50,14 @@ def branch_scores(
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
     """Returns one fp32 score a branch, in the order in which the branches were packed."""
-    at_ends = packed.scored_tokens(model.config.pad_token_id).tolist() == packed.layout.branch_ends()
-    return branch_scores(model, hidden_states(model, packed, only_ends=at_ends), packed)
+    return branch_scores(model, hidden_states(model, packed, only_ends=_at_ends(model, packed)), packed)
+
+
+def _at_ends(model: TransformersModel, packed: Packed) -> bool:
+    """Whether scores are read at the last token of every branch, where that saves work: on a CPU."""
+    if packed.input_ids.device.type != "cpu":  # a GPU would be waited for
+        return False
+    return packed.scored_tokens(model.config.pad_token_id).tolist() == packed.layout.branch_ends()
 
 
 def token_logprobs(

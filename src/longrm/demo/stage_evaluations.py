@@ -55,7 +55,7 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     drawn = _EVALUATION_SEED + settings.seed
     divisor = 2 if settings.generative else 1
     pairs = (
-        ProbeCell(lengths=_SHORT, groups=128 // divisor, per_group=4),
+        ProbeCell(lengths=_SHORT, groups=64 // divisor, per_group=8),
         ProbeCell(lengths=_LONG, groups=32 // divisor, per_group=16),
     )
     best_of_4 = (

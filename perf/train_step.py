@@ -170,7 +170,10 @@ def ideal_speedup(options: argparse.Namespace) -> float:
     p, own = options.prompt, lengths(options, options.response)
     head = 2 * options.hidden * options.vocabulary * sum(own) if _writes(options) else 0
     separate: float = sum(c * (p + r) + a * (p + r) ** 2 / 2 for r in own) + head
-    together: float = c * (p + sum(own)) + a * (p**2 / 2 + sum(r * p + r**2 / 2 for r in own)) + head
+    pairs = p**2 / 2 + sum(r * p + r**2 / 2 for r in own)
+    if not _writes(options):  # the last layer is asked where scores are read
+        pairs = ((options.layers - 1) * pairs + sum(p + r for r in own)) / options.layers
+    together: float = c * (p + sum(own)) + a * pairs + head
     return separate / together
 
 

@@ -177,7 +177,7 @@ def as_on_a_gpu(calls: Counter[str]) -> Iterator[None]:
 
     with (
         patch("longrm.modeling.attention.kernel_for", lambda query, key: attend),
-        patch("longrm.modeling.heads._at_ends", lambda model, packed: False),
+        patch("longrm.modeling.heads._at_ends", lambda scored, packed: False),
         patch("transformers.modeling_utils.save_on_cpu", to_host, create=True),
     ):
         calls_of.cache_clear()

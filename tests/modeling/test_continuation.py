@@ -4,8 +4,8 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.errors import ModelError
-from longrm.modeling import continuation
-from longrm.modeling.continuation import continuation_attention
+from longrm.modeling.attention import per_segment
+from longrm.modeling.continuation import continuation_attention, over_before
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
@@ -62,12 +62,12 @@ def test_a_packed_sequence_is_refused():
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("compute", [continuation._joined_by_sums, continuation._one_by_one])
+@pytest.mark.parametrize("compute", [over_before, per_segment])
 @pytest.mark.parametrize("lengths", [[37], [1], [5, 1, 20], [16, 16]])
 def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, lengths):
     q, k, v = states(6, 2, sum(lengths), 100 + sum(lengths))
     before, own = zip(*(part.split([100, sum(lengths)], dim=2) for part in (k, v)), strict=True)
-    found = compute(q, before, own, lengths, None).transpose(1, 2)
+    found = compute(q, k, v, lengths, None)
     begin, expected, mixed = 0, [], []
     for length in lengths:
         end = begin + length

@@ -96,14 +96,15 @@ def command(n: int, tokenizer: str, out: Path, **settings: Any) -> None:
         --haystack FOLDER --out hops.jsonl
     """
     from longrm.data import write
+    from longrm.runs.judgments import text_digest
     from longrm.worlds import WorldPlan, generate
     from longrm.worlds.words_tokenizer import load_tokenizer
 
-    plan, asked = WorldPlan(**settings), set[int]()
+    plan, asked = WorldPlan(**settings), set[str]()
 
     def seen(rows: "Iterable[Comparison]") -> "Iterator[Comparison]":
         for row in rows:
-            asked.add(hash(f"{row.prompt} {sorted(map(str, row.responses))}"))
+            asked.add(text_digest(row.prompt, sorted(row.responses, key=str)))
             yield row
 
     write(out, seen(generate(plan, n, load_tokenizer(tokenizer))))

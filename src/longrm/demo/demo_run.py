@@ -80,7 +80,7 @@ def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progr
         WorkerPool(len(os.sched_getaffinity(0)), "demo", progress) as workers,
     ):
         seconds = _Seconds(out / SECONDS)
-        seconds.add(workers.run(tasks_of(settings, out), partial(_tell, out, progress)))
+        seconds.add(workers.run(tasks_of(settings, out), partial(_tell, settings, out, progress)))
         summary = summarize_demo(settings, out, seconds.by_task)
         summary["seconds"]["total"] = round(time.perf_counter() - began, 3)
         folder.write_summary(summary)
@@ -88,16 +88,21 @@ def run_demo(settings: DemoSettings, out: Path, *, progress: Progress = no_progr
     return summary
 
 
-def _tell(out: Path, progress: Progress, task: str) -> None:
+def _evaluates(stage: str, evaluation: str) -> str:
+    """The name of the task that evaluates a stage."""
+    return f"evaluate {stage} {evaluation}"
+
+
+def _tell(settings: DemoSettings, out: Path, progress: Progress, task: str) -> None:
     """Tells what an evaluation of pairs has found, once it is finished."""
-    what, stage, evaluation = (*task.split(), "", "")[:3]
-    if (what, evaluation) != ("evaluate", PAIRS):
-        return
-    by_length = read_summary(out / "stages" / stage / PAIRS)["metrics"]["by_length"]
-    found = (
-        f"{100 * figures['pair_accuracy']['value']:.0f}% at {length}" for length, figures in by_length.items()
-    )
-    progress(stage, 1, 1, f"pair accuracy {', '.join(found)} tokens")
+    for stage in stages_of(settings):
+        if task == _evaluates(stage, PAIRS):
+            by_length = read_summary(out / "stages" / stage / PAIRS)["metrics"]["by_length"]
+            found = (
+                f"{100 * figures['pair_accuracy']['value']:.0f}% at {length}"
+                for length, figures in by_length.items()
+            )
+            progress(stage, 1, 1, f"pair accuracy {', '.join(found)} tokens")
 
 
 def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
@@ -123,7 +128,7 @@ def tasks_of(settings: DemoSettings, out: Path) -> list[DemoTask]:
             todo.append(DemoTask(made_by[stage], rescale, (stage, settings, out), (before,)))
     todo += [
         DemoTask(
-            f"evaluate {stage} {evaluation}",
+            _evaluates(stage, evaluation),
             evaluate_stage,
             (stage, evaluation, settings, out),
             (made_by[stage],),

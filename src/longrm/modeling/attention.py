@@ -9,7 +9,7 @@ Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tr
 heads, G key heads, D head size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -184,15 +184,34 @@ def _per_branch(
     shape: TreeShape,
     scaling: float | None,
 ) -> Float[Tensor, "T L H D"]:
-    parts = [torch.split(states, [shape.prefix, *shape.branches], dim=2) for states in (q, k, v)]
-    (q_prefix, *q_own), (k_prefix, *k_own), (v_prefix, *v_own) = parts
-    outputs = [sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True)]
-    for length, q_branch, k_branch, v_branch in zip(shape.branches, q_own, k_own, v_own, strict=True):
-        keys = torch.cat([k_prefix, k_branch], dim=2)
-        values = torch.cat([v_prefix, v_branch], dim=2)
-        mask = causal_lower_right(length, shape.prefix + length)
-        outputs.append(sdpa(q_branch, keys, values, scaling, attn_mask=mask))
-    return torch.cat([output.transpose(1, 2) for output in outputs], dim=1)
+    sizes = [shape.prefix, shape.branch_tokens]
+    (q_prefix, q_own), (k_prefix, _), (v_prefix, _) = (
+        torch.split(states, sizes, dim=2) for states in (q, k, v)
+    )
+    prefix = sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True).transpose(1, 2)
+    return torch.cat([prefix, per_segment(q_own, k, v, shape.branches, scaling)], dim=1)
+
+
+def per_segment(
+    q: Float[Tensor, "T H R D"],
+    k: Float[Tensor, "T G L D"],
+    v: Float[Tensor, "T G L D"],
+    lengths: Sequence[int],
+    scaling: float | None,
+) -> Float[Tensor, "T R H D"]:
+    """Attends from segments, the last R of L tokens, to all tokens before them and, causally, each to its own.
+
+    One attention a segment, over copies of what came before, with a mask that kernels of a GPU know.
+    """
+    before = k.shape[2] - q.shape[2]
+    parts = [torch.split(states, [before, *lengths], dim=2) for states in (k, v)]
+    (k_before, *k_own), (v_before, *v_own) = parts
+    outputs = []
+    for queries, keys, values in zip(torch.split(q, list(lengths), dim=2), k_own, v_own, strict=True):
+        keys, values = torch.cat([k_before, keys], dim=2), torch.cat([v_before, values], dim=2)
+        mask = causal_lower_right(queries.shape[2], keys.shape[2])
+        outputs.append(sdpa(queries, keys, values, scaling, attn_mask=mask).transpose(1, 2))
+    return torch.cat(outputs, dim=1)
 
 
 AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)

@@ -12,6 +12,7 @@ Letters: S tokens of the packed sequence, N branch tokens of all trees, P prefix
 call's queries, U of its keys, H query heads, G key heads, D head size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -118,6 +119,38 @@ def calls_of(layout: PackedLayout, device: torch.device, only_ends: bool = False
     return Calls(own, before, slice(None), others, torch.tensor(layout.branch_ends(), device=device))
 
 
+@lru_cache(maxsize=4)
+def _calls_after(before: int, lengths: tuple[int, ...], device: torch.device) -> Calls:
+    """Returns the two calls for segments that continue the same tokens, of which none asks."""
+
+    def ends(*counts: int) -> Tensor:
+        return torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
+
+    own = SequenceBounds(
+        ends(0, *lengths), ends(before, *lengths), max(lengths), max(before, *lengths), causal=True
+    )
+    together = sum(lengths)
+    earlier = SequenceBounds(ends(together), ends(before), together, before, causal=False)
+    return Calls(own, earlier, slice(None), slice(before))
+
+
+def segment_attention(
+    kernel: VarlenKernel,
+    query: Float[Tensor, "1 H R D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    lengths: Sequence[int],
+    scaling: float | None,
+) -> Float[Tensor, "1 R H D"]:
+    """Computes the attention of segments, the last R of S tokens, to all tokens before them and each to itself.
+
+    The kernel must take sequences without queries.
+    """
+    with torch.inference_mode(False):
+        calls = _calls_after(key.shape[2] - sum(lengths), tuple(lengths), query.device)
+    return _two_calls(kernel, query, key, value, calls, scaling)
+
+
 def varlen_attention(
     kernel: VarlenKernel,
     query: Float[Tensor, "1 H S D"],
@@ -132,15 +165,26 @@ def varlen_attention(
     With `only_ends` it is computed for the last token of every branch, and zero elsewhere; the kernel must then take
     sequences without queries.
     """
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     # A tensor that is made in inference mode would be refused later, when the cached calls serve training.
     with torch.inference_mode(False):
         calls = calls_of(layout, query.device, only_ends)
+    if calls.ends is None:
+        return _two_calls(kernel, query, key, value, calls, scaling)
+    output = _two_calls(kernel, query[:, :, calls.ends], key, value, calls, scaling)
+    return torch.zeros_like(query.transpose(1, 2)).index_copy(1, calls.ends, output)
+
+
+def _two_calls(
+    kernel: VarlenKernel,
+    query: Float[Tensor, "1 H T D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    calls: Calls,
+    scaling: float | None,
+) -> Float[Tensor, "1 T H D"]:
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
-    asked = q if calls.ends is None else q[calls.ends]
-    output: Tensor = _TwoCalls.apply(asked, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
-    if calls.ends is not None:
-        output = torch.zeros_like(q).index_copy(0, calls.ends, output)
+    output: Tensor = _TwoCalls.apply(q, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
     return output[None]
 
 

@@ -44,20 +44,26 @@ def branch_scores(
     model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed
 ) -> Float[Tensor, " branches"]:
     """Returns one fp32 score a branch, read where transformers reads it; see `Packed.scored_tokens`."""
-    rows = _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id))
-    return _linear(rows, model.score).squeeze(-1)
+    return _scores_at(model, hidden, packed.scored_tokens(model.config.pad_token_id))
 
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
     """Returns one fp32 score a branch, in the order in which the branches were packed."""
-    return branch_scores(model, hidden_states(model, packed, only_ends=_at_ends(model, packed)), packed)
+    scored = packed.scored_tokens(model.config.pad_token_id)
+    return _scores_at(model, hidden_states(model, packed, only_ends=_at_ends(scored, packed)), scored)
 
 
-def _at_ends(model: TransformersModel, packed: Packed) -> bool:
+def _at_ends(scored: Int[Tensor, " branches"], packed: Packed) -> bool:
     """Whether scores are read at the last token of every branch, where that saves work: on a CPU."""
-    if packed.input_ids.device.type != "cpu":  # a GPU would be waited for
+    if scored.device.type != "cpu":  # a GPU would be waited for
         return False
-    return packed.scored_tokens(model.config.pad_token_id).tolist() == packed.layout.branch_ends()
+    return scored.tolist() == packed.layout.branch_ends()
+
+
+def _scores_at(
+    model: TransformersModel, hidden: Float[Tensor, "S C"], scored: Int[Tensor, " branches"]
+) -> Float[Tensor, " branches"]:
+    return _linear(_rows(model, hidden, scored), model.score).squeeze(-1)
 
 
 def token_logprobs(

@@ -179,14 +179,14 @@ class _KeptLayers:
         self, layer: int, own: Sequence[Tensor], shape: TreeShape, places: Tensor, scaling: float | None
     ) -> Float[Tensor, "1 L H D"]:
         query, *keys_values = own
-        sizes = [shape.prefix, shape.branch_tokens]
-        rest, branches = zip(*(torch.split(part, sizes, dim=2) for part in keys_values), strict=True)
-        q_rest, q_branches = torch.split(query, sizes, dim=2)
-        before = self._pool.read(layer, places)
-        output = over_before(q_rest, before, rest, [shape.prefix], scaling)
-        whole = [torch.cat(parts, dim=2) for parts in zip(before, rest, strict=True)]
-        of_branches = over_before(q_branches, whole, branches, shape.branches, scaling)
-        return torch.cat([output, of_branches], dim=2).transpose(1, 2)
+        k, v = (
+            torch.cat(parts, dim=2) for parts in zip(self._pool.read(layer, places), keys_values, strict=True)
+        )
+        fork = shape.kept + shape.prefix
+        q_rest, q_branches = torch.split(query, [shape.prefix, shape.branch_tokens], dim=2)
+        output = over_before(q_rest, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scaling)
+        of_branches = over_before(q_branches, k, v, shape.branches, scaling)
+        return torch.cat([output, of_branches], dim=1)
 
 
 class _Pool:

@@ -90,7 +90,7 @@ class ScoringServer:
         """
         refused = []
         for kind in kinds:
-            (told,) = self._run(kind, [(_GREETING, "greeting")], 1, lambda: None)
+            (told,) = asyncio.run(self._ask_all(kind, [(_GREETING, "greeting")], 1, lambda: None))
             if isinstance(told, ServedScore):
                 return kind
             refused.append(f"{self._endpoints[kind].url} as {kind} has it: {cut(told.reason, 100)}")
@@ -120,15 +120,7 @@ class ScoringServer:
             (text, f"{salt}-batched" if one.together else f"{salt}-{index}")
             for index, text in enumerate(texts)
         ]
-        return self._run(kind, salted, self._settings.concurrency if one.together else 1, on_answer)
-
-    def _run(
-        self,
-        kind: str,
-        salted: Sequence[tuple[AskedText, str]],
-        workers: int,
-        on_answer: Callable[[], None],
-    ) -> list[Told]:
+        workers = self._settings.concurrency if one.together else 1
         return asyncio.run(self._ask_all(kind, salted, workers, on_answer))
 
     async def _ask_all(

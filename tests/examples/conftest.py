@@ -7,10 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
-from longrm.worlds import words_tokenizer
+from tests.reward_models.tiny_models import make_scorer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMPTS = [
@@ -32,9 +29,7 @@ TOO_LONG = "turtle " * 600
 @pytest.fixture(scope="session")
 def scorer(tmp_path_factory):
     """The folder of the reward model."""
-    path = tmp_path_factory.mktemp("scorer") / "tiny"
-    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=400), words_tokenizer(), seed=0), path)
-    return path
+    return make_scorer(tmp_path_factory.mktemp("scorer") / "tiny", positions=400)
 
 
 @pytest.fixture(scope="session")

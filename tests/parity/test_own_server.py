@@ -5,14 +5,12 @@ from starlette.testclient import TestClient
 
 import longrm
 from longrm.clients.remote_settings import Remote
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
 from longrm.parity.parity_run import ParitySettings, compare
 from longrm.parity.servers import SERVERS
 from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_scorer
 
 from ..clients import conftest as peer
 from .served_models import rows
@@ -22,8 +20,7 @@ server = peer.server
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_our_own_server_scores_as_we_do(server, tmp_path, kind):
-    model = str(tmp_path / "model")
-    save(new_scorer(ModelShape(hidden=32, init_std=0.3), words_tokenizer(), seed=0), model)
+    model = str(make_scorer(tmp_path / "model", positions=131_072))
     data = rows(
         tmp_path / "rows.jsonl",
         [

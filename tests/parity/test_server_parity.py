@@ -19,6 +19,7 @@ from longrm.modeling.shapes import ModelShape
 from longrm.parity.asking import ScoringServer
 from longrm.parity.parity_run import ParitySettings, compare
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_scorer
 
 from ..clients import conftest as peer
 from .served_models import FakeServer, openai_classify, rows
@@ -29,9 +30,8 @@ server, closed_port = peer.server, peer.closed_port
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("served")
-    shape = ModelShape(hidden=32, init_std=0.3, max_positions=600)
     for seed, name in enumerate(["tiny", "other"]):
-        save(new_scorer(shape, words_tokenizer(), seed=seed), path / name)
+        make_scorer(path / name, seed=seed)
     return path
 
 

@@ -25,11 +25,9 @@ from starlette.testclient import TestClient
 import longrm
 from longrm.clients.remote_settings import Remote
 from longrm.errors import ModelError
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
 from longrm.parity.parity_run import ParitySettings, compare
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_scorer
 
 from ..clients import conftest as peer
 from ..parity.served_models import rows
@@ -44,10 +42,7 @@ server = peer.server
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("served") / "tiny"
-    shape = ModelShape(hidden=32, init_std=0.3, max_positions=600)
-    save(new_scorer(shape, words_tokenizer(), seed=0), path)
-    return str(path)
+    return str(make_scorer(tmp_path_factory.mktemp("served") / "tiny"))
 
 
 @pytest.fixture

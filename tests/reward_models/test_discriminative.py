@@ -10,20 +10,17 @@ import longrm
 from longrm.data.joining import encode
 from longrm.errors import DataError, ModelError
 from longrm.judging import fit
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.types import Outcome, Query, presented_order, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
+from .tiny_models import make_scorer
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "tiny"
-    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=600), words_tokenizer(), seed=0), path)
-    return path
+    return make_scorer(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,10 @@ import pytest
 import torch
 
 import longrm
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.types import Outcome
 
-from .tiny_models import bytes_tokenizer, make_model, queries
+from .tiny_models import bytes_tokenizer, make_model, make_scorer, queries
 
 TOLERANCE = 1e-5
 
@@ -22,8 +19,7 @@ TOLERANCE = 1e-5
 @pytest.fixture(scope="module")
 def names(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    shape = ModelShape(hidden=32, init_std=0.3, max_positions=4096)
-    save(new_scorer(shape, bytes_tokenizer(), seed=0), folder / "scalar")
+    make_scorer(folder / "scalar", positions=4096, tokenizer=bytes_tokenizer())
     make_model(folder / "writer")
     make_model(folder / "before", seed=1)
     return {

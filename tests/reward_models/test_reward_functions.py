@@ -9,12 +9,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import longrm
 from longrm.errors import DataError, RunError
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import RewardModel
 from longrm.types import Judgment, Outcome, message_text
-from longrm.worlds import words_tokenizer
+
+from .tiny_models import make_scorer
 
 PROMPTS = [
     f"In the old ledger {name} holds {word}.\n\nQuestion: What is the access code of {name}?"
@@ -29,9 +27,7 @@ COMPLETIONS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "tiny"
-    save(new_scorer(ModelShape(hidden=32, init_std=0.3, max_positions=80), words_tokenizer(), seed=0), path)
-    return path
+    return make_scorer(tmp_path_factory.mktemp("model") / "tiny", positions=80)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,11 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen3Config
 
 from longrm.data.tokenizing import Tokenizer
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
 from longrm.types import Query, Span
+from longrm.worlds.words_tokenizer import words_tokenizer
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -50,6 +54,15 @@ def bytes_tokenizer(template: str | None = CHATML, merges: tuple[str, ...] = ("Y
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(list(SPECIAL))
     return Tokenizer.from_backend(backend, chat_template=template, eos="<|im_end|>", pad="<|endoftext|>")
+
+
+def make_scorer(
+    folder: Path, *, seed: int = 0, positions: int = 600, tokenizer: Tokenizer | None = None
+) -> Path:
+    """Writes a random scalar reward model, which reads words, and whose scores are far enough apart to be told."""
+    shape = ModelShape(hidden=32, init_std=0.3, max_positions=positions)
+    save(new_scorer(shape, tokenizer or words_tokenizer(), seed=seed), folder)
+    return folder
 
 
 def make_model(

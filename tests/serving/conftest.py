@@ -6,21 +6,17 @@ import pytest
 from starlette.testclient import TestClient
 
 import longrm
-from longrm.modeling.loading import new_scorer
-from longrm.modeling.saving import save
-from longrm.modeling.shapes import ModelShape
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
 
-from ..reward_models.tiny_models import bytes_tokenizer, make_model
+from ..reward_models.tiny_models import bytes_tokenizer, make_model, make_scorer
 
 
 @pytest.fixture(scope="session")
 def names(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    shape = ModelShape(hidden=32, init_std=0.3, max_positions=4096)
-    save(new_scorer(shape, bytes_tokenizer(), seed=0), folder / "scalar")
+    make_scorer(folder / "scalar", positions=4096, tokenizer=bytes_tokenizer())
     make_model(folder / "writer")
     return {
         "scalar": str(folder / "scalar"),

@@ -30,6 +30,8 @@ RECIPES = Path(__file__).parents[1] / "recipes" / "smollm2"
 TASKS = ("many-facts", "latest-update")
 OTHER_TASKS = ("two-hops", "citation", "who-said-it", "instruction")
 TEXTS, OTHER_TEXTS = ("minutes", "ledger", "mail", "chat"), ("code", "report")
+UNTRAINED = ("trained", "whole_window")
+"""Probes of the ways of judging that nobody trained here."""
 SEED = 1_000_000
 """Of the contexts that are judged; trainings draw from small numbers."""
 
@@ -43,18 +45,20 @@ class Arm:
         recipe: What is trained, if anything is.
         start: The arm whose model training starts from; none starts from the pretrained one.
         judge: How the model is asked.
+        probes: What it is judged on.
     """
 
     model: str
     recipe: str | None = None
     start: str | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
+    probes: tuple[str, ...] = ("trained", "other_texts", "other_tasks")
 
 
 ARMS: Mapping[str, Arm] = {
-    "likelihood": Arm("likelihood:{}"),
-    "token-scores": Arm("tokens:{}"),
-    "writing": Arm("{}", judge=JudgeSettings(max_tokens=64, retries=0)),
+    "likelihood": Arm("likelihood:{}", probes=("trained", "other_texts", "other_tasks", "whole_window")),
+    "token-scores": Arm("tokens:{}", probes=UNTRAINED),
+    "writing": Arm("{}", judge=JudgeSettings(max_tokens=64, retries=0), probes=UNTRAINED),
     "likelihood-short": Arm("likelihood:{}", "likelihood_short"),
     "likelihood-control": Arm("likelihood:{}", "likelihood_control", "likelihood-short"),
     "likelihood-long": Arm("likelihood:{}", "likelihood_long", "likelihood-short"),
@@ -68,18 +72,35 @@ LEVAL_TOKENS = 6144
 """Of a document of L-Eval with its question and answer, at most: longer ones are counted as too long."""
 
 
-def probes(groups: int) -> dict[str, Probe]:
-    """What every arm is judged on: `groups` contexts of each task and length, half as many of what is held out."""
+def probes(contexts: int, seed: int) -> dict[str, Probe]:
+    """What every arm of a seed is judged on; the probes of another seed are of other contexts.
 
-    def probe(worlds: tuple[str, ...], texts: tuple[str, ...], lengths: tuple[int, ...], count: int) -> Probe:
-        cell = ProbeCell(worlds=worlds, lengths=lengths, groups=count, per_group=8)
-        return Probe(seed=SEED, texts=texts, cells=(cell,))
+    A long context costs more than its questions, so that there are fewer of these with more questions each.
 
-    half = max(1, groups // 2)
+    Args:
+        contexts: Long ones of every task and length that were trained; a third as many of what is held out.
+        seed: Of the training.
+    """
+
+    def probe(
+        worlds: tuple[str, ...],
+        texts: tuple[str, ...],
+        short: tuple[int, ...],
+        long: tuple[int, ...],
+        count: int,
+    ) -> Probe:
+        cells = (
+            ProbeCell(worlds=worlds, lengths=short, groups=2 * count, per_group=8),
+            ProbeCell(worlds=worlds, lengths=long, groups=count, per_group=16),
+        )
+        return Probe(seed=SEED + seed, texts=texts, cells=cells)
+
+    few = max(1, contexts // 3)
     return {
-        "trained": probe(TASKS, TEXTS, (256, 1024, 2048, 4096), groups),
-        "other_texts": probe(TASKS, OTHER_TEXTS, (256, 4096), half),
-        "other_tasks": probe(OTHER_TASKS, TEXTS, (256, 4096), half),
+        "trained": probe(TASKS, TEXTS, (256, 1024), (2048, 4096), contexts),
+        "other_texts": probe(TASKS, OTHER_TEXTS, (256,), (4096,), few),
+        "other_tasks": probe(OTHER_TASKS, TEXTS, (256,), (4096,), few),
+        "whole_window": probe(TASKS, TEXTS, (128, 512), (8000,), few),
     }
 
 
@@ -127,8 +148,9 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     model = arm.model.format(model_of(options, name))
     facts = circumstances(options)
     benches: dict[str, dict[str, Any]] = {
-        name: {"bench": "probe", "probe": {**probe.model_dump(), "tokenizer": str(options.model)}}
-        for name, probe in probes(options.groups).items()
+        bench: {"bench": "probe", "probe": {**probe.model_dump(), "tokenizer": str(options.model)}}
+        for bench, probe in probes(options.contexts, options.seed).items()
+        if bench in options.probes or (not options.probes and bench in arm.probes)
     }
     if options.leval:
         judge = {**arm.judge.model_dump(), "max_length": LEVAL_TOKENS}
@@ -180,7 +202,10 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/smollm2"))
     parser.add_argument(
-        "--groups", type=int, default=8, help="contexts of every task and length that are judged"
+        "--contexts", type=int, default=6, help="long contexts of every task and length that are judged"
+    )
+    parser.add_argument(
+        "--probes", nargs="*", default=(), help="judge these only (trained, other_texts, ...)"
     )
     parser.add_argument("--leval", type=Path, help="a copy of L-Eval, whose pairs are judged as well")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

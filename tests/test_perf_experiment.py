@@ -10,6 +10,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from longrm.benchmarks import Probe, ProbeCell
 from longrm.data.tokenizing import Tokenizer
+from longrm.runs.judgments import GOLD, JUDGMENTS
+from longrm.runs.logs import Log
+from longrm.runs.records import GoldRecord, JudgmentRecord
+from longrm.types import Outcome
 from tests.reward_models.tiny_models import CHATML, SIZES
 from tests.worlds.prose.prose_tokenizer import prose_tokenizer
 
@@ -35,10 +39,12 @@ def script(tmp_path, monkeypatch):
             (tmp_path / "recipes" / f"{arm}.toml").write_text(RECIPE)
         patch.setattr(found, "RECIPES", tmp_path / "recipes")
         cell = ProbeCell(worlds=("single-fact",), lengths=(300, 600), groups=2, per_group=2)
-        patch.setattr(found, "probes", lambda groups: {"trained": Probe(seed=9, cells=(cell,))})
+        patch.setattr(
+            found, "probes", lambda contexts, seed: {"trained": Probe(seed=9 + seed, cells=(cell,))}
+        )
         yield found
-    for name in ("real_experiment", "measuring"):
-        del sys.modules[name]
+    for name in ("real_experiment", "real_contrasts", "measuring"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -79,3 +85,53 @@ def test_an_arm_is_trained_from_the_one_before_and_judged(script, model, tmp_pat
     run("likelihood-long")  # nothing is trained twice
     assert (out / "likelihood-long-0/merged/model.safetensors").stat().st_mtime_ns == merged
     assert results.read_text().splitlines() == [json.dumps(line) for line in lines]
+
+
+def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path, monkeypatch, capsys):
+    contrasts = importlib.import_module("real_contrasts")
+    out, results = tmp_path / "out", tmp_path / "results.jsonl"
+    monkeypatch.setattr(sys, "argv", ["real_contrasts.py", "--out", str(out), "--results", str(results)])
+    with pytest.raises(SystemExit, match="holds no judged arm"):
+        contrasts.main()
+    # (seed, context, length): whether each of two arms is right about its four questions
+    right = {
+        (0, "a", 300): ((1, 1, 1, 0), (1, 0, 0, 0)),
+        (0, "b", 300): ((1, 1, 1, 1), (1, 1, 0, 0)),
+        (1, "a", 300): ((0, 1, 1, 1), (1, 1, 1, 0)),
+        (1, "b", 600): ((1, 1, 0, 0), (1, 1, 0, 0)),
+    }
+    for seed in (0, 1):
+        for side, arm in enumerate(("likelihood-long", "likelihood-control")):
+            run = out / f"{arm}-{seed}" / "trained"
+            run.mkdir(parents=True)
+            (run / "summary.json").touch()
+            with Log(run / JUDGMENTS, JudgmentRecord) as log, Log(run / GOLD, GoldRecord) as gold:
+                for (of, context, tokens), sides in right.items():
+                    for at, point in enumerate(sides[side]) if of == seed else ():
+                        name = f"{context}{at}"
+                        scores = (1.0, 0.0) if point else (0.0, 1.0)
+                        log.append(
+                            JudgmentRecord(
+                                name,
+                                context,
+                                Outcome.ANSWERED,
+                                order=(0, 1),
+                                scores=scores,
+                                length=tokens,
+                                task="t",
+                            )
+                        )
+                        gold.append(GoldRecord(name, (1, 2)))
+    contrasts.main()
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    found = {(line["arm"], line.get("minus"), line["by"]): line for line in lines}
+    long = found["likelihood-long", None, "length"]
+    assert (long["seeds"], long["judged"], long["answered"]) == ([0, 1], 16, 16)
+    assert (long["accuracy"]["300"]["value"], long["accuracy"]["300"]["n"]) == (10 / 12, 12)
+    assert long["accuracy"]["300"]["groups"] == 3, "the context a of two seeds is two contexts"
+    gain = found["likelihood-long", "likelihood-control", "length"]["difference"]
+    assert gain["300"]["value"] == pytest.approx((10 - 6) / 12)
+    assert gain["300"]["low"] < gain["300"]["value"] < gain["300"]["high"]
+    assert gain["600"]["value"] == 0
+    assert set(found["likelihood-long", None, "task and length"]["accuracy"]) == {"t 300", "t 600"}
+    assert "likelihood-long - likelihood-control, seeds [0, 1]" in capsys.readouterr().out

@@ -1,0 +1,137 @@
+"""What `real_experiment.py` found: the accuracy of every arm by length, and how far apart two arms are.
+
+Seeds are put together. An interval resamples the contexts of all seeds, so that it holds for these very models.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from real_experiment import ARMS
+
+from longrm.evaluation.estimates import estimate_metric, paired_difference
+from longrm.evaluation.metrics import PAIR_ACCURACY
+from longrm.evaluation.table import ScoreTable
+from longrm.runs.judgments import read_judgments
+from longrm.runs.records import Estimate, JudgmentRecord
+from longrm.types import Outcome
+
+CONTRASTS = tuple(
+    pair
+    for kind in ("likelihood", "scalar")
+    for pair in (
+        (f"{kind}-long", f"{kind}-control"),
+        (f"{kind}-long", f"{kind}-short"),
+        (f"{kind}-control", f"{kind}-short"),
+        (f"{kind}-short", "likelihood"),
+        (f"{kind}-long", "likelihood"),
+    )
+)
+RESAMPLES = 10_000
+
+Records = dict[int, list[JudgmentRecord]]
+"""Of one arm and probe, by seed."""
+
+
+def read_arm(folder: Path, arm: str, probe: str) -> Records:
+    """The judgments of every seed that is complete; ids and contexts carry their seed."""
+    found: Records = {}
+    for run in sorted(folder.glob(f"{arm}-[0-9]/{probe}/summary.json")):
+        seed = int(run.parent.parent.name.removeprefix(f"{arm}-"))
+        found[seed] = [
+            replace(record, id=f"{seed} {record.id}", group=f"{seed} {record.group}")
+            for record in read_judgments(run.parent)
+        ]
+    return found
+
+
+def by(
+    key: Callable[[JudgmentRecord], str], records: Iterable[JudgmentRecord]
+) -> dict[str, list[JudgmentRecord]]:
+    cells: dict[str, list[JudgmentRecord]] = {}
+    for record in records:
+        cells.setdefault(key(record), []).append(record)
+    return cells
+
+
+def length(record: JudgmentRecord) -> str:
+    return str(record.length)
+
+
+def task_and_length(record: JudgmentRecord) -> str:
+    return f"{record.task} {record.length}"
+
+
+def accuracy(records: list[JudgmentRecord]) -> Estimate:
+    """Pair accuracy; what was not answered counts as wrong."""
+    return estimate_metric(ScoreTable.of(records), PAIR_ACCURACY, seed=0, resamples=RESAMPLES)
+
+
+def difference(ours: Records, theirs: Records, cell: Callable[[JudgmentRecord], str]) -> dict[str, Estimate]:
+    """Of the seeds that both have."""
+    shared = ours.keys() & theirs.keys()
+    one, two = (by(cell, (r for seed in sorted(shared) for r in side[seed])) for side in (ours, theirs))
+    return {name: paired_difference(one[name], two[name], resamples=RESAMPLES) for name in one}
+
+
+CELLS = {"length": length, "task and length": task_and_length}
+
+
+def results(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every arm's accuracy and every contrast, of each probe; as JSON takes them."""
+    for probe in dict.fromkeys((*(probe for arm in ARMS.values() for probe in arm.probes), "leval")):
+        arms = {arm: found for arm in ARMS if (found := read_arm(folder, arm, probe))}
+        for arm, found in arms.items():
+            records = [record for seed in found for record in found[seed]]
+            answered = sum(record.outcome is Outcome.ANSWERED for record in records)
+            facts = {
+                "probe": probe,
+                "arm": arm,
+                "seeds": sorted(found),
+                "answered": answered,
+                "judged": len(records),
+            }
+            for kind, cell in CELLS.items():
+                cells = {name: asdict(accuracy(cell_)) for name, cell_ in by(cell, records).items()}
+                yield {**facts, "by": kind, "accuracy": cells}
+        for one, other in CONTRASTS:
+            seeds = sorted(arms.get(one, {}).keys() & arms.get(other, {}).keys())
+            for kind, cell in CELLS.items() if seeds else ():
+                cells = {name: asdict(e) for name, e in difference(arms[one], arms[other], cell).items()}
+                yield {
+                    "probe": probe,
+                    "arm": one,
+                    "minus": other,
+                    "seeds": seeds,
+                    "by": kind,
+                    "difference": cells,
+                }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/smollm2"), help="where the arms' runs lie")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines to write")
+    options = parser.parse_args()
+    lines = [json.dumps(result) for result in results(options.out)]
+    if not lines:
+        raise SystemExit(f"error: {options.out} holds no judged arm: run real_experiment.py first")
+    if options.results:
+        options.results.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for line in map(json.loads, lines):
+        what = f"{line['arm']} - {line['minus']}" if "minus" in line else line["arm"]
+        print(f"{line['probe']}, {what}, seeds {line['seeds']}")
+        for name, found in (line.get("difference") or line.get("accuracy")).items():
+            low, high = (
+                f"{100 * limit:.1f}" if limit is not None else "?" for limit in (found["low"], found["high"])
+            )
+            print(
+                f"  {name:28} {100 * found['value']:6.1f} [{low}, {high}]  n = {found['n']}, {found['groups']} contexts"
+            )
+
+
+if __name__ == "__main__":
+    main()

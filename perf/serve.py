@@ -1,0 +1,279 @@
+"""`longrm serve` beside a plain server, which reads every sample whole: time of requests, latency, and memory.
+
+Both speak OpenRLHF's format, hold the same weights, and answer in turns: no two requests of the two are ever in work at
+once. Every repetition has prompts of its own, so that nothing is in a cache that the measured request did not bring.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from measuring import circumstances, rounded
+
+from longrm.data.tokenizing import Tokenizer
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.types import message_text
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+PLAIN, OURS = "plain", "longrm"
+TOLERANCE = 1e-4
+CLIENTS = (1, 8, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A rendered prompt, and the rendered conversations of its responses."""
+
+    prompt: str
+    texts: list[str]
+
+    def body(self, *, only: int | None = None) -> dict[str, Any]:
+        """What OpenRLHF posts of all responses, or of one."""
+        texts = self.texts if only is None else [self.texts[only]]
+        return {"query": texts, "prompts": [self.prompt] * len(texts), "labels": [None] * len(texts)}
+
+
+class Samples:
+    """Draws samples that differ from their first token on."""
+
+    def __init__(self, folder: Path, world: str) -> None:
+        self._tokenizer = Tokenizer.load(folder)
+        self._world, self._drawn = world, 0
+
+    def draw(self, prompt: int, response: int, candidates: int) -> Sample:
+        """A context of so many tokens, and responses of so many of its words."""
+        self._drawn += 1
+        row = next(iter(generate(WorldPlan(self._world, prompt, seed=self._drawn), 1, self._tokenizer)))
+        text = "\n".join(message_text(message) for message in row.prompt)
+        words, dice = text.split(), random.Random(self._drawn)
+        # Other contexts of a world may begin with the same words.
+        question = {"role": "user", "content": f"{' '.join(dice.choices(words, k=4))} {text}"}
+        answers = [" ".join(dice.choices(words, k=response)) for _ in range(candidates)]
+        render = self._tokenizer.render
+        return Sample(
+            render([question], add_generation_prompt=True),
+            [render([question, {"role": "assistant", "content": answer}]) for answer in answers],
+        )
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], port: int, threads: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server from its first healthy answer to its end."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    server = subprocess.Popen([sys.executable, *command], env=environment)
+    try:
+        for _ in range(600):
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200:
+                    break
+            if server.poll() is not None:
+                raise SystemExit(f"error: {' '.join(command)} ended with {server.returncode}")
+            time.sleep(0.1)
+        yield server
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Rewards:
+    """Posts to both servers, and checks that they agree."""
+
+    def __init__(self, ports: dict[str, int]) -> None:
+        limits = httpx.Limits(max_connections=2 * max(CLIENTS))
+        self._clients = {
+            name: httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, limits=limits)
+            for name, port in ports.items()
+        }
+        self.difference = 0.0
+
+    async def post(self, name: str, body: dict[str, Any]) -> list[float]:
+        """The scores of one request."""
+        answer = await self._clients[name].post("/get_reward", json=body)
+        rewards: list[float] = answer.raise_for_status().json()["rewards"]
+        return rewards
+
+    async def seconds(self, ask: Callable[[str], Awaitable[list[float]]]) -> dict[str, float]:
+        """How long each server takes to be asked, one after the other; their answers must agree."""
+        seconds, found = {}, {}
+        for name in self._clients:
+            start = time.perf_counter()
+            found[name] = await ask(name)
+            seconds[name] = time.perf_counter() - start
+        apart = max(abs(a - b) for a, b in zip(*found.values(), strict=True))
+        self.difference = max(self.difference, apart)
+        if apart > TOLERANCE:
+            raise SystemExit(f"error: the servers' scores are {apart:.2g} apart")
+        return seconds
+
+    async def one_request(self, sample: Sample) -> dict[str, float]:
+        """All responses at once, as `seconds` has it."""
+        return await self.seconds(lambda name: self.post(name, sample.body()))
+
+    async def separate_requests(self, sample: Sample) -> dict[str, float]:
+        """One response a request, all at the same time, as `seconds` has it."""
+
+        async def ask(name: str) -> list[float]:
+            bodies = [sample.body(only=at) for at in range(len(sample.texts))]
+            return [found for (found,) in await asyncio.gather(*(self.post(name, body) for body in bodies))]
+
+        return await self.seconds(ask)
+
+    async def latency(self, name: str, samples: Sequence[Sample], clients: int) -> dict[str, float]:
+        """Milliseconds of single requests while so many clients ask, each one after the other."""
+        waiting, found = list(samples), []
+
+        async def client() -> None:
+            while waiting:
+                sample = waiting.pop()
+                start = time.perf_counter()
+                await self.post(name, sample.body())
+                found.append(1000 * (time.perf_counter() - start))
+
+        start = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(clients)))
+        whole = time.perf_counter() - start
+        shares = {f"p{share}": float(np.percentile(found, share)) for share in (50, 95, 99)}
+        return rounded({**shares, "requests_a_second": len(samples) / whole})
+
+
+async def compare(options: argparse.Namespace, samples: Samples, rewards: Rewards) -> dict[str, Any]:
+    """Times of both servers over samples that each sees once."""
+    ways = {"one_request": rewards.one_request, "separate_requests": rewards.separate_requests}
+    await rewards.one_request(samples.draw(options.prompt, options.response, 2))  # warms up
+    result: dict[str, Any] = {"seconds": {}}
+    for way, ask in ways.items():
+        result[f"speedup_{way}"] = {}
+        for candidates in options.candidates:
+            each = [
+                await ask(samples.draw(options.prompt, options.response, candidates))
+                for _ in range(options.repeats)
+            ]
+            median = {name: statistics.median(one[name] for one in each) for name in (PLAIN, OURS)}
+            result["seconds"][f"{way}, {candidates} candidates"] = rounded(median)
+            result[f"speedup_{way}"][str(candidates)] = round(median[PLAIN] / median[OURS], 3)
+    short = [await rewards.one_request(samples.draw(options.short, 16, 1)) for _ in range(options.singles)]
+    median = {name: statistics.median(one[name] for one in short) for name in (PLAIN, OURS)}
+    result["seconds"]["short single request"] = rounded(median)
+    result["short_single_request"] = round(median[OURS] / median[PLAIN], 3)
+    result["latency_ms"] = {name: {} for name in (PLAIN, OURS)}
+    for clients in CLIENTS:
+        drawn = [samples.draw(options.short, 16, 1) for _ in range(max(options.singles, 4 * clients))]
+        for name, found in result["latency_ms"].items():
+            found[str(clients)] = await rewards.latency(name, drawn, clients)
+    result["largest_score_difference"] = rewards.difference
+    return result
+
+
+async def memory(options: argparse.Namespace, samples: Samples, rewards: Rewards, pid: int) -> dict[str, Any]:
+    """The resident set of `longrm serve` over many requests of 8 clients, one response each, four to a prompt."""
+    megabytes, done = {}, 0
+    marks = [round(options.requests * share) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)]
+
+    async def client() -> None:
+        nonlocal done
+        while done < options.requests:
+            sample = samples.draw(options.short, 16, 4)
+            for at in range(4):
+                await rewards.post(OURS, sample.body(only=at))
+                done += 1
+                if marks and done >= marks[0]:
+                    megabytes[str(marks.pop(0))] = resident(pid)
+                    print(f"{done} requests: {list(megabytes.values())[-1]:.1f} MiB", file=sys.stderr)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(8)))
+    first, *_, last = megabytes.values()
+    return {
+        "requests": done,
+        "resident_mib": megabytes,
+        "growth_after_a_tenth": round(last / first - 1, 4),
+        "requests_a_second": round(done / (time.perf_counter() - start), 1),
+    }
+
+
+def resident(pid: int) -> float:
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found, "the server is gone"
+    return round(int(found[1]) / 1024, 1)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs both servers and asks them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, world = options.model, "many-facts"
+        if folder is None:
+            folder, world = Path(scratch) / "tiny", "records"
+            shape = ModelShape(layers=2, hidden=256, heads=8, kv_heads=8, head_dim=32, init_std=0.1)
+            save(new_scorer(shape, words_tokenizer(), seed=0), folder)
+        ports = {PLAIN: free_port(), OURS: free_port()}
+        ours = ["-m", "longrm", "serve", "--model", str(folder), "--port", str(ports[OURS])]
+        plain = [
+            str(Path(__file__).parent / "plain_server.py"),
+            "--model",
+            str(folder),
+            "--port",
+            str(ports[PLAIN]),
+        ]
+        if options.cache:
+            ours += ["--set", f"limits.prefix_cache_bytes={options.cache}"]
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(running(ours, ports[OURS], options.threads))
+            if not options.requests:
+                stack.enter_context(running(plain, ports[PLAIN], options.threads))
+            samples = Samples(folder, world)
+            rewards = Rewards(ports)
+            found = asyncio.run(
+                memory(options, samples, rewards, server.pid)
+                if options.requests
+                else compare(options, samples, rewards)
+            )
+    told = {key: getattr(options, key) for key in ("prompt", "response", "short")}
+    return {**found, "model": "tiny" if options.model is None else "given", **told, **circumstances(options)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--model", type=Path, help="a scalar reward model; without it a random one of two layers"
+    )
+    parser.add_argument("--prompt", type=int, default=4096, help="tokens of the long context")
+    parser.add_argument("--response", type=int, default=128, help="words of every response to it")
+    parser.add_argument("--candidates", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--short", type=int, default=100, help="tokens of the context of single requests")
+    parser.add_argument("--singles", type=int, default=100, help="single requests whose latency is measured")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--requests", type=int, default=0, help="only watch memory over so many requests")
+    parser.add_argument("--cache", type=int, default=0, help="bytes of the prefix cache, if not its default")
+    parser.add_argument("--json", action="store_true", help="print one JSON line instead of a readable one")
+    options = parser.parse_args()
+    print(json.dumps(measure(options), indent=None if options.json else 2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,11 @@
-"""Draws `docs/training_speed.svg` from `results/train_step_grid.jsonl`: a training step beside separate sequences."""
+"""Draws the figures of `docs/` from `results/`: `figure.py training_speed` or `figure.py real_model`.
 
+Each is drawn twice, for light and for dark pages.
+"""
+
+import argparse
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +13,30 @@ import altair as alt
 import vl_convert
 
 HERE = Path(__file__).parent
-RESULTS, FIGURE = HERE / "results/train_step_grid.jsonl", HERE.parent / "docs/training_speed.svg"
+RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 PANEL = (180, 200)  # width and height in pixels
 MEASURED, IDEAL = "measured", "saved work alone"
 
+REVEAL = {"likelihood": "likelihood", "token-scores": "token scores", "writing": "written verdict"}
+UNLOCK = {
+    "likelihood": "not trained",
+    "likelihood-short": "short",
+    "likelihood-control": "control",
+    "likelihood-long": "long",
+}
+COLORS = ("#4c84c4", "#d9822b", "#8f8f8f", "#3d9970")
 
-def rows_of(lines: list[str]) -> list[dict[str, Any]]:
+
+def training_speed() -> alt.HConcatChart:
+    """A training step beside separate sequences, over K, for each length of the prompt."""
+    rows = speed_rows(_lines("train_step_grid"))
+    top = 1 + max(row["speedup"] for row in rows)
+    return alt.hconcat(
+        *(_speed_panel(rows, prompt, top) for prompt in sorted({row["prompt"] for row in rows}))
+    )
+
+
+def speed_rows(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Two rows, the measured speedup and the ideal one, of every result against separate sequences."""
     return [
         {
@@ -23,20 +46,17 @@ def rows_of(lines: list[str]) -> list[dict[str, Any]]:
             "speedup": result[name],
             "kind": kind,
         }
-        for result in map(json.loads, lines)
+        for result in lines
         for name, kind in (("speedup", MEASURED), ("ideal", IDEAL))
     ]
 
 
-def panel(rows: list[dict[str, Any]], prompt: int, top: float) -> alt.LayerChart:
-    """Speedup over K for one length of the prompt."""
+def _speed_panel(rows: Sequence[Mapping[str, Any]], prompt: int, top: float) -> alt.LayerChart:
     own = alt.Data(values=[row for row in rows if row["prompt"] == prompt])
     base = alt.Chart(own).encode(
         x=alt.X("K:O", title="rejected responses K", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("speedup:Q", title="times faster", scale=alt.Scale(domain=[0, top])),
-        color=alt.Color(
-            "tokens:N", title="response", sort=None, scale=alt.Scale(range=["#1f5fa8", "#c2571a"])
-        ),
+        color=alt.Color("tokens:N", title="response", sort=None, scale=alt.Scale(range=list(COLORS[:2]))),
     )
     dash = alt.StrokeDash("kind:N", title="", sort=[MEASURED, IDEAL], scale=alt.Scale(range=[[1, 0], [4, 3]]))
     lines = base.mark_line().encode(strokeDash=dash)
@@ -46,13 +66,93 @@ def panel(rows: list[dict[str, Any]], prompt: int, top: float) -> alt.LayerChart
     )
 
 
-def main() -> None:
-    rows = rows_of(RESULTS.read_text(encoding="utf-8").splitlines())
-    top = 1 + max(row["speedup"] for row in rows)
-    chart = alt.hconcat(*(panel(rows, prompt, top) for prompt in sorted({row["prompt"] for row in rows})))
-    styled = chart.configure(background="#ffffff", font="sans-serif").configure_title(fontSize=12)
+def real_model() -> alt.HConcatChart:
+    """Pair accuracy of the real model by length: as it is, by three ways of judging, and after every training."""
+    lines = list(_lines("real_contrasts"))
+    return alt.hconcat(
+        _accuracy_panel(accuracy_rows(lines, REVEAL), REVEAL, "as it was published", "judged by"),
+        _accuracy_panel(accuracy_rows(lines, UNLOCK), UNLOCK, "by likelihood, trained", "trained"),
+    ).resolve_scale(color="independent")
+
+
+def accuracy_rows(lines: Iterable[Mapping[str, Any]], arms: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for every arm and length of the tasks that were trained, with limits in percent."""
+    return [
+        {
+            "arm": arms[line["arm"]],
+            "length": int(length),
+            **{limit: 100 * found[limit] for limit in ("value", "low", "high")},
+        }
+        for line in lines
+        if line["by"] == "length" and "accuracy" in line and line["probe"] in ("trained", "whole_window")
+        if line["arm"] in arms
+        for length, found in line["accuracy"].items()
+    ]
+
+
+def _accuracy_panel(
+    rows: Sequence[Mapping[str, Any]], arms: Mapping[str, str], title: str, legend: str
+) -> alt.LayerChart:
+    lengths = sorted({row["length"] for row in rows})
+    base = alt.Chart(alt.Data(values=list(rows))).encode(
+        x=alt.X(
+            "length:Q",
+            title="tokens of the context",
+            scale=alt.Scale(type="log", base=2, domain=[lengths[0] * 0.85, lengths[-1] * 1.18], nice=False),
+            axis=alt.Axis(values=lengths, labelAngle=0, labelExpr="format(datum.value, ',')", grid=False),
+        ),
+        color=alt.Color(
+            "arm:N", title=legend, sort=list(arms.values()), scale=alt.Scale(range=list(COLORS[: len(arms)]))
+        ),
+    )
+    accuracy = alt.Y("value:Q", title="pair accuracy, %", scale=alt.Scale(domain=[30, 100]))
+    bars = base.mark_rule(opacity=0.45, strokeWidth=2).encode(
+        y=alt.Y("low:Q", title="pair accuracy, %"), y2="high:Q"
+    )
+    lines = base.mark_line(point=alt.OverlayMarkDef(size=45)).encode(y=accuracy)
+    chance = alt.Chart(alt.Data(values=[{"value": 50}])).mark_rule(strokeDash=[2, 3], color="#888888")
+    return alt.layer(chance.encode(y="value:Q"), bars, lines).properties(title=title, width=330, height=240)
+
+
+def _lines(name: str) -> Iterable[dict[str, Any]]:
+    return map(json.loads, (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+
+
+FIGURES: Mapping[str, Callable[[], alt.HConcatChart]] = {
+    "training_speed": training_speed,
+    "real_model": real_model,
+}
+PAGES = {"": ("#ffffff", "#24292f", "#d8dce0"), "-dark": ("#0d1117", "#d5dae0", "#30363d")}
+"""What is added to the file's name, and the colours of page, text and lines."""
+
+
+def draw(name: str) -> list[Path]:
+    """Draws a figure on every kind of page; returns the files."""
     version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    FIGURE.write_text(vl_convert.vegalite_to_svg(styled.to_dict(), vl_version=version), encoding="utf-8")
+    files = []
+    for suffix, (page, text, line) in PAGES.items():
+        chart = (
+            FIGURES[name]()
+            .configure(background=page, font="sans-serif")
+            .configure_title(fontSize=12, color=text)
+            .configure_axis(
+                labelColor=text, titleColor=text, gridColor=line, domainColor=line, tickColor=line
+            )
+            .configure_legend(labelColor=text, titleColor=text)
+            .configure_view(stroke=line)
+        )
+        files.append(DOCS / f"{name}{suffix}.svg")
+        files[-1].write_text(
+            vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=version), encoding="utf-8"
+        )
+    return files
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figure", choices=list(FIGURES))
+    for file in draw(parser.parse_args().figure):
+        print(file)
 
 
 if __name__ == "__main__":

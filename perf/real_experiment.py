@@ -68,7 +68,7 @@ ARMS: Mapping[str, Arm] = {
 }
 
 
-LEVAL_TOKENS = 6144
+LEVAL_TOKENS = 5120
 """Of a document of L-Eval with its question and answer, at most: longer ones are counted as too long."""
 
 

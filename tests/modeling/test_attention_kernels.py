@@ -247,15 +247,33 @@ def test_keys_of_one_prefix_are_copied_for_no_branch():
 
 
 def test_spans_of_a_packed_tree():
-    calls = calls_of(PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1,)))), CPU)
-    assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 7, 10, 14, 15]
-    assert calls.before.queries.tolist() == [0, 5, 6]
-    assert calls.before.keys.tolist() == [0, 5, 9]
-    assert calls.branches.tolist() == [5, 6, 7, 8, 9, 14]
-    assert calls.prefixes.tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13]
-    assert (calls.own.longest_queries, calls.before.longest_queries, calls.before.longest_keys) == (5, 5, 5)
-    assert (calls.own.causal, calls.before.causal) == (True, False)
+    calls = calls_of(PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 0)))), CPU)
+    assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 7, 10, 14, 15, 15]
+    assert calls.before.bounds.queries.tolist() == [0, 5, 6]
+    assert calls.before.bounds.keys.tolist() == [0, 5, 9]
+    assert calls.before.branches.tolist() == [5, 6, 7, 8, 9, 14]
+    assert calls.before.prefixes.tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13]
+    assert (
+        calls.own.longest_queries,
+        calls.before.bounds.longest_queries,
+        calls.before.bounds.longest_keys,
+    ) == (5, 5, 5)
+    assert (calls.own.causal, calls.before.bounds.causal) == (True, False)
     assert calls.own.queries.dtype == torch.int32
+
+
+def test_a_prefix_with_one_branch_is_one_sequence():
+    mixed = PackedLayout((TreeShape(4, (1,)), TreeShape(5, (2, 3)), TreeShape(3, (2,))))
+    calls = calls_of(mixed, CPU)
+    assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 10, 12, 15, 20]
+    before = calls.before
+    assert (before.bounds.queries.tolist(), before.bounds.keys.tolist()) == ([0, 5], [0, 5])
+    assert (before.branches, before.prefixes) == (slice(10, 15), slice(5, 10))
+    ends = calls_of(mixed, CPU, only_ends=True)
+    assert ends.own.queries.tolist() == [0, 1, 1, 2, 3, 4]
+    assert (ends.before.bounds.queries.tolist(), ends.before.branches) == ([0, 2], slice(1, 3))
+    assert ends.ends.tolist() == [4, 11, 14, 19]
+    assert calls_of(PackedLayout((TreeShape(4, (1,)), TreeShape(3, (2,)))), CPU).before is None
 
 
 def there(name, attend, missing=None):

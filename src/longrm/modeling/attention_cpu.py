@@ -7,7 +7,6 @@ Letters: T tokens of a call's queries, U of its keys, H query heads, G key heads
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise, starmap
 
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from longrm.modeling.attention_varlen import ForwardTensors, SequenceBounds
+from longrm.modeling.attention_varlen import ForwardTensors, SequenceBounds, rows_at
 
 _Rows = slice | Int[Tensor, " rows"]
 
@@ -82,17 +81,10 @@ def _runs(bounds: SequenceBounds) -> tuple[tuple[int, _Rows, _Rows], ...]:
     ):
         alike[len(own), len(seen)].append((own, seen))
     return tuple(
-        (len(found), _rows([own for own, _ in found]), _rows([seen for _, seen in found]))
+        (len(found), rows_at([own for own, _ in found]), rows_at([seen for _, seen in found]))
         for (queries, _), found in alike.items()
         if queries
     )
-
-
-def _rows(ranges: Sequence[range]) -> _Rows:
-    """A slice where the ranges follow upon each other, which copies nothing."""
-    if all(one.stop == other.start for one, other in pairwise(ranges)):
-        return slice(ranges[0].start, ranges[-1].stop)
-    return torch.tensor([row for own in ranges for row in own])
 
 
 def _batch(states: Float[Tensor, "T H D"], count: int) -> Float[Tensor, "B H R D"]:

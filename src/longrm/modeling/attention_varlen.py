@@ -1,9 +1,10 @@
 """Attention over a shared prefix in two calls of a flash kernel for sequences of varying length.
 
-The first call: every prefix and every branch attends to itself, causally. The second: the branches of a tree attend
-to their prefix, without a mask, all of them as one sequence of queries. Both softmaxes are put together by their
-log-sum-exps, as flash attention does with blocks (Dao et al. 2022) and ring attention with devices (Liu et al.
-2023). So the prefix's keys and values are read where they lie and copied for no branch, and no mask is made.
+The first call: every prefix and every branch attends to itself, causally; a prefix that has one branch is one sequence
+with it, and done. The second: the branches of a tree attend to their prefix, without a mask, all of them as one
+sequence of queries. Both softmaxes are put together by their log-sum-exps, as flash attention does with blocks (Dao et
+al. 2022) and ring attention with devices (Liu et al. 2023). So the prefix's keys and values are read where they lie
+and copied for no branch, and no mask is made.
 
 Autograd cannot do this by itself: the kernels give no gradient of a log-sum-exp. None is needed: a backward that is
 given the output and the log-sum-exp of the whole returns for each part its share of the gradient of the whole.
@@ -15,7 +16,7 @@ call's queries, U of its keys, H query heads, G key heads, D head size.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -46,17 +47,27 @@ class SequenceBounds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calls:
-    """The two calls for a layout.
+class PrefixCall:
+    """The call in which the tokens of `branches` are the queries, and those of `prefixes` the keys.
 
-    `own` is that of every prefix and branch on itself; in `before` the tokens of `branches` are the queries, and those
-    of `prefixes` the keys. Where there is one tree, both are slices, which copy nothing.
+    Where there is one tree, both are slices, which copy nothing.
+    """
+
+    bounds: SequenceBounds
+    branches: Int[Tensor, " N"] | slice
+    prefixes: Int[Tensor, " P"] | slice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """The calls for a layout.
+
+    `own` is that of every sequence on itself, `before` that of branches on prefixes that have several, if any has;
+    `ends` are the tokens that ask, if not all do.
     """
 
     own: SequenceBounds
-    before: SequenceBounds
-    branches: Int[Tensor, " N"] | slice
-    prefixes: Int[Tensor, " P"] | slice
+    before: PrefixCall | None
     ends: Int[Tensor, " branches"] | None = None
 
 
@@ -91,47 +102,60 @@ class VarlenKernel(Protocol):
 
 @lru_cache(maxsize=4)
 def calls_of(layout: PackedLayout, device: torch.device, only_ends: bool = False) -> Calls:
-    """Returns the two calls for a layout, computed once for all layers."""
-    segments = [length for tree in layout.trees for length in (tree.prefix, *tree.branches)]
-    branches = [tree.branch_tokens for tree in layout.trees]
-    prefixes = [tree.prefix for tree in layout.trees]
+    """Returns the calls for a layout, computed once for all layers; with `only_ends` every branch's last token asks."""
+    seen = [
+        n for tree in layout.trees for n in ((tree.prefix, *tree.branches) if tree.forks else (tree.tokens,))
+    ]
+    asking, ends = seen, None
+    if only_ends:  # the last token of a sequence sees all of it
+        counts = [len(tree.branches) for tree in layout.trees]
+        asking = [n for count in counts for n in ((0, *[1] * count) if count > 1 else (count,))]
+        ends = torch.tensor(layout.branch_ends(), device=device)
+    own = _bounds(asking, seen, device, causal=not only_ends)
+    forks = [(start, tree) for start, tree in zip(layout.roots(), layout.trees, strict=True) if tree.forks]
+    if not forks:
+        return Calls(own, None, ends)
+    queries, branches = _asking_branches(layout, only_ends)
+    prefixes = [range(start, start + tree.prefix) for start, tree in forks]
+    bounds = _bounds(queries, [len(prefix) for prefix in prefixes], device, causal=False)
+    return Calls(own, PrefixCall(bounds, rows_at(branches, device), rows_at(prefixes, device)), ends)
 
-    def ends(lengths: list[int]) -> Tensor:
-        return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
-    own = SequenceBounds(ends(segments), ends(segments), max(segments), max(segments), causal=True)
-    before = SequenceBounds(ends(branches), ends(prefixes), max(branches), max(prefixes), causal=False)
-    rows: Tensor | slice = slice(prefixes[0], None)
-    others: Tensor | slice = slice(prefixes[0])
-    if len(layout.trees) > 1:
-        rows = torch.tensor(layout.branch_tokens(), device=device)
-        outside = torch.ones(layout.tokens, dtype=torch.bool, device=device)
-        outside[rows] = False
-        others = outside.nonzero()[:, 0]
-    if not only_ends:
-        return Calls(own, before, rows, others)
-    counts = [len(tree.branches) for tree in layout.trees]
-    asked = ends(
-        [n for count in counts for n in (0, *[1] * count)]
-    )  # the last token of a branch sees all of it
-    own = SequenceBounds(asked, own.keys, 1, own.longest_keys, causal=False)
-    before = SequenceBounds(ends(counts), before.keys, max(counts), before.longest_keys, causal=False)
-    return Calls(own, before, slice(None), others, torch.tensor(layout.branch_ends(), device=device))
+def _asking_branches(layout: PackedLayout, only_ends: bool) -> tuple[list[int], list[range]]:
+    """How many tokens of every fork's branches ask, and where they stand among all that ask."""
+    places, start = [], 0
+    for tree in layout.trees:
+        count = len(tree.branches) if only_ends else tree.branch_tokens
+        start += 0 if only_ends else tree.prefix
+        if tree.forks:
+            places.append(range(start, start + count))
+        start += count
+    return [len(place) for place in places], places
+
+
+def _bounds(
+    queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
+) -> SequenceBounds:
+    """The bounds of sequences of so many queries and keys."""
+    of_queries, of_keys = (
+        torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device) for counts in (queries, keys)
+    )
+    return SequenceBounds(of_queries, of_keys, max(queries), max(keys), causal)
+
+
+def rows_at(places: Sequence[range], device: torch.device | None = None) -> Int[Tensor, " rows"] | slice:
+    """A slice where the places follow upon each other, which copies nothing."""
+    if all(one.stop == other.start for one, other in pairwise(places)):
+        return slice(places[0].start, places[-1].stop)
+    return torch.tensor([row for place in places for row in place], device=device)
 
 
 @lru_cache(maxsize=4)
 def _calls_after(before: int, lengths: tuple[int, ...], device: torch.device) -> Calls:
     """Returns the two calls for segments that continue the same tokens, of which none asks."""
-
-    def ends(*counts: int) -> Tensor:
-        return torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
-
-    own = SequenceBounds(
-        ends(0, *lengths), ends(before, *lengths), max(lengths), max(before, *lengths), causal=True
-    )
-    together = sum(lengths)
-    earlier = SequenceBounds(ends(together), ends(before), together, before, causal=False)
-    return Calls(own, earlier, slice(None), slice(before))
+    own = _bounds((0, *lengths), (before, *lengths), device, causal=True)
+    bounds = _bounds([sum(lengths)], [before], device, causal=False)
+    return Calls(own, PrefixCall(bounds, slice(None), slice(before)))
 
 
 def segment_attention(
@@ -199,13 +223,16 @@ class _TwoCalls(torch.autograd.Function):
         calls: Calls,
         scale: float,
     ) -> Float[Tensor, "S H D"]:
-        rows, seen = calls.branches, calls.prefixes
         output, lse = kernel.forward(query, key, value, calls.own, scale)
-        before, before_lse = kernel.forward(query[rows], key[seen], value[seen], calls.before, scale)
-        own_lse = lse[:, rows]
-        share = torch.sigmoid(before_lse - own_lse).T.unsqueeze(-1)
-        output[rows] = (share * before + (1 - share) * output[rows]).to(output.dtype)
-        lse[:, rows] = torch.logaddexp(own_lse, before_lse)
+        if calls.before is not None:
+            rows, seen = calls.before.branches, calls.before.prefixes
+            before, before_lse = kernel.forward(
+                query[rows], key[seen], value[seen], calls.before.bounds, scale
+            )
+            own_lse = lse[:, rows]
+            share = torch.sigmoid(before_lse - own_lse).T.unsqueeze(-1)
+            output[rows] = (share * before + (1 - share) * output[rows]).to(output.dtype)
+            lse[:, rows] = torch.logaddexp(own_lse, before_lse)
         ctx.save_for_backward(query, key, value, output, lse)
         ctx.kernel, ctx.calls, ctx.scale = kernel, calls, scale
         return output
@@ -215,18 +242,19 @@ class _TwoCalls(torch.autograd.Function):
         known = ForwardTensors(*ctx.saved_tensors)
         (grad,) = grads
         kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
-        rows, seen = calls.branches, calls.prefixes
-        of_branches = ForwardTensors(
-            known.query[rows],
-            known.key[seen],
-            known.value[seen],
-            known.output[rows],
-            known.lse[:, rows].contiguous(),
-        )
         gradients = kernel.backward(grad, known, calls.own, scale)
-        more = kernel.backward(grad[rows], of_branches, calls.before, scale)
-        for whole, tokens, part in zip(gradients, (rows, seen, seen), more, strict=True):
-            whole[tokens] += part
+        if calls.before is not None:
+            rows, seen = calls.before.branches, calls.before.prefixes
+            of_branches = ForwardTensors(
+                known.query[rows],
+                known.key[seen],
+                known.value[seen],
+                known.output[rows],
+                known.lse[:, rows].contiguous(),
+            )
+            more = kernel.backward(grad[rows], of_branches, calls.before.bounds, scale)
+            for whole, tokens, part in zip(gradients, (rows, seen, seen), more, strict=True):
+                whole[tokens] += part
         return *gradients, None, None, None
 
 

@@ -182,6 +182,8 @@ class _KeptLayers:
         k, v = (
             torch.cat(parts, dim=2) for parts in zip(self._pool.read(layer, places), keys_values, strict=True)
         )
+        if not shape.forks:
+            return over_before(query, k, v, [shape.tokens], scaling)
         fork = shape.kept + shape.prefix
         q_rest, q_branches = torch.split(query, [shape.prefix, shape.branch_tokens], dim=2)
         output = over_before(q_rest, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scaling)

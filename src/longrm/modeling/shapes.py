@@ -72,6 +72,11 @@ class TreeShape:
     kept: int = 0
 
     @property
+    def forks(self) -> bool:
+        """Whether several branches continue the prefix; with one it is a plain sequence."""
+        return len(self.branches) > 1
+
+    @property
     def branch_tokens(self) -> int:
         """Tokens of all branches together."""
         return sum(self.branches)

@@ -190,7 +190,8 @@ class PackedRewardModel(RewardModel):
 
     def _rows(self, items: Sequence[Encoded]) -> "list[_Branch]":
         """What was read at every branch of all items."""
-        self._model.eval()
+        if self._model.training:  # a model that learns is judged by, too
+            self._model.eval()
         rows: list[_Branch] = []
         rest = iter(items)
         for trees in within_budget(build_trees(items), _TOKENS_PER_FORWARD):

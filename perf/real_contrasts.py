@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from real_experiment import ARMS
+from real_experiment import ARMS, LEVAL
 
 from longrm.evaluation.estimates import estimate_metric, paired_difference
 from longrm.evaluation.metrics import PAIR_ACCURACY
@@ -82,7 +82,7 @@ CELLS = {"length": length, "task and length": task_and_length}
 
 def results(folder: Path) -> Iterator[dict[str, Any]]:
     """Every arm's accuracy and every contrast, of each probe; as JSON takes them."""
-    for probe in dict.fromkeys((*(probe for arm in ARMS.values() for probe in arm.probes), "leval")):
+    for probe in dict.fromkeys((*(probe for arm in ARMS.values() for probe in arm.probes), LEVAL)):
         arms = {arm: found for arm in ARMS if (found := read_arm(folder, arm, probe))}
         for arm, found in arms.items():
             records = [record for seed in found for record in found[seed]]
@@ -113,7 +113,9 @@ def results(folder: Path) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/smollm2"), help="where the arms' runs lie")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/smollm2"), help="where the arms' runs lie (%(default)s)"
+    )
     parser.add_argument("--results", type=Path, help="a file of JSON lines to write")
     options = parser.parse_args()
     lines = [json.dumps(result) for result in results(options.out)]

@@ -68,8 +68,8 @@ ARMS: Mapping[str, Arm] = {
 }
 
 
-LEVAL_TOKENS = 5120
-"""Of a document of L-Eval with its question and answer, at most: longer ones are counted as too long."""
+LEVAL, LEVAL_TOKENS = "leval", 5120
+"""What L-Eval is called here, and the most tokens of a document with question and answer: more is too long."""
 
 
 def probes(contexts: int, seed: int) -> dict[str, Probe]:
@@ -150,11 +150,11 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     benches: dict[str, dict[str, Any]] = {
         bench: {"bench": "probe", "probe": {**probe.model_dump(), "tokenizer": str(options.model)}}
         for bench, probe in probes(options.contexts, options.seed).items()
-        if bench in options.probes or (not options.probes and bench in arm.probes)
+        if bench in (options.probes or arm.probes)
     }
-    if options.leval:
+    if options.leval and LEVAL in (options.probes or [LEVAL]):
         judge = {**arm.judge.model_dump(), "max_length": LEVAL_TOKENS}
-        benches["leval"] = {"bench": f"leval:{options.leval}", "judge": judge}
+        benches[LEVAL] = {"bench": f"leval:{options.leval}", "judge": judge}
     for bench, what in benches.items():
         settings = Evaluation.model_validate({"model": model, "judge": arm.judge, **what})
         began = time.process_time()
@@ -195,22 +195,35 @@ def show(label: str, done: int, total: int, note: str = "") -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("arm", choices=list(ARMS))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("arm", choices=list(ARMS), help="what is trained, if it is, and judged")
     parser.add_argument(
-        "--model", type=Path, default=Path("runs/real-model"), help="what make real-model left"
-    )
-    parser.add_argument("--out", type=Path, default=Path("runs/smollm2"))
-    parser.add_argument(
-        "--contexts", type=int, default=6, help="long contexts of every task and length that are judged"
+        "--seed",
+        type=int,
+        default=0,
+        help="of the training, and of the contexts that are judged (%(default)s)",
     )
     parser.add_argument(
-        "--probes", nargs="*", default=(), help="judge these only (trained, other_texts, ...)"
+        "--model", type=Path, default=Path("runs/real-model"), help="what make real-model left (%(default)s)"
     )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/smollm2"), help="where all arms lie (%(default)s)"
+    )
+    parser.add_argument(
+        "--contexts",
+        type=int,
+        default=6,
+        help="long contexts of every task and length that are judged (%(default)s)",
+    )
+    names = [*probes(1, 0), LEVAL]
+    parser.add_argument("--probes", nargs="*", choices=names, help="judge these only, not all of the arm's")
     parser.add_argument("--leval", type=Path, help="a copy of L-Eval, whose pairs are judged as well")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch (%(default)s)")
     parser.add_argument("--results", type=Path, help="a file of JSON lines to add the results to")
     options = parser.parse_args()
+    if options.contexts < 1:
+        parser.error("--contexts is 1 at least")
+    if LEVAL in (options.probes or ()) and options.leval is None:
+        parser.error("--probes leval needs --leval PATH")
     torch.set_num_threads(options.threads)
     arm = ARMS[options.arm]
     try:

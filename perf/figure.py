@@ -17,12 +17,14 @@ RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 PANEL = (180, 200)  # width and height in pixels
 MEASURED, IDEAL = "measured", "saved work alone"
 
+WINDOW = ("trained", "whole_window")
+"""Probes of the tasks that were trained: the first up to 4,096 tokens, the second around it."""
 REVEAL = {"likelihood": "likelihood", "token-scores": "token scores", "writing": "written verdict"}
 UNLOCK = {
-    "likelihood": "not trained",
+    "likelihood": "nothing",
     "likelihood-short": "short",
-    "likelihood-control": "control",
-    "likelihood-long": "long",
+    "likelihood-control": "short, again",
+    "likelihood-long": "short, then long",
 }
 COLORS = ("#4c84c4", "#d9822b", "#8f8f8f", "#3d9970")
 
@@ -70,21 +72,27 @@ def real_model() -> alt.HConcatChart:
     """Pair accuracy of the real model by length: as it is, by three ways of judging, and after every training."""
     lines = list(_lines("real_contrasts"))
     return alt.hconcat(
-        _accuracy_panel(accuracy_rows(lines, REVEAL), REVEAL, "as it was published", "judged by"),
-        _accuracy_panel(accuracy_rows(lines, UNLOCK), UNLOCK, "by likelihood, trained", "trained"),
+        _accuracy_panel(accuracy_rows(lines, REVEAL, WINDOW), REVEAL, "as it was published", "judged by"),
+        _accuracy_panel(
+            accuracy_rows(lines, UNLOCK, WINDOW[:1]), UNLOCK, "by likelihood, trained", "trained on"
+        ),
     ).resolve_scale(color="independent")
 
 
-def accuracy_rows(lines: Iterable[Mapping[str, Any]], arms: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for every arm and length of the tasks that were trained, with limits in percent."""
+def accuracy_rows(
+    lines: Iterable[Mapping[str, Any]], arms: Mapping[str, str], probes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row for every arm and length, with limits in percent; arms stand side by side, so that none hides another."""
+    places = {arm: 1 + 0.04 * (number - (len(arms) - 1) / 2) for number, arm in enumerate(arms)}
     return [
         {
             "arm": arms[line["arm"]],
             "length": int(length),
+            "place": int(length) * places[line["arm"]],
             **{limit: 100 * found[limit] for limit in ("value", "low", "high")},
         }
         for line in lines
-        if line["by"] == "length" and "accuracy" in line and line["probe"] in ("trained", "whole_window")
+        if line["by"] == "length" and "accuracy" in line and line["probe"] in probes
         if line["arm"] in arms
         for length, found in line["accuracy"].items()
     ]
@@ -96,19 +104,22 @@ def _accuracy_panel(
     lengths = sorted({row["length"] for row in rows})
     base = alt.Chart(alt.Data(values=list(rows))).encode(
         x=alt.X(
-            "length:Q",
+            "place:Q",
             title="tokens of the context",
             scale=alt.Scale(type="log", base=2, domain=[lengths[0] * 0.85, lengths[-1] * 1.18], nice=False),
             axis=alt.Axis(values=lengths, labelAngle=0, labelExpr="format(datum.value, ',')", grid=False),
         ),
         color=alt.Color(
-            "arm:N", title=legend, sort=list(arms.values()), scale=alt.Scale(range=list(COLORS[: len(arms)]))
+            "arm:N",
+            title=legend,
+            scale=alt.Scale(domain=list(arms.values()), range=list(COLORS[: len(arms)])),
+            legend=alt.Legend(symbolOpacity=1),
         ),
     )
-    accuracy = alt.Y("value:Q", title="pair accuracy, %", scale=alt.Scale(domain=[30, 100]))
-    bars = base.mark_rule(opacity=0.45, strokeWidth=2).encode(
-        y=alt.Y("low:Q", title="pair accuracy, %"), y2="high:Q"
-    )
+    percent = alt.Scale(domain=[0, 100])
+    accuracy = alt.Y("value:Q", title="pair accuracy, %", scale=percent)
+    limits = alt.Y("low:Q", title="pair accuracy, %", scale=percent)
+    bars = base.mark_rule(opacity=0.45, strokeWidth=2).encode(y=limits, y2="high:Q")
     lines = base.mark_line(point=alt.OverlayMarkDef(size=45)).encode(y=accuracy)
     chance = alt.Chart(alt.Data(values=[{"value": 50}])).mark_rule(strokeDash=[2, 3], color="#888888")
     return alt.layer(chance.encode(y="value:Q"), bars, lines).properties(title=title, width=330, height=240)
@@ -133,7 +144,9 @@ def draw(name: str) -> list[Path]:
     for suffix, (page, text, line) in PAGES.items():
         chart = (
             FIGURES[name]()
-            .configure(background=page, font="sans-serif")
+            .configure(
+                background=page, font="sans-serif", padding={"left": 5, "top": 5, "bottom": 5, "right": 25}
+            )
             .configure_title(fontSize=12, color=text)
             .configure_axis(
                 labelColor=text, titleColor=text, gridColor=line, domainColor=line, tickColor=line

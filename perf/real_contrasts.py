@@ -71,9 +71,10 @@ def accuracy(records: list[JudgmentRecord]) -> Estimate:
 
 
 def difference(ours: Records, theirs: Records, cell: Callable[[JudgmentRecord], str]) -> dict[str, Estimate]:
-    """Of the seeds that both have."""
-    shared = ours.keys() & theirs.keys()
-    one, two = (by(cell, (r for seed in sorted(shared) for r in side[seed])) for side in (ours, theirs))
+    """Over what both judged: an arm may be judged on the first contexts only."""
+    sides = [[record for seed in side for record in side[seed]] for side in (ours, theirs)]
+    both = set.intersection(*({record.id for record in side} for side in sides))
+    one, two = (by(cell, (record for record in side if record.id in both)) for side in sides)
     return {name: paired_difference(one[name], two[name], resamples=RESAMPLES) for name in one}
 
 

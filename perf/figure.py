@@ -19,7 +19,7 @@ MEASURED, IDEAL = "measured", "saved work alone"
 
 WINDOW = ("trained", "whole_window")
 """Probes of the tasks that were trained: the first up to 4,096 tokens, the second around it."""
-REVEAL = {"likelihood": "likelihood", "token-scores": "token scores", "writing": "written verdict"}
+REVEAL = {"likelihood": "likelihood", "token-scores": "token scores"}
 UNLOCK = {
     "likelihood": "nothing",
     "likelihood-short": "short",

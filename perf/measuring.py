@@ -143,15 +143,16 @@ def peak_growth(warm: Arm, arm: Arm) -> int:
     warm()
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
-    baseline = _resident("VmRSS")
+    baseline = resident("VmRSS")
     arm()
-    return _resident("VmHWM") - baseline
+    return resident("VmHWM") - baseline
 
 
-def _resident(field: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    found = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found, f"no {field} in /proc/self/status"
+def resident(field: str, process: int | str = "self") -> int:
+    """Bytes that a process holds in memory (VmRSS), or held at most (VmHWM)."""
+    file = Path(f"/proc/{process}/status")
+    found = re.search(rf"^{field}:\s+(\d+) kB$", file.read_text(), re.MULTILINE)
+    assert found, f"no {field} in {file}"
     return int(found[1]) * 1024
 
 

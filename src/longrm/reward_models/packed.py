@@ -190,7 +190,7 @@ class PackedRewardModel(RewardModel):
 
     def _rows(self, items: Sequence[Encoded]) -> "list[_Branch]":
         """What was read at every branch of all items."""
-        if self._model.training:  # a model that learns is judged by, too
+        if self._model.training:  # as one is that judges while it is trained
             self._model.eval()
         rows: list[_Branch] = []
         rest = iter(items)

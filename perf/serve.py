@@ -274,13 +274,21 @@ def main() -> None:
     parser.add_argument(
         "--model", type=Path, help="a scalar reward model; without it a random one of two layers"
     )
-    parser.add_argument("--prompt", type=int, default=4096, help="tokens of the long context")
-    parser.add_argument("--response", type=int, default=128, help="words of every response to it")
-    parser.add_argument("--candidates", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--short", type=int, default=100, help="tokens of the context of single requests")
-    parser.add_argument("--singles", type=int, default=100, help="single requests whose latency is measured")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--prompt", type=int, default=4096, help="tokens of the long context (%(default)s)")
+    parser.add_argument(
+        "--response", type=int, default=128, help="words of every response to it (%(default)s)"
+    )
+    parser.add_argument(
+        "--candidates", type=int, nargs="+", default=[4, 8], help="responses to it (%(default)s)"
+    )
+    parser.add_argument(
+        "--short", type=int, default=100, help="tokens of the context of single requests (%(default)s)"
+    )
+    parser.add_argument(
+        "--singles", type=int, default=100, help="single requests whose latency is measured (%(default)s)"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="of every long request (%(default)s)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each server (%(default)s)")
     parser.add_argument("--requests", type=int, default=0, help="only watch memory over so many requests")
     parser.add_argument("--cache", type=int, default=0, help="bytes of the prefix cache, if not its default")
     parser.add_argument("--json", action="store_true", help="print one JSON line instead of a readable one")

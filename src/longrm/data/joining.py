@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import tokenizers
-
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import Message, Query
@@ -82,8 +80,7 @@ def encode(
         DataError: A response is empty, the chat template cannot render the messages or renders the prompt in another
             way once a response follows, or no token of the prompt is the same before all responses.
     """
-    opening = tokenizer.opening(prompt)
-    texts = [tokenizer.whole(prompt, response)[len(opening) :] for response in responses]
+    opening, texts = tokenizer.continuations(prompt, responses)
     if tokenizer.chat_template is not None:
         return encode_texts(tokenizer, opening, texts)
     tails = [_continuation(tokenizer, opening, text) for text in texts]
@@ -96,10 +93,10 @@ def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> En
     Raises:
         DataError: A text has no token, or no token of the prompt is the same before all of them.
     """
-    encoding = tokenizer.backend.encode(opening, add_special_tokens=False)
-    kept, start = _last_boundary(tokenizer, opening, encoding)
+    ids = tokenizer.encode(opening)
+    kept, start = _last_boundary(tokenizer, opening, ids)
     tails = [tokenizer.encode(opening[start:] + text) if text else [] for text in texts]
-    return _joined(encoding.ids, kept, tails, [])
+    return _joined(ids, kept, tails, [])
 
 
 def _joined(alone: list[int], kept: int | None, tails: Sequence[list[int]], end: list[int]) -> Encoded:
@@ -129,14 +126,14 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     return low
 
 
-def _last_boundary(tokenizer: Tokenizer, text: str, encoding: tokenizers.Encoding) -> tuple[int, int]:
+def _last_boundary(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> tuple[int, int]:
     """Counts tokens and characters before the last token that splits the text; 0 where none does."""
-    ids, boundaries = encoding.ids, _boundaries(tokenizer)
+    boundaries = _boundaries(tokenizer)
     for place in range(len(ids) - 1, 0, -1):
-        span = encoding.token_to_chars(place) if ids[place] in boundaries else None
-        # The id of unknown text is a special token's, too, and stands for any text.
-        if span is not None and boundaries[ids[place]] in text[span[0] : span[1]]:
-            return place, span[0]
+        content = boundaries.get(ids[place])
+        # Were the token written more often than it was found, the last one written would not be the last one found.
+        if content is not None and text.count(content) == ids.count(ids[place]):
+            return place, text.rindex(content)
     return 0, 0
 
 
@@ -166,7 +163,12 @@ def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
     if tokenizer.backend.encode_special_tokens:
         return {}
     added = tokenizer.backend.get_added_tokens_decoder()
-    raw = {identity: token for identity, token in added.items() if not token.normalized}
+    # The id of unknown text stands for any text.
+    raw = {
+        identity: token
+        for identity, token in added.items()
+        if not token.normalized and identity != tokenizer.unk_id
+    }
     texts = "\x00".join(token.content for token in raw.values())
     return {
         identity: token.content

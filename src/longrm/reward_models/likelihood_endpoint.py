@@ -61,11 +61,12 @@ class LikelihoodEndpoint(RewardModel):
                     return too_long(query, policy, item.longest, limit, len(item.prompt))
                 query, cut = fitted
                 item = self._encode(query)
-            texts = [self._tokenizer.whole(query.prompt, response) for response in query.responses]
+            opening, texts = self._tokenizer.continuations(query.prompt, query.responses)
         except DataError as error:
             return Judgment(Outcome.ERROR, detail=str(error))
         sizes = [len(item.prompt) + len(own) for own in item.responses]
-        echoes = [Echo(*one) for one in zip(texts, sizes, item.written, strict=True)]
+        wholes = [opening + text for text in texts]
+        echoes = [Echo(*one) for one in zip(wholes, sizes, item.written, strict=True)]
         return _Echoes(echoes, len(item.prompt), cut)
 
     def _encode(self, query: Query) -> Encoded:

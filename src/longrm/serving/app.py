@@ -24,15 +24,20 @@ from longrm.serving.scoring_service import Answered, ScoringService
 from longrm.serving.settings import ServeSettings
 from longrm.serving.wire_formats import WIRE_FORMATS, WireFormat
 from longrm.serving.wire_formats.wire_format import WireRoute
-from longrm.serving.worker import Worker
+from longrm.serving.worker import ModelThread, Worker
 
 _log = logging.getLogger(__name__)
 
 _Spoken = tuple[WireFormat, WireRoute]
 
 
-def build_app(settings: ServeSettings, model: RewardModel) -> FastAPI:
-    """The application that serves a model, whose thread begins with it and ends with it.
+def build_app(settings: ServeSettings, model: RewardModel, thread: ModelThread | None = None) -> FastAPI:
+    """The application that serves a model, whose work begins with it and ends with it.
+
+    Args:
+        settings: How.
+        model: The model.
+        thread: The thread that the model was loaded on; by default a new one.
 
     Raises:
         ConfigError: The budget of the prefix cache does not do for one block of tokens.
@@ -40,7 +45,8 @@ def build_app(settings: ServeSettings, model: RewardModel) -> FastAPI:
     budget = settings.limits.prefix_cache_bytes
     if budget and isinstance(model, BatchingModel):
         model.keep_prefixes(budget)
-    service = ScoringService(settings.served_name, Worker(model, settings.limits.waiting), settings.limits)
+    worker = Worker(model, settings.limits.waiting, thread)
+    service = ScoringService(settings.served_name, worker, settings.limits)
     _watch(service, model)
     app = FastAPI(
         title="longrm",

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from longrm.errors import RunError
 from longrm.reward_models import load
 from longrm.serving.app import build_app
 from longrm.serving.settings import ServeSettings
+from longrm.serving.worker import ModelThread
 
 
 def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
@@ -28,8 +30,8 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
     """
     listener = _listen(settings.host, settings.port)
     with listener:
-        model = load(settings.model, judge=settings.judge, remote=settings.remote, compress=settings.compress)
-        app = build_app(settings, model)
+        thread = ModelThread()
+        app = thread.submit(lambda: _load_app(settings, thread)).result()
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -41,6 +43,11 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         server = _Server(config, lambda: ready(address), lambda: setattr(app.state.service, "draining", True))
         asyncio.run(server.serve(sockets=[listener]))
+
+
+def _load_app(settings: ServeSettings, thread: ModelThread) -> FastAPI:
+    model = load(settings.model, judge=settings.judge, remote=settings.remote, compress=settings.compress)
+    return build_app(settings, model, thread)
 
 
 class _Server(uvicorn.Server):

@@ -1,4 +1,4 @@
-"""The thread that owns the model: it takes what waits, reads what goes together, and hands out scores."""
+"""What owns the model: on a thread of its own it takes what waits, reads what goes together, and hands out scores."""
 
 import logging
 import math
@@ -6,9 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 from typing import Any, assert_never
 
 from longrm.errors import DataError, LongRMError
@@ -47,16 +48,54 @@ class _Shown:
     opened: OpenQuery
 
 
+class ModelThread:
+    """A thread that does one thing after the other, until it is closed or the process ends.
+
+    Whatever computes for a model should be done on one thread, loading included. Each thread that computes has a team
+    of OpenMP threads, and where all of them are more than the processors, a team that waits for its next work sleeps
+    at once: short forwards then take half as long again.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="longrm-model", daemon=True).start()
+
+    def submit(self, function: Callable[[], Any]) -> "Future[Any]":
+        """What the function returns or raises, once what was submitted before is done."""
+        done: Future[Any] = Future()
+        self._work.put((done, function))
+        return done
+
+    def close(self) -> None:
+        """Ends the thread, once what was submitted before is done."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            done, function = work
+            try:
+                done.set_result(function())
+            except BaseException as error:
+                done.set_exception(error)
+
+
 class Worker:
-    """Answers questions to one model on a thread of its own.
+    """Answers questions to one model on one thread.
 
     Args:
         model: The model; no one else may use it meanwhile.
         waiting: How many prompts may wait.
+        thread: The thread, which ends with the worker; by default a new one.
         clock: Tells the time in seconds.
     """
 
-    def __init__(self, model: RewardModel, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        model: RewardModel,
+        waiting: int,
+        thread: ModelThread | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         batching = isinstance(model, BatchingModel)
         self._model = model
         self._reader: Any = model if batching else WholeQueries(model)
@@ -68,23 +107,26 @@ class Worker:
         self._wake = threading.Condition()
         self._stopping = False
         self._reading = 0
-        self._thread = threading.Thread(target=self._run, name="longrm-model", daemon=True)
+        self._thread = thread or ModelThread()
+        self._end: Future[Any] | None = None
 
     def start(self) -> None:
         """Begins to work."""
-        self._thread.start()
+        self._end = self._thread.submit(self._run)
 
     def stop(self, seconds: float | None = None) -> None:
         """Refuses what waits and is not being read, and ends the thread."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        self._thread.join(seconds)
+        self._thread.close()
+        if self._end is not None:
+            wait([self._end], seconds)
 
     @property
     def alive(self) -> bool:
         """Whether the thread works."""
-        return self._thread.is_alive()
+        return self._end is not None and not self._end.done()
 
     @property
     def running(self) -> int:

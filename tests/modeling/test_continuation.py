@@ -1,3 +1,5 @@
+from itertools import accumulate
+
 import pytest
 import torch
 from torch import nn
@@ -83,3 +85,9 @@ def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, le
         assert (found - torch.cat(mixed, dim=1)).abs().max() > 1e-2, (
             "a control that sees the others is far off"
         )
+    if compute is over_before:
+        ends = [end - 1 for end in accumulate(lengths)]
+        asked = compute(q, k, v, lengths, None, only_ends=True)
+        torch.testing.assert_close(asked[:, ends], found[:, ends], atol=2e-5, rtol=2e-4)
+        asked[:, ends] = 0
+        assert not asked.any(), "nobody asks for the others"

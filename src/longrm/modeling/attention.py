@@ -52,6 +52,7 @@ class LayerByLayer(Protocol):
         value: Float[Tensor, "1 G S D"],
         layout: PackedLayout,
         scaling: float | None,
+        only_ends: bool,
     ) -> Float[Tensor, "1 S H D"]:
         """Computes the attention of one layer; layers count from 0."""
         ...
@@ -92,9 +93,10 @@ def shared_prefix_attention(
     if sequence is not None:
         query, key, value = over_heads(query, key, value, layout.tokens, sequence)
     assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
+    only_ends = only_ends and _is_last(module)
     if kept is not None:
-        return kept.attend(_index(module), query, key, value, layout, scaling), None
-    output = over_layout(query, key, value, scaling, layout, only_ends and _is_last(module))
+        return kept.attend(_index(module), query, key, value, layout, scaling, only_ends), None
+    output = over_layout(query, key, value, scaling, layout, only_ends)
     return (output if sequence is None else over_tokens(output, sequence)), None
 
 

@@ -151,11 +151,13 @@ def rows_at(places: Sequence[range], device: torch.device | None = None) -> Int[
 
 
 @lru_cache(maxsize=4)
-def _calls_after(before: int, lengths: tuple[int, ...], device: torch.device) -> Calls:
+def _calls_after(before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool) -> Calls:
     """Returns the two calls for segments that continue the same tokens, of which none asks."""
-    own = _bounds((0, *lengths), (before, *lengths), device, causal=True)
-    bounds = _bounds([sum(lengths)], [before], device, causal=False)
-    return Calls(own, PrefixCall(bounds, slice(None), slice(before)))
+    asking = tuple(1 for _ in lengths) if only_ends else lengths
+    own = _bounds((0, *asking), (before, *lengths), device, causal=not only_ends)
+    bounds = _bounds([sum(asking)], [before], device, causal=False)
+    ends = torch.tensor([end - 1 for end in accumulate(lengths)], device=device) if only_ends else None
+    return Calls(own, PrefixCall(bounds, slice(None), slice(before)), ends)
 
 
 def segment_attention(
@@ -165,14 +167,16 @@ def segment_attention(
     value: Float[Tensor, "1 G S D"],
     lengths: Sequence[int],
     scaling: float | None,
+    only_ends: bool = False,
 ) -> Float[Tensor, "1 R H D"]:
     """Computes the attention of segments, the last R of S tokens, to all tokens before them and each to itself.
 
-    The kernel must take sequences without queries.
+    With `only_ends` it is computed for the last token of every segment, and zero elsewhere. The kernel must take
+    sequences without queries.
     """
     with torch.inference_mode(False):
-        calls = _calls_after(key.shape[2] - sum(lengths), tuple(lengths), query.device)
-    return _two_calls(kernel, query, key, value, calls, scaling)
+        calls = _calls_after(key.shape[2] - sum(lengths), tuple(lengths), query.device, only_ends)
+    return _by_calls(kernel, query, key, value, calls, scaling)
 
 
 def varlen_attention(
@@ -192,6 +196,17 @@ def varlen_attention(
     # A tensor that is made in inference mode would be refused later, when the cached calls serve training.
     with torch.inference_mode(False):
         calls = calls_of(layout, query.device, only_ends)
+    return _by_calls(kernel, query, key, value, calls, scaling)
+
+
+def _by_calls(
+    kernel: VarlenKernel,
+    query: Float[Tensor, "1 H T D"],
+    key: Float[Tensor, "1 G S D"],
+    value: Float[Tensor, "1 G S D"],
+    calls: Calls,
+    scaling: float | None,
+) -> Float[Tensor, "1 T H D"]:
     if calls.ends is None:
         return _two_calls(kernel, query, key, value, calls, scaling)
     output = _two_calls(kernel, query[:, :, calls.ends], key, value, calls, scaling)

@@ -62,6 +62,7 @@ def over_before(
     v: Float[Tensor, "1 G S D"],
     lengths: Sequence[int],
     scaling: float | None,
+    only_ends: bool = False,
 ) -> Float[Tensor, "1 R H D"]:
     """Attends from segments to all tokens before them and, causally, each to its own tokens.
 
@@ -71,9 +72,10 @@ def over_before(
         v: The values likewise.
         lengths: Tokens of each segment.
         scaling: The factor of the logits; None stands for one over the square root of D.
+        only_ends: The output of all but the last token of every segment may be anything: a CPU leaves it at zero.
     """
     if q.device.type == "cpu":
-        return segment_attention(CpuKernel(), q, k, v, lengths, scaling)
+        return segment_attention(CpuKernel(), q, k, v, lengths, scaling, only_ends)
     return per_segment(q, k, v, lengths, scaling)
 
 

@@ -155,6 +155,7 @@ class _KeptLayers:
         value: Float[Tensor, "1 G S D"],
         layout: PackedLayout,
         scaling: float | None,
+        only_ends: bool,
     ) -> Float[Tensor, "1 S H D"]:
         if len(self._places):
             self._pool.write(layer, [key[0], value[0]], self._tokens, self._places)
@@ -168,26 +169,32 @@ class _KeptLayers:
                 end = begin + sum(shape.tokens for shape, _ in part)
                 q, k, v = (states[:, :, begin:end] for states in (query, key, value))
                 if continued:
-                    outputs.append(self._over_kept(layer, (q, k, v), *part[0], scaling))
+                    outputs.append(self._over_kept(layer, (q, k, v), *part[0], scaling, only_ends))
                 else:
                     shapes = PackedLayout(tuple(shape for shape, _ in part))
-                    outputs.append(over_layout(q, k, v, scaling, shapes))
+                    outputs.append(over_layout(q, k, v, scaling, shapes, only_ends))
                 begin = end
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def _over_kept(
-        self, layer: int, own: Sequence[Tensor], shape: TreeShape, places: Tensor, scaling: float | None
+        self,
+        layer: int,
+        own: Sequence[Tensor],
+        shape: TreeShape,
+        places: Tensor,
+        scaling: float | None,
+        only_ends: bool,
     ) -> Float[Tensor, "1 L H D"]:
         query, *keys_values = own
         k, v = (
             torch.cat(parts, dim=2) for parts in zip(self._pool.read(layer, places), keys_values, strict=True)
         )
         if not shape.forks:
-            return over_before(query, k, v, [shape.tokens], scaling)
+            return over_before(query, k, v, [shape.tokens], scaling, only_ends)
         fork = shape.kept + shape.prefix
         q_rest, q_branches = torch.split(query, [shape.prefix, shape.branch_tokens], dim=2)
-        output = over_before(q_rest, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scaling)
-        of_branches = over_before(q_branches, k, v, shape.branches, scaling)
+        output = over_before(q_rest, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scaling, only_ends)
+        of_branches = over_before(q_branches, k, v, shape.branches, scaling, only_ends)
         return torch.cat([output, of_branches], dim=1)
 
 
@@ -235,10 +242,11 @@ class _Measure:
         value: Tensor,
         layout: PackedLayout,
         scaling: float | None,
+        only_ends: bool,
     ) -> Tensor:
         assert layer == len(self.layers), "layers are computed one after the other"
         self.layers.append([key, value])
-        return over_layout(query, key, value, scaling, layout)
+        return over_layout(query, key, value, scaling, layout, only_ends)
 
 
 @torch.no_grad()

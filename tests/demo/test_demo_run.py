@@ -51,6 +51,7 @@ def small_demo(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainings, "FOLDER", recipes)
         patch.setattr(stage_evaluations, "probes", lambda settings: probes)
+        patch.setattr(stage_evaluations, "_FEWEST", 2)
         patch.setattr(
             stage_evaluations,
             "ProbeCell",

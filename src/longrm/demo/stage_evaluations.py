@@ -38,6 +38,7 @@ _SHORT, _LONG = (128, 256, 512, 1024), (2048, 4096)
 _MAX_TOKENS = 16  # tokens; a judgment has ten
 _AT_CHANCE = (UNTRAINED, UNSTRUCTURED)
 """Stages that learn nothing are evaluated on the first third of the contexts: their intervals may be wider."""
+_FEWEST = 10  # contexts; fewer make no interval that one could trust
 
 
 def evaluations_of(stage: str) -> tuple[str, ...]:
@@ -50,17 +51,18 @@ def evaluations_of(stage: str) -> tuple[str, ...]:
 def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     """The evaluations, by whether the model is generative and by name.
 
-    Generation takes time: a generative judge gets fewer contexts, and beside it scalar models get half of theirs.
+    Reading a long context takes time: there are fewer of them, each with more questions. So does generation: a
+    generative judge gets fewer contexts, and beside it scalar models get half of their questions.
     """
     drawn = _EVALUATION_SEED + settings.seed
     divisor = 2 if settings.generative else 1
     pairs = (
-        ProbeCell(lengths=_SHORT, groups=64 // divisor, per_group=8),
-        ProbeCell(lengths=_LONG, groups=32 // divisor, per_group=16),
+        ProbeCell(lengths=_SHORT, groups=32, per_group=16 // divisor),
+        ProbeCell(lengths=_LONG, groups=16, per_group=32 // divisor),
     )
     best_of_4 = (
-        ProbeCell(lengths=_SHORT, groups=32 // divisor, per_group=4),
-        ProbeCell(lengths=_LONG, groups=16 // divisor, per_group=8),
+        ProbeCell(lengths=_SHORT, groups=16, per_group=8 // divisor),
+        ProbeCell(lengths=_LONG, groups=12, per_group=10 // divisor),
     )
     judged = (
         ProbeCell(lengths=_SHORT, groups=32, per_group=2),
@@ -83,7 +85,10 @@ def probe_of(stage: str, evaluation: str, settings: DemoSettings) -> Probe:
     probe = probes(settings)[is_generative(stage), evaluation]
     if stage not in _AT_CHANCE:
         return probe
-    cells = tuple(cell.model_copy(update={"groups": max(2, cell.groups // 3)}) for cell in probe.cells)
+    cells = tuple(
+        cell.model_copy(update={"groups": min(cell.groups, max(_FEWEST, cell.groups // 3))})
+        for cell in probe.cells
+    )
     return probe.model_copy(update={"cells": cells})
 
 

@@ -1,17 +1,16 @@
-"""The trainings of the demo, discriminative and generative, and the stages that they make."""
+"""The trainings of the demo, discriminative and generative, and the stages that they make.
+
+Torch is imported where there is training: the demo's main process goes without, so that its workers begin sooner.
+"""
 
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from longrm.config import Config, read_toml
-from longrm.modeling.loading import load_language_model, load_scorer, rescale_rope
-from longrm.modeling.saving import save
 from longrm.report.load import STAGES
 from longrm.runs.progress import Progress
-from longrm.training.initial_model import initial_model
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.train import train
 from longrm.training.training_settings import TrainingSettings
 
 FOLDER = Path(str(files("longrm") / "recipes" / "demo"))
@@ -90,6 +89,10 @@ def is_generative(stage: str) -> bool:
 
 def train_stage(training: DemoTraining, settings: DemoSettings, out: Path, *, progress: Progress) -> None:
     """Trains the model of one stage; the first discriminative one saves the untrained model too."""
+    from longrm.modeling.saving import save
+    from longrm.training.initial_model import initial_model
+    from longrm.training.train import train
+
     resolved = _resolved(training, settings.seed, out)
     if training.stage == SHORT and not model_of(UNTRAINED, out).exists():
         save(initial_model(resolved, "scorer"), model_of(UNTRAINED, out))
@@ -107,6 +110,9 @@ def tokens_of(training: DemoTraining, settings: DemoSettings, out: Path) -> int:
 
 def rescale(stage: str, settings: DemoSettings, out: Path, *, progress: Progress) -> None:
     """Makes a stage that differs from the one it comes from in its rotary base alone."""
+    from longrm.modeling.loading import load_language_model, load_scorer, rescale_rope
+    from longrm.modeling.saving import save
+
     if model_of(stage, out).exists():
         return
     start, recipe = RESCALES[stage]

@@ -32,7 +32,8 @@ class WorldDataSettings(Config):
         texts: Kinds of text of worlds in prose, of which each context is one; none names all.
         haystack: Documents in place of a kind of text: a folder of .txt, .md and .jsonl, or a file.
         haystack_column: The column of the text in .jsonl.
-        responses: Responses per comparison; several numbers alternate from context to context.
+        responses: Responses per comparison; several numbers take turns from context to context, and one that stands
+            twice comes twice as often.
         min_best_of_n_length: Comparisons of more than two responses come in from this length on: shorter contexts
             have too few facts for them.
         tokens_per_step: Context tokens in one optimizer step: as many contexts as fit, at least one.

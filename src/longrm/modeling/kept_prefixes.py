@@ -19,6 +19,7 @@ from torch import Tensor
 
 from longrm.errors import ConfigError
 from longrm.modeling.attention import over_layout
+from longrm.modeling.attention_varlen import rows_at
 from longrm.modeling.continuation import over_before
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.heads import TransformersModel, hidden_states
@@ -34,14 +35,14 @@ class KeptForward:
     Attributes:
         pools: The memory of each model, by its identity.
         read: For every tree, the places of the first blocks of its prefix.
-        tokens: Where in the packed sequence the tokens stand that are to be kept, block after block.
+        blocks: Where in the packed sequence the blocks stand that are to be kept.
         chains: The keys of every tree's blocks.
         reserved: The places for the blocks that are to be kept, by their keys.
     """
 
     pools: Mapping[int, "_Pool"]
     read: Sequence[Sequence[int]]
-    tokens: Sequence[int]
+    blocks: Sequence[range]
     chains: Sequence[Sequence[bytes]]
     reserved: Mapping[bytes, int]
 
@@ -99,12 +100,12 @@ class KeptPrefixes:
         )
         layout = PackedLayout(tuple(shapes))
         reserved: dict[bytes, int] = {}
-        tokens: list[int] = []
+        blocks: list[range] = []
         for start, own, count in zip(layout.roots(), keys, counts, strict=True):
-            for number in self._reserve(own[count:], reserved, in_use):
-                tokens.extend(range(start + number * BLOCK, start + (number + 1) * BLOCK))
+            numbers = self._reserve(own[count:], reserved, in_use)
+            blocks += [range(start + n * BLOCK, start + (n + 1) * BLOCK) for n in numbers]
         self._reserved = list(reserved.values())
-        forward = KeptForward(self._pools, read, tokens, keys, reserved)
+        forward = KeptForward(self._pools, read, blocks, keys, reserved)
         return Packed(plain.input_ids, torch.tensor([layout.position_ids()]), layout, forward)
 
     def usable(self, prefix: Sequence[int], keys: Sequence[bytes]) -> int:
@@ -144,8 +145,8 @@ class _KeptLayers:
     def __init__(self, pool: "_Pool", forward: KeptForward, device: torch.device) -> None:
         self._pool = pool
         self._read = [torch.tensor(places, dtype=torch.long, device=device) for places in forward.read]
-        self._tokens = torch.tensor(forward.tokens, dtype=torch.long, device=device)
         self._places = torch.tensor([*forward.reserved.values()], dtype=torch.long, device=device)
+        self._tokens = rows_at(forward.blocks, device) if forward.blocks else slice(0)
 
     def attend(
         self,
@@ -216,13 +217,12 @@ class _Pool:
         self,
         layer: int,
         states: Sequence[Float[Tensor, "G S D"]],
-        tokens: Int[Tensor, " N"],
+        tokens: Int[Tensor, " N"] | slice,
         places: Int[Tensor, " blocks"],
     ) -> None:
         """Keeps the keys and values of some tokens, block after block, at places."""
         for stored, part in zip(self._layers[layer], states, strict=True):
-            blocks = part.index_select(1, tokens).reshape(len(part), len(places), BLOCK, -1)
-            stored.index_copy_(1, places, blocks)
+            stored.index_copy_(1, places, part[:, tokens].reshape(len(part), len(places), BLOCK, -1))
 
 
 class _Measure:

@@ -79,7 +79,8 @@ class Samples:
 def running(command: Sequence[str], port: int, threads: int) -> Iterator[subprocess.Popen[bytes]]:
     """A server from its first healthy answer to its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    server = subprocess.Popen([sys.executable, *command], env=environment)
+    # What the script itself prints is its result alone.
+    server = subprocess.Popen([sys.executable, *command], env=environment, stdout=sys.stderr)
     try:
         for _ in range(600):
             with contextlib.suppress(httpx.HTTPError):

@@ -38,7 +38,8 @@ class CpuKernel:
         group = query.shape[1] // key.shape[1]
         for count, rows, seen in _runs(bounds):
             q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
-            q, k, v = _one_to_one(q, k, v, group, bounds.causal)
+            # The kernel is a tenth slower where the tokens of a head lie apart. A backward pass has no memory to spare.
+            q, k, v = (states.contiguous() for states in _one_to_one(q, k, v, group, bounds.causal))
             found, found_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 q, k, v, is_causal=bounds.causal, scale=scale
             )
@@ -88,8 +89,7 @@ def _runs(bounds: SequenceBounds) -> tuple[tuple[int, _Rows, _Rows], ...]:
 
 
 def _batch(states: Float[Tensor, "T H D"], count: int) -> Float[Tensor, "B H R D"]:
-    # The kernel is a tenth slower where the tokens of a head lie apart.
-    return states.reshape(count, -1, *states.shape[1:]).transpose(1, 2).contiguous()
+    return states.reshape(count, -1, *states.shape[1:]).transpose(1, 2)
 
 
 def _one_to_one(

@@ -53,8 +53,6 @@ class Packed:
         last = torch.tensor(self.layout.branch_ends(), device=ids.device)
         if padding is None:
             return last
-        if ids.device.type == "cpu" and not bool((ids[last] == padding).any()):  # a GPU would be waited for
-            return last
         forks, begins, _ = zip(*self.layout.branches(), strict=True)
         trees = zip(self.layout.roots(), self.layout.trees, strict=True)
         roots = [root for root, tree in trees for _ in tree.branches]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from longrm.data.joining import encode
+from longrm.data.joining import encode, encode_texts
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 
@@ -247,6 +247,18 @@ def test_a_long_prompt_is_tokenized_once_whatever_the_number_of_responses():
     counting = Tokenizer(Counting(), ours.chat_template, ours.special_tokens)  # type: ignore[arg-type]
     encode(counting, [say("user", PROMPT * 200)], [[say("assistant", text)] for text in HOSTILE])
     assert sum(size > len(PROMPT) * 200 for size in read) == 1
+
+
+@pytest.mark.parametrize("added", ["\n\n", "aa", "<a><a>"])
+def test_a_token_that_may_overlap_itself_is_no_place_to_begin_from(added: str):
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    backend = tokenizers.Tokenizer(models.BPE({letter: at for at, letter in enumerate(sorted(letters))}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.add_tokens([tokenizers.AddedToken(added, normalized=False)])
+    tokenizer = Tokenizer.from_backend(backend)
+    opening = f"It is {added}{added[len(added) // 2 :]}"  # the last one written begins within the first
+    encoded = encode_texts(tokenizer, opening, ["z"])
+    assert [*encoded.prompt, *encoded.responses[0]] == tokenizer.encode(opening + "z")
 
 
 def test_a_prompt_that_shares_no_token_is_refused():

@@ -23,12 +23,12 @@ from longrm.cli.terminal import echo, print_json
 def command(out: Path, seed: int, generative: bool, controls: bool, as_json: bool) -> None:
     """Trains a tiny reward model on short contexts, then continues it on short or on growing ones.
 
-    Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens (those that learn nothing on a
-    third of them); the report shows the boundary before and after. A few minutes on two CPU cores, or ten with
+    Every stage is evaluated on the same unseen contexts of 128 to 4096 tokens (those that learn nothing on
+    fewer of them); the report shows the boundary before and after. A few minutes on two CPU cores, or ten with
     --generative; nothing is downloaded.
     """
     with progress() as report:
-        report("demo", 0, 100, "loading torch")  # which takes some seconds
+        report("demo", 0, 100, "loading")  # which takes a second
         from longrm.demo import DemoSettings, run_demo
         from longrm.evaluation.summaries import DemoSummary
         from longrm.evaluation.summary_schema import parse_summary

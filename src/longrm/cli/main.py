@@ -1,7 +1,9 @@
 """The way into `longrm`. It imports nothing of weight before it can end in one line, however early a signal comes."""
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -57,4 +59,9 @@ def _end(error: KeyboardInterrupt, signals: list[int], next_time: str) -> NoRetu
     # Python ends by a signal of its own, whatever the status, if the interrupt passed through an exec of text, by which
     # dataclasses are made, and forgets that with the next one.
     exec("")
+    if any(thread.daemon for thread in threading.enumerate()):
+        # It may be in the midst of native code, which aborts the process when Python takes its threads down.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     sys.exit(status)

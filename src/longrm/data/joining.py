@@ -128,9 +128,9 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 def _last_boundary(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> tuple[int, int]:
     """Counts tokens and characters before the last token that splits the text; 0 where none does."""
-    boundaries = _boundaries(tokenizer)
+    boundaries = dict(_boundaries(tokenizer))
     for place in range(len(ids) - 1, 0, -1):
-        content = boundaries.get(ids[place])
+        content = boundaries.pop(ids[place], None)
         # Were the token written more often than it was found, the last one written would not be the last one found.
         if content is not None and text.count(content) == ids.count(ids[place]):
             return place, text.rindex(content)
@@ -173,5 +173,9 @@ def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
     return {
         identity: token.content
         for identity, token in raw.items()
-        if not token.single_word and "\x00" not in token.content and texts.count(token.content) == 1
+        if not token.single_word
+        and "\x00" not in token.content
+        and texts.count(token.content) == 1
+        # One that may overlap itself, such as two line breaks, is not the last where it is written last.
+        and not any(token.content.endswith(token.content[:end]) for end in range(1, len(token.content)))
     }

@@ -37,7 +37,8 @@ _EVALUATION_SEED = 1_000_000
 _SHORT, _LONG = (128, 256, 512, 1024), (2048, 4096)
 _MAX_TOKENS = 16  # tokens; a judgment has ten
 _AT_CHANCE = (UNTRAINED, UNSTRUCTURED)
-"""Stages that learn nothing are evaluated on the first third of the contexts: their intervals may be wider."""
+"""Stages that learn nothing are evaluated on the first third of the contexts, ten at least: their intervals may be
+wider."""
 _FEWEST = 10  # contexts; fewer make no interval that one could trust
 
 
@@ -51,8 +52,8 @@ def evaluations_of(stage: str) -> tuple[str, ...]:
 def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
     """The evaluations, by whether the model is generative and by name.
 
-    Reading a long context takes time: there are fewer of them, each with more questions. So does generation: a
-    generative judge gets fewer contexts, and beside it scalar models get half of their questions.
+    Reading a long context takes time: there are fewer of them, each with more comparisons. So does generation: a
+    generative judge gets fewer comparisons, and beside it scalar models get half of theirs.
     """
     drawn = _EVALUATION_SEED + settings.seed
     divisor = 2 if settings.generative else 1

@@ -31,7 +31,11 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
     listener = _listen(settings.host, settings.port)
     with listener:
         thread = ModelThread()
-        app = thread.submit(lambda: _load_app(settings, thread)).result()
+        try:
+            app = thread.submit(lambda: _load_app(settings, thread)).result()
+        except BaseException:
+            thread.close()
+            raise
         config = uvicorn.Config(
             app,
             log_level="warning",

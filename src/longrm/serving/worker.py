@@ -107,19 +107,20 @@ class Worker:
         self._wake = threading.Condition()
         self._stopping = False
         self._reading = 0
-        self._thread = thread or ModelThread()
+        self._thread = thread
         self._end: Future[Any] | None = None
 
     def start(self) -> None:
         """Begins to work."""
-        self._end = self._thread.submit(self._run)
+        thread = self._thread or ModelThread()
+        self._end = thread.submit(self._run)
+        thread.close()
 
     def stop(self, seconds: float | None = None) -> None:
         """Refuses what waits and is not being read, and ends the thread."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        self._thread.close()
         if self._end is not None:
             wait([self._end], seconds)
 
@@ -177,7 +178,7 @@ class Worker:
         """Works; an error that nobody foresaw is the answer to these jobs, and to no others."""
         try:
             work(*arguments)
-        except Exception as error:
+        except BaseException as error:  # tokenizers panics with one that is no Exception
             if isinstance(error, LongRMError):
                 _log.warning("the model gave no scores: %s", error)
             else:

@@ -163,11 +163,9 @@ def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
     if tokenizer.backend.encode_special_tokens:
         return {}
     added = tokenizer.backend.get_added_tokens_decoder()
-    # The id of unknown text stands for any text.
+    unknown = tokenizer.unk_id  # which stands for any text
     raw = {
-        identity: token
-        for identity, token in added.items()
-        if not token.normalized and identity != tokenizer.unk_id
+        identity: token for identity, token in added.items() if not token.normalized and identity != unknown
     }
     texts = "\x00".join(token.content for token in raw.values())
     return {

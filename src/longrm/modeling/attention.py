@@ -120,26 +120,11 @@ def over_layout(
     kernel = kernel_for(query, key)
     if kernel is not None:
         return kernel(query, key, value, layout, scaling)
-    if len(layout.trees) == 1 and not layout.trees[0].forks:
-        return _of_one_sequence(query, key, value, scaling, only_ends)
+    if len(layout.trees) == 1 and not layout.trees[0].forks and not only_ends:
+        return sdpa(query, key, value, scaling, is_causal=True).transpose(1, 2)
     if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
         return varlen_attention(CpuKernel(), query, key, value, layout, scaling, only_ends)
     return _by_branches(query, key, value, layout, scaling)
-
-
-def _of_one_sequence(
-    query: Float[Tensor, "1 H S D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    scaling: float | None,
-    only_ends: bool,
-) -> Float[Tensor, "1 S H D"]:
-    """Computes plain causal attention, or with `only_ends` that of the last token, and zero elsewhere."""
-    if not only_ends:
-        return sdpa(query, key, value, scaling, is_causal=True).transpose(1, 2)
-    last = sdpa(query[:, :, -1:], key, value, scaling).transpose(1, 2)
-    others = last.new_zeros(1, query.shape[2] - 1, *last.shape[2:])
-    return torch.cat([others, last], dim=1)
 
 
 def _by_branches(

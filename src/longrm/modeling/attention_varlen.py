@@ -176,7 +176,7 @@ def segment_attention(
     """
     with torch.inference_mode(False):
         calls = _calls_after(key.shape[2] - sum(lengths), tuple(lengths), query.device, only_ends)
-    return _by_calls(kernel, query, key, value, calls, scaling)
+    return _two_calls(kernel, query, key, value, calls, scaling)
 
 
 def varlen_attention(
@@ -196,21 +196,7 @@ def varlen_attention(
     # A tensor that is made in inference mode would be refused later, when the cached calls serve training.
     with torch.inference_mode(False):
         calls = calls_of(layout, query.device, only_ends)
-    return _by_calls(kernel, query, key, value, calls, scaling)
-
-
-def _by_calls(
-    kernel: VarlenKernel,
-    query: Float[Tensor, "1 H T D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    calls: Calls,
-    scaling: float | None,
-) -> Float[Tensor, "1 T H D"]:
-    if calls.ends is None:
-        return _two_calls(kernel, query, key, value, calls, scaling)
-    output = _two_calls(kernel, query[:, :, calls.ends], key, value, calls, scaling)
-    return torch.zeros_like(query.transpose(1, 2)).index_copy(1, calls.ends, output)
+    return _two_calls(kernel, query, key, value, calls, scaling)
 
 
 def _two_calls(
@@ -222,9 +208,12 @@ def _two_calls(
     scaling: float | None,
 ) -> Float[Tensor, "1 T H D"]:
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
+    asking = query if calls.ends is None else query[:, :, calls.ends]
+    q, k, v = (states[0].transpose(0, 1) for states in (asking, key, value))
     output: Tensor = _TwoCalls.apply(q, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
-    return output[None]
+    if calls.ends is None:
+        return output[None]
+    return torch.zeros_like(query.transpose(1, 2)).index_copy(1, calls.ends, output[None])
 
 
 class _TwoCalls(torch.autograd.Function):

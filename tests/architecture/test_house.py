@@ -75,6 +75,7 @@ def test_the_public_names_are_few_and_exist():
         "longrm.benchmarks",
         "longrm.clients.openai",
         "longrm.data",
+        "longrm.demo",
         "longrm.evaluation.metrics",
         "longrm.evaluation.evaluation_run",
         "longrm.judging",

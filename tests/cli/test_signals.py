@@ -12,6 +12,9 @@ import pytest
 
 from longrm.cli.commands import COMMANDS, next_time
 from longrm.data import write
+from longrm.modeling.loading import new_scorer
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 ENDINGS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
@@ -67,6 +70,7 @@ class Stopper:
         if name == {name!r}:
             sys.meta_path.remove(self)
             exec("os.kill(os.getpid(), {number})\nfor _ in range(9): len('')")  # as a dataclass is made
+            {then}
 
 sys.meta_path.insert(0, Stopper())
 """
@@ -75,11 +79,26 @@ sys.meta_path.insert(0, Stopper())
 @BOTH
 @pytest.mark.parametrize("name", ["longrm.cli.commands", "click", "numpy", "pyarrow.parquet"])
 def test_a_signal_while_the_command_is_imported_is_one_line(tmp_path, number, name):
-    (tmp_path / "sitecustomize.py").write_text(STOPPER.format(name=name, number=int(number)))
+    (tmp_path / "sitecustomize.py").write_text(STOPPER.format(name=name, number=int(number), then=""))
     path = os.pathsep.join([str(tmp_path), *sys.path])
     world = ("world", "records", "--length", 64, "--n", 3, "--out", tmp_path / "x.jsonl")
     with started(*world, env={**os.environ, "PYTHONPATH": path}) as process:
         assert last_line(process, number) in (" before it began", "; the same command begins anew")
+
+
+@BOTH
+def test_a_signal_while_a_server_loads_its_model_is_one_line(tmp_path, number):
+    """The thread that loads goes on in native code, and Python aborts where it takes such a thread down."""
+    native = "import torch\n            while True: torch.ones(64, 64).mm(torch.ones(64, 64))"
+    folder = tmp_path / "model"
+    save(new_scorer(ModelShape(), words_tokenizer(), seed=0), folder)
+    (tmp_path / "sitecustomize.py").write_text(
+        STOPPER.format(name="transformers.activations", number=int(number), then=native)
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    server = ("serve", "--model", folder, "--port", 0)
+    with started(*server, env={**os.environ, "PYTHONPATH": path}) as process:
+        assert last_line(process, number) == "; the same command begins anew"
 
 
 def test_what_the_same_command_will_do_is_known_of_every_command():

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
+from longrm.serving import run_server
 from longrm.serving.app import build_app
 from longrm.serving.guard import OPEN_PATHS
 from longrm.serving.settings import ServerLimits, ServeSettings
@@ -43,12 +44,17 @@ class Slow(RewardModel):
         ]
 
 
+class Panic(BaseException):
+    """As programs in Rust raise it."""
+
+
 class Broken(RewardModel):
     name = "broken"
 
     def judge(self, queries):
-        if any("boom" in query.prompt[0]["content"] for query in queries):
-            raise RuntimeError("/a/path and a prompt: boom")
+        for error in (RuntimeError, Panic):
+            if any(error.__name__ in query.prompt[0]["content"] for query in queries):
+                raise error("/a/path and a prompt")
         return [Judgment(Outcome.ANSWERED, (1.0,) * len(query.responses)) for query in queries]
 
 
@@ -216,16 +222,42 @@ def test_what_a_client_no_longer_waits_for_is_not_read():
     assert "next" in model.judged
 
 
-def test_an_error_that_nobody_foresaw_stays_with_its_request(caplog):
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+def test_an_error_that_nobody_foresaw_stays_with_its_request(caplog, error):
+    before = threading.enumerate()
     with serving(Broken()) as client, caplog.at_level(logging.CRITICAL):
-        response = client.post("/v1/scores", json=ONE | {"prompt": "boom"})
+        response = client.post("/v1/scores", json=ONE | {"prompt": error.__name__})
         assert response.status_code == 500
         assert "path" not in response.text
         assert client.post("/v1/scores", json=ONE).json()["scores"] == [1.0, 1.0]
         assert client.get("/health").status_code == 200
-    assert not [
-        thread for thread in threading.enumerate() if thread.name == "longrm-model" and not thread.daemon
-    ]
+        assert new_threads(before), "the control: the model has a thread"
+    assert not new_threads(before)
+
+
+def new_threads(before):
+    return [one for one in threading.enumerate() if one.name == "longrm-model" and one not in before]
+
+
+def test_a_model_is_read_on_the_thread_that_loaded_it(monkeypatch):
+    at_work = []
+
+    class Watched(Broken):
+        def __init__(self):
+            at_work.append(threading.get_ident())
+
+        def judge(self, queries):
+            at_work.append(threading.get_ident())
+            return super().judge(queries)
+
+    monkeypatch.setattr(run_server, "load", lambda *names, **settings: Watched())
+    app, before = run_server.load_app(ServeSettings(model="m")), threading.enumerate()
+    with TestClient(app) as client:
+        assert client.post("/v1/scores", json=ONE).status_code == 200
+        assert not new_threads(before)
+    assert len(at_work) == 2
+    assert len(set(at_work)) == 1
+    assert at_work[0] != threading.get_ident()
 
 
 class Uncertain(Broken):

@@ -28,7 +28,7 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
     --generative; nothing is downloaded.
     """
     with progress() as report:
-        report("demo", 0, 100, "loading")  # which takes a second
+        report("demo", 0, 100, "loading")
         from longrm.demo import DemoSettings, run_demo
         from longrm.evaluation.summaries import DemoSummary
         from longrm.evaluation.summary_schema import parse_summary

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -61,7 +61,8 @@ def _end(error: KeyboardInterrupt, signals: list[int], next_time: str) -> NoRetu
     exec("")
     if any(thread.daemon for thread in threading.enumerate()):
         # It may be in the midst of native code, which aborts the process when Python takes its threads down.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):  # nobody may read any more
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
     sys.exit(status)

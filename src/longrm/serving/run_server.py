@@ -30,12 +30,7 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
     """
     listener = _listen(settings.host, settings.port)
     with listener:
-        thread = ModelThread()
-        try:
-            app = thread.submit(lambda: _load_app(settings, thread)).result()
-        except BaseException:
-            thread.close()
-            raise
+        app = load_app(settings)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -49,9 +44,25 @@ def serve(settings: ServeSettings, ready: Callable[[str], None]) -> None:
         asyncio.run(server.serve(sockets=[listener]))
 
 
-def _load_app(settings: ServeSettings, thread: ModelThread) -> FastAPI:
-    model = load(settings.model, judge=settings.judge, remote=settings.remote, compress=settings.compress)
-    return build_app(settings, model, thread)
+def load_app(settings: ServeSettings) -> FastAPI:
+    """The application that serves a model, which is loaded on the thread that will read it.
+
+    Raises:
+        ConfigError: The prefix cache is too small for the model.
+        ModelError: The model cannot be loaded.
+    """
+    thread = ModelThread()
+
+    def work() -> FastAPI:
+        model = load(settings.model, judge=settings.judge, remote=settings.remote, compress=settings.compress)
+        return build_app(settings, model, thread)
+
+    try:
+        app: FastAPI = thread.submit(work).result()
+    except BaseException:
+        thread.close()
+        raise
+    return app
 
 
 class _Server(uvicorn.Server):

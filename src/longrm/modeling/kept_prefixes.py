@@ -127,16 +127,21 @@ class KeptPrefixes:
         Returns:
             The numbers of these blocks among the keys.
         """
-        numbers = []
-        for number, key in enumerate(keys):
-            if key in reserved or self.table.count([key]):
-                continue
-            place = self.table.reserve(in_use)
-            if place is None:
-                break
-            reserved[key] = place
-            numbers.append(number)
-        return numbers
+        fresh = [n for n, key in enumerate(keys) if key not in reserved and not self.table.count([key])]
+        places: list[int] = []
+        while len(places) < len(fresh) and (place := self.table.reserve(in_use)) is not None:
+            places.append(place)
+        # In order, so that neighbors lie side by side wherever there is room.
+        reserved.update((keys[number], place) for number, place in zip(fresh, sorted(places), strict=False))
+        return fresh[: len(places)]
+
+
+_Places = Int[Tensor, " blocks"] | slice
+"""Where blocks lie in the memory of a model: a slice where they follow upon each other, which is faster by far."""
+
+
+def _at(places: Sequence[int], device: torch.device) -> _Places:
+    return rows_at([range(place, place + 1) for place in places], device) if places else slice(0)
 
 
 class _KeptLayers:
@@ -144,9 +149,9 @@ class _KeptLayers:
 
     def __init__(self, pool: "_Pool", forward: KeptForward, device: torch.device) -> None:
         self._pool = pool
-        self._read = [torch.tensor(places, dtype=torch.long, device=device) for places in forward.read]
-        self._places = torch.tensor([*forward.reserved.values()], dtype=torch.long, device=device)
-        self._tokens = rows_at(forward.blocks, device) if forward.blocks else slice(0)
+        self._read = [_at(places, device) for places in forward.read]
+        self._places = _at([*forward.reserved.values()], device)
+        self._tokens = rows_at(forward.blocks, device) if forward.blocks else None
 
     def attend(
         self,
@@ -158,7 +163,7 @@ class _KeptLayers:
         scaling: float | None,
         only_ends: bool,
     ) -> Float[Tensor, "1 S H D"]:
-        if len(self._places):
+        if self._tokens is not None:
             self._pool.write(layer, [key[0], value[0]], self._tokens, self._places)
         outputs: list[Tensor] = []
         begin = 0
@@ -182,7 +187,7 @@ class _KeptLayers:
         layer: int,
         own: Sequence[Tensor],
         shape: TreeShape,
-        places: Tensor,
+        places: _Places,
         scaling: float | None,
         only_ends: bool,
     ) -> Float[Tensor, "1 L H D"]:
@@ -209,20 +214,20 @@ class _Pool:
             [part.new_empty(part.shape[1], blocks, BLOCK, part.shape[3]) for part in pair] for pair in like
         ]
 
-    def read(self, layer: int, places: Int[Tensor, " blocks"]) -> list[Float[Tensor, "1 G P D"]]:
+    def read(self, layer: int, places: _Places) -> list[Float[Tensor, "1 G P D"]]:
         """The keys and values of blocks, as those of one prefix."""
-        return [part.index_select(1, places).flatten(1, 2)[None] for part in self._layers[layer]]
+        return [part[:, places].flatten(1, 2)[None] for part in self._layers[layer]]
 
     def write(
         self,
         layer: int,
         states: Sequence[Float[Tensor, "G S D"]],
         tokens: Int[Tensor, " N"] | slice,
-        places: Int[Tensor, " blocks"],
+        places: _Places,
     ) -> None:
         """Keeps the keys and values of some tokens, block after block, at places."""
         for stored, part in zip(self._layers[layer], states, strict=True):
-            stored.index_copy_(1, places, part[:, tokens].reshape(len(part), len(places), BLOCK, -1))
+            stored[:, places] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])
 
 
 class _Measure:

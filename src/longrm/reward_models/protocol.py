@@ -4,11 +4,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any, overload
 
 from longrm.errors import DataError
 from longrm.reward_models.trials import latin_square, points, together, trial_of
 from longrm.runs.records import Trial
 from longrm.types import Judgment, Message, Outcome, Query, Scale, as_messages
+
+Prompt = str | Sequence[Message]
+"""The text of a user's message, or messages."""
+
+Answer = str | Sequence[Message]
+"""A response likewise."""
 
 
 class RewardModel(ABC):
@@ -58,26 +65,74 @@ class RewardModel(ABC):
         judged = iter(self.judge(shown))
         return [together([trial_of(next(judged), order) for order in orders]) for orders in squares]
 
-    def score(
-        self, prompt: str | Sequence[Message], responses: Sequence[str | Sequence[Message]]
-    ) -> list[float]:
-        """Scores the responses to one prompt; a model that sees their order is asked in several, and averaged.
+    # A text is a sequence of texts to the type checker, and no list of prompts to us.
+    @overload
+    def score(self, prompt: Prompt, responses: Sequence[Answer]) -> list[float]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def score(self, prompt: Sequence[Prompt], responses: Sequence[Sequence[Answer]]) -> list[list[float]]: ...
+
+    def score(self, prompt: Any, responses: Any) -> list[float] | list[list[float]]:
+        """Scores the responses to one prompt, or to each of several.
+
+        A model that sees the order of responses is asked in several orders, and averaged.
 
         Args:
-            prompt: The user's text, or messages.
-            responses: A list of responses, one at least, each text or messages.
+            prompt: The user's text, or messages; or a list of such prompts.
+            responses: A list of responses, one at least, each text or messages; for several prompts a list of lists.
 
         Returns:
-            One number a response, higher is better.
+            One number a response, higher is better; for several prompts a list of lists.
 
         Raises:
-            DataError: There is no response, or the model could not answer; the message says why.
+            DataError: A prompt has no response, the two lists are of other lengths, or the model could not answer;
+                the message says which.
         """
-        if isinstance(responses, str) or not responses:
-            raise DataError("score needs a list of responses, one at least, even where there is only one")
-        messages = as_messages(prompt, "user")
-        answers = tuple(as_messages(text, "assistant") for text in responses)
-        (whole,) = self.judge_in_all_orders([Query("score", messages, answers)])
-        if whole.outcome is not Outcome.ANSWERED:
-            raise DataError(f"{self.name} gave no scores ({whole.outcome}): {whole.detail}")
-        return list(points(whole))
+        several = _are_prompts(prompt)
+        if several and (isinstance(responses, str) or len(responses) != len(prompt)):
+            raise DataError(
+                f"score needs a list of responses for each prompt, and got {len(responses)} for {len(prompt)} prompts"
+            )
+        pairs = zip(prompt, responses, strict=True) if several else [(prompt, responses)]
+        queries = [_query(number, *pair) for number, pair in enumerate(pairs)]
+        scored = []
+        for query, whole in zip(queries, self.judge_in_all_orders(queries), strict=True):
+            if whole.outcome is not Outcome.ANSWERED:
+                where = f" for prompt {query.id}" if several else ""
+                raise DataError(f"{self.name} gave no scores{where} ({whole.outcome}): {whole.detail}")
+            scored.append(list(points(whole)))
+        return scored if several else scored[0]
+
+    @overload
+    def rank(self, prompt: Prompt, responses: Sequence[Answer]) -> list[int]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def rank(self, prompt: Sequence[Prompt], responses: Sequence[Sequence[Answer]]) -> list[list[int]]: ...
+
+    def rank(self, prompt: Any, responses: Any) -> list[int] | list[list[int]]:
+        """Orders the responses to one prompt, or to each of several, as `score` does.
+
+        Returns:
+            Indices of the responses from best to worst, equal ones as they came; for several prompts a list of lists.
+
+        Raises:
+            DataError: As `score`.
+        """
+        scores: Any = self.score(prompt, responses)
+        return [_order(of_one) for of_one in scores] if _are_prompts(prompt) else _order(scores)
+
+
+def _are_prompts(prompt: Any) -> bool:
+    """Whether this is a list of prompts, and not one of messages."""
+    return not isinstance(prompt, str) and not all(isinstance(message, Mapping) for message in prompt)
+
+
+def _query(number: int, prompt: Prompt, responses: Sequence[Answer]) -> Query:
+    if isinstance(responses, str) or not responses:
+        raise DataError("score needs a list of responses, one at least, even where there is only one")
+    answers = tuple(as_messages(text, "assistant") for text in responses)
+    return Query(str(number), as_messages(prompt, "user"), answers)
+
+
+def _order(scores: Sequence[float]) -> list[int]:
+    return sorted(range(len(scores)), key=lambda index: -scores[index])

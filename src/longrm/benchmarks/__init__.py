@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, BenchmarkSource, LoadedBenchmark
 from longrm.benchmarks.comparison_file import load_comparison_file
@@ -67,6 +68,10 @@ def load(bench: str, *, source: BenchmarkSource, probe: Probe, leval: Leval) -> 
     if entry is not None and bool(path) == entry.needs_path:
         return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval)), rule=entry.rule)
     usage = {known: f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()}
-    near = get_close_matches(name, BENCHMARKS, n=1)
-    hint = f"did you mean '{usage[near[0]]}'? " if near else ""
+    near = (
+        [f"file:{bench}"]
+        if Path(bench).exists()
+        else [usage[one] for one in get_close_matches(name, BENCHMARKS, n=1)]
+    )
+    hint = f"did you mean '{near[0]}'? " if near else ""
     raise ConfigError(f"no benchmark '{bench}'; {hint}known: {', '.join(usage.values())}")

@@ -36,6 +36,7 @@ COMMANDS = {
     "world": Subcommand("longrm.cli.world"),
     "synthesize": Subcommand("longrm.cli.synthesize", continues=True),
     "audit": Subcommand("longrm.cli.audit"),
+    "recipes": Subcommand("longrm.cli.recipes"),
     "plan": Subcommand("longrm.cli.plan"),
     "train": Subcommand("longrm.cli.train", continues=True, shared=True),
     "merge": Subcommand("longrm.cli.merge"),

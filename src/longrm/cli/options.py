@@ -6,10 +6,20 @@ from typing import Any, TypeVar
 
 import click
 
+from longrm.cli.recipe_files import RecipeFile
 from longrm.config import Config, parse_assignments
+from longrm.errors import nearest
 
 Settings = TypeVar("Settings", bound=Config)
 _Command = Callable[..., Any]
+
+
+class NearestChoice(click.Choice[str]):
+    """A choice that suggests the nearest name for an unknown one."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """What is said of an unknown name."""
+        return f"'{value}' is unknown; {nearest(str(value), self.choices)}"
 
 
 def set_option(example: str = "") -> Callable[[_Command], _Command]:
@@ -26,7 +36,10 @@ def run_options(out_help: str) -> Callable[[_Command], _Command]:
             click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
             set_option(),
             click.option(
-                "--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings."
+                "--config",
+                "config_file",
+                type=RecipeFile(),
+                help="TOML file of settings, or the name of a recipe (longrm recipes).",
             ),
             click.option("--out", required=True, type=click.Path(path_type=Path), help=out_help),
         ):
@@ -61,9 +74,14 @@ def scoring_options(*, model: str, column: str, required: bool) -> Callable[[_Co
                 "--out",
                 required=True,
                 type=click.Path(path_type=Path),
-                help="JSONL or Parquet file to write.",
+                help="JSONL or Parquet file to write; - for standard output.",
             ),
-            click.option("--data", metavar="PATH", required=True, help="Preference data."),
+            click.option(
+                "--data",
+                metavar="PATH",
+                required=True,
+                help="Preference data; - for JSONL from standard input.",
+            ),
             click.option("--model", required=required, help=model),
         ):
             command = option(command)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from longrm.cli.options import resolve, set_option
+from longrm.cli.options import NearestChoice, resolve, set_option
 from longrm.cli.progress_bar import progress
+from longrm.cli.recipe_files import RecipeFile
 from longrm.cli.terminal import print_facts, print_json, print_lines
 from longrm.config import parse_assignments, read_toml
 from longrm.planning.devices import DEVICES, GIB, UTILIZATION, format_bytes
@@ -20,11 +21,11 @@ _MUCH = 64 * GIB
 
 
 @click.command("plan", short_help="Compute what a training will need before it starts.")
-@click.argument("recipe_file", metavar="RECIPE.toml", type=click.Path(path_type=Path))
+@click.argument("recipe_file", metavar="RECIPE", type=RecipeFile())
 @click.option(
     "--device",
     metavar="NAME",
-    type=click.Choice(list(DEVICES)),
+    type=NearestChoice(list(DEVICES)),
     default="cpu",
     show_default=True,
     help=f"What to train on: {', '.join(DEVICES)}; cpu is this machine.",
@@ -48,9 +49,9 @@ def command(
     and so is whether it fits: what settings move to the CPU's memory is shown, but not checked.
 
     \b
-    longrm plan recipes/paper/qwen3-8b/logo-lora.toml --device h100-80gb
+    longrm plan paper/qwen3-8b/logo-lora --device h100-80gb
     longrm plan mine.toml --device l40s --set memory.gradient_checkpointing=true
-    longrm plan recipes/scale/8-a100.toml --device a100-80gb --devices 8
+    longrm plan scale/8-a100 --device a100-80gb --devices 8
     """
     objective = objective_named_in(read_toml(recipe_file) | parse_assignments(assignments), recipe_file)
     settings = resolve(objective.settings, recipe_file, assignments)

@@ -96,8 +96,11 @@ class _InterruptedError(Exception):
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, prog_name="longrm")
-def cli() -> None:
+@click.option("--quiet", is_flag=True, help="Show no progress, and log warnings alone.")
+def cli(quiet: bool) -> None:
     """Reveals how far a reward model's judgment reaches into a long context, and pushes that boundary out."""
+    if quiet:
+        logging.getLogger("longrm").setLevel(logging.WARNING)
 
 
 def next_time(arguments: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import click
 from longrm.cli.options import resolve, scoring_options
 from longrm.cli.progress_bar import shared_work
 from longrm.cli.selection_text import SCORES_COLUMN, SCORES_FROM, print_selection
+from longrm.cli.standard_streams import row_files
 
 
 @click.command("filter", short_help="Keep the rows whose chosen response leads by a margin.")
@@ -17,7 +18,7 @@ from longrm.cli.selection_text import SCORES_COLUMN, SCORES_FROM, print_selectio
     "--near-tie", type=float, help="Drop rows whose margin is nearer to 0 than this, on either side."
 )
 @scoring_options(model=SCORES_FROM, column=SCORES_COLUMN, required=False)
-def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
+def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes the rows whose margin is as asked, as they are, with their scores.
 
     Scores are those that longrm score has written; with --model the rows are scored first, as longrm score does, and a
@@ -34,7 +35,8 @@ def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """
     from longrm.scoring.filtered_file import FilterSettings, filter_file
 
-    settings = resolve(FilterSettings, None, assignments, flags)
-    with shared_work() as (group, report):
-        counts = filter_file(settings, out, workers=group, progress=report)
-    print_selection(counts, settings.data, out)
+    with row_files(data, out) as files:
+        settings = resolve(FilterSettings, None, assignments, {**flags, "data": files.data})
+        with shared_work() as (group, report):
+            counts = filter_file(settings, files.out, workers=group, progress=report)
+        print_selection(counts, settings.data, files)

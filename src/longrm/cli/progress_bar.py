@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import click
+
 from longrm.cli.terminal import echo
 from longrm.reading import visible
 from longrm.runs.progress import Progress, no_progress
@@ -16,7 +18,11 @@ _LINE_EVERY_SECONDS = 10.0
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Yields the callable that long work reports to."""
+    """Yields the callable that long work reports to; with `longrm --quiet` it shows nothing."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().params.get("quiet"):
+        yield no_progress
+        return
     if not sys.stderr.isatty():
         yield _lines()
         return

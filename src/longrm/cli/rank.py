@@ -8,6 +8,7 @@ import click
 from longrm.cli.options import resolve, scoring_options
 from longrm.cli.progress_bar import shared_work
 from longrm.cli.selection_text import SCORES_COLUMN, SCORES_FROM, print_selection
+from longrm.cli.standard_streams import row_files
 
 
 @click.command("rank", short_help="Order responses by their scores; keep the best, or make pairs.")
@@ -16,7 +17,7 @@ from longrm.cli.selection_text import SCORES_COLUMN, SCORES_FROM, print_selectio
     "--pairs", is_flag=True, default=None, help="Write the best against the worst: chosen, rejected."
 )
 @scoring_options(model=SCORES_FROM, column=SCORES_COLUMN, required=False)
-def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
+def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes rows with their responses in the order of their scores, the best first.
 
     Scores are those that longrm score has written; with --model the rows are scored first, as longrm score does, and a
@@ -33,7 +34,8 @@ def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """
     from longrm.scoring.ranked_file import RankSettings, rank_file
 
-    settings = resolve(RankSettings, None, assignments, flags)
-    with shared_work() as (group, report):
-        counts = rank_file(settings, out, workers=group, progress=report)
-    print_selection(counts, settings.data, out)
+    with row_files(data, out) as files:
+        settings = resolve(RankSettings, None, assignments, {**flags, "data": files.data})
+        with shared_work() as (group, report):
+            counts = rank_file(settings, files.out, workers=group, progress=report)
+        print_selection(counts, settings.data, files)

@@ -1,5 +1,6 @@
 """`longrm score`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import click
 
 from longrm.cli.options import resolve, scoring_options
 from longrm.cli.progress_bar import shared_work
+from longrm.cli.standard_streams import RowFiles, row_files
 from longrm.cli.terminal import echo
 from longrm.errors import DataError, RunError
 
@@ -18,7 +20,7 @@ from longrm.errors import DataError, RunError
     column="Column for the scores (default: scores, or model_scores if that is taken).",
     required=True,
 )
-def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
+def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes the same rows plus `scores` (one per response, higher is better) and `scores_outcome`.
 
     Scores follow the row's own order: chosen, then rejected; or candidates as listed. Rows without an answer have null
@@ -31,16 +33,23 @@ def command(out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     \b
     longrm score --model runs/demo/training/long/model --data pairs.jsonl --out scored.jsonl
     longrm score --engine ray --model MODEL --data pairs.jsonl --out scored.jsonl
+    head -100 pairs.jsonl | longrm score --model MODEL --data - --out - > few.jsonl
     """
+    with row_files(data, out) as files:
+        _score(files, assignments, flags)
+
+
+def _score(files: RowFiles, assignments: tuple[str, ...], flags: Mapping[str, Any]) -> None:
     from longrm.scoring.scored_file import ScoreSettings, score_file
 
-    settings = resolve(ScoreSettings, None, assignments, flags)
+    settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
     with shared_work() as (group, report):
-        result = score_file(settings, out, workers=group, progress=report)
+        result = score_file(settings, files.out, workers=group, progress=report)
     if result is None:
         return
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
-    echo(f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {out}")
+    wrote = f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {files.named_out}"
+    echo(wrote, err=files.to_stdout)
     for outcome, first in sorted(result.first_unscored.items()):
         echo(f"Without scores, {outcome}, first: {first}", err=True)
     if not result.outcomes["answered"]:

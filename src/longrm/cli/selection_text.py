@@ -1,8 +1,8 @@
 """What `longrm rank` and `longrm filter` say of their options, and of what they have kept and dropped."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longrm.cli.standard_streams import RowFiles
 from longrm.cli.terminal import echo
 from longrm.errors import DataError, RunError
 from longrm.types import Outcome
@@ -14,7 +14,7 @@ SCORES_FROM = "Score the rows with this model first, as longrm score does (defau
 SCORES_COLUMN = "Column of the scores (default: the one that longrm score writes)."
 
 
-def print_selection(counts: "SelectionCounts | None", data: str, out: Path) -> None:
+def print_selection(counts: "SelectionCounts | None", data: str, files: RowFiles) -> None:
     """Prints what became of the rows; a process that wrote none has nothing to say.
 
     Raises:
@@ -25,8 +25,9 @@ def print_selection(counts: "SelectionCounts | None", data: str, out: Path) -> N
         return
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
     echo(
-        f"Wrote {counts.written} of {counts.read} rows (format {counts.format}) to {out}"
-        f"{dropped and f'; dropped: {dropped}'}"
+        f"Wrote {counts.written} of {counts.read} rows (format {counts.format}) to {files.named_out}"
+        f"{dropped and f'; dropped: {dropped}'}",
+        err=files.to_stdout,
     )
     for outcome, first in sorted(counts.first_unscored.items()):
         echo(f"Without scores, {outcome}, first: {first}", err=True)

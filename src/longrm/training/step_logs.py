@@ -32,6 +32,13 @@ def training_logs(
         yield steps, timing, contexts
 
 
+def progress_note(record: StepRecord, seconds: float) -> str:
+    """What is told of a step beside its number: loss, accuracy, learning rate, and tokens a second."""
+    accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.2f}, "
+    speed = f"{record.tokens / max(seconds, 1e-9):,.0f} tokens/s"
+    return f"loss {record.loss:.3f}, {accuracy}learning rate {record.learning_rate:.1e}, {speed}"
+
+
 def logged_steps(folder: Path) -> int:
     """Steps that all logs of a run folder hold in full."""
     return min(_lines(folder / name) for name in LOGS)

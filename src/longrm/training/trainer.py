@@ -32,7 +32,7 @@ from longrm.training.distributed import DistributedContext
 from longrm.training.evaluations import Evaluations
 from longrm.training.monitor import check_plateau, nan_error, out_of_memory_error
 from longrm.training.objectives.spec import Objective
-from longrm.training.step_logs import LOGS, training_logs
+from longrm.training.step_logs import LOGS, progress_note, training_logs
 from longrm.training.training_settings import TrainingSettings
 from longrm.training.zero import SteppedElsewhere, Zero, whole
 
@@ -212,7 +212,7 @@ class StepTrainer(transformers.Trainer, transformers.TrainerCallback):
         if record.accuracy is not None:
             tracked["accuracy"] = record.accuracy
         self._track(tracked | record.losses)
-        self._progress("training", record.step, self.state.max_steps)
+        self._progress("training", record.step, self.state.max_steps, progress_note(record, seconds))
         self._losses.append(record.loss)
         self._check_plateau()
 

@@ -67,7 +67,7 @@ def test_what_it_advises_fits():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nothere.toml",), "nothere.toml: cannot be read: No such file"),
+        (("nothere.toml",), "there is no file 'nothere.toml', and no recipe of that name; longrm recipes lists them"),
         (
             ("mine.toml", "--set", "plan.rows=[]"),
             "data/nowhere.jsonl is not there; make it, or state its rows",
@@ -87,4 +87,4 @@ def test_wrong_input_is_told(arguments, message):
 def test_an_unknown_device_is_told():
     done = longrm("mine.toml", "--device", "h10")
     assert done.exit_code == 2
-    assert "'h10' is not one of 'cpu'" in done.output
+    assert "'h10' is unknown; known: cpu, rtx3090" in done.output

@@ -1,12 +1,13 @@
 """Recipes that come with the package, by name wherever a file of settings is asked for."""
 
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import click
 
-from longrm.errors import ConfigError, nearest
+from longrm.errors import ConfigError
 
 _FOLDER = Path(str(files("longrm") / "recipes"))
 
@@ -45,7 +46,7 @@ class RecipeFile(click.ParamType):
         known = packaged_recipes()
         recipe = known.get(str(value).removesuffix(".toml"))
         if recipe is None:
-            raise ConfigError(
-                f"there is no file '{value}', and no recipe of that name; {nearest(str(value), known)}"
-            )
+            near = get_close_matches(str(value), known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else "longrm recipes lists them"
+            raise ConfigError(f"there is no file '{value}', and no recipe of that name; {hint}")
         return recipe

@@ -65,9 +65,8 @@ class RewardModel(ABC):
         judged = iter(self.judge(shown))
         return [together([trial_of(next(judged), order) for order in orders]) for orders in squares]
 
-    # A text is a sequence of texts to the type checker, and no list of prompts to us.
     @overload
-    def score(self, prompt: Prompt, responses: Sequence[Answer]) -> list[float]: ...  # type: ignore[overload-overlap]
+    def score(self, prompt: Prompt, responses: Sequence[Answer]) -> list[float]: ...  # type: ignore[overload-overlap]  # a text is a list of texts to mypy
 
     @overload
     def score(self, prompt: Sequence[Prompt], responses: Sequence[Sequence[Answer]]) -> list[list[float]]: ...
@@ -104,7 +103,7 @@ class RewardModel(ABC):
         return scored if several else scored[0]
 
     @overload
-    def rank(self, prompt: Prompt, responses: Sequence[Answer]) -> list[int]: ...  # type: ignore[overload-overlap]
+    def rank(self, prompt: Prompt, responses: Sequence[Answer]) -> list[int]: ...  # type: ignore[overload-overlap]  # a text is a list of texts to mypy
 
     @overload
     def rank(self, prompt: Sequence[Prompt], responses: Sequence[Sequence[Answer]]) -> list[list[int]]: ...

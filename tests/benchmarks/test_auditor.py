@@ -47,8 +47,8 @@ def test_another_prompt_makes_no_duplicate():
 
 def test_comparisons_come_again_from_the_start_and_the_audit_is_the_latest():
     audited = AuditedComparisons(lambda _: iter(ROWS), limit=2)
-    assert list(audited) == list(audited) == ROWS[:2]
-    assert audited.audit.comparisons == 2
+    assert list(audited) == list(audited) == [ROWS[0], ROWS[2]]
+    assert (audited.audit.comparisons, audited.sampled_from) == (2, 5)
 
 
 def test_an_iteration_that_was_left_has_no_audit():

@@ -147,9 +147,13 @@ def test_the_label_of_a_length_is_checked_likewise(put, bench):
             labelled(label)
 
 
-def test_rows_beyond_the_limit_are_not_read(put, bench):
+def test_a_sample_is_taken_of_rows_that_can_all_be_read(put, bench):
     path = put("rows.jsonl", PAIR, {**PAIR, "depth": 50})
-    assert len(list(bench(f"file:{path}", limit=1).comparisons)) == 1
+    with pytest.raises(DataError, match="row.* 2, field 'depth'"):
+        bench(f"file:{path}", limit=1)
+    loaded = bench(f"file:{path}", limit=1, on_bad_row="skip")
+    assert len(list(loaded.comparisons)) == 1
+    assert loaded.reading.skipped.count == 1
 
 
 def test_comparisons_of_ones_own_have_no_audit():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from longrm.benchmarks.benchmark_data import BenchmarkRequest, BenchmarkSource, LoadedBenchmark
+from longrm.benchmarks.benchmark_data import BenchmarkRequest, BenchmarkSource, LoadedBenchmark, OwnTokenizer
 from longrm.benchmarks.comparison_file import load_comparison_file
 from longrm.benchmarks.judgebench import load_judgebench
 from longrm.benchmarks.leval import Leval, load_leval
@@ -22,6 +22,7 @@ __all__ = [
     "BenchmarkSource",
     "Leval",
     "LoadedBenchmark",
+    "OwnTokenizer",
     "Probe",
     "ProbeCell",
     "load",
@@ -55,8 +56,22 @@ BENCHMARKS: Mapping[str, BenchmarkEntry] = {
 """The registry of benchmarks: a new one is one file and one entry."""
 
 
-def load(bench: str, *, source: BenchmarkSource, probe: Probe, leval: Leval) -> LoadedBenchmark:
+def load(
+    bench: str,
+    *,
+    source: BenchmarkSource,
+    probe: Probe,
+    leval: Leval,
+    own: Callable[[], OwnTokenizer | None] = lambda: None,
+) -> LoadedBenchmark:
     """Finds a benchmark by its name: `probe`, or another name of `BENCHMARKS` with a path, such as `file:pairs.jsonl`.
+
+    Args:
+        bench: The name, with its path.
+        source: How files are read, and how many comparisons are taken.
+        probe: What the probe asks.
+        leval: How answers become comparisons.
+        own: Finds the tokenizer of the model that will judge, where a benchmark wants it; None where there is none.
 
     Raises:
         ConfigError: An unknown name, or a name without the path that it needs.
@@ -66,7 +81,7 @@ def load(bench: str, *, source: BenchmarkSource, probe: Probe, leval: Leval) -> 
     name, _, path = bench.partition(":")
     entry = BENCHMARKS.get(name)
     if entry is not None and bool(path) == entry.needs_path:
-        return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval)), rule=entry.rule)
+        return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)
     usage = {known: f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()}
     near = (
         [f"file:{bench}"]

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass
-from itertools import combinations, islice
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
+from longrm.benchmarks.stratified_sample import sample, stratum_of
 from longrm.types import Comparison, text_of
 
 _EXAMPLES = 10
@@ -78,7 +79,8 @@ class AuditedComparisons:
     """Comparisons that are read anew, from the start, at every iteration.
 
     `read` yields them, and notes what only the benchmark itself can see: findings of `kinds`, each in words. `audit` is
-    what the latest complete iteration has found; None before.
+    what the latest complete iteration has found; None before. With a limit a stratified sample of so many is taken, for
+    which all are read once more, first. `sampled_from` is how many there are then; what samples by itself gives it.
     """
 
     def __init__(
@@ -86,16 +88,29 @@ class AuditedComparisons:
         read: Callable[[Auditor], Iterable[Comparison]],
         kinds: Mapping[str, str] = MappingProxyType({}),
         limit: int | None = None,
+        sampled_from: int | None = None,
     ) -> None:
         self.audit: Auditor | None = None
+        self.sampled_from = sampled_from
         self._read, self._kinds, self._limit = read, kinds, limit
+        self._taken: frozenset[int] | None = None
 
     def __iter__(self) -> Iterator[Comparison]:
         auditor = Auditor(self._kinds)
-        for comparison in islice(self._read(auditor), self._limit):
+        for comparison in self._sampled(self._read(auditor)):
             auditor.see(comparison)
             yield comparison
         self.audit = auditor
+
+    def _sampled(self, comparisons: Iterable[Comparison]) -> Iterator[Comparison]:
+        if self._limit is None:
+            yield from comparisons
+            return
+        if self._taken is None:
+            strata = [stratum_of(comparison) for comparison in self._read(Auditor(self._kinds))]
+            self._taken = frozenset(sample(self._limit, strata))
+            self.sampled_from = len(strata) if len(strata) > self._limit else None
+        yield from (one for place, one in enumerate(comparisons) if place in self._taken)
 
 
 def _digest(comparison: Comparison) -> bytes:

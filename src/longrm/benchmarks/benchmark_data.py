@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -27,7 +26,7 @@ class BenchmarkSource(Config):
     Attributes:
         format: The rows' format, of `file` only; recognized from the columns when not given.
         on_bad_row: What a row that cannot be read does: "stop", or "skip" (counted and said).
-        limit: Take the first comparisons only.
+        limit: Take a stratified sample of so many comparisons, spread over lengths, depths and tasks.
         strict: Refuse a benchmark whose candidates come best first by order, but not by their scores.
         tokenizer: "words", or a tokenizer's file, folder or Hub id, that measures lengths where the data names none;
             estimated from words and punctuation marks when not given.
@@ -41,14 +40,23 @@ class BenchmarkSource(Config):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnTokenizer:
+    """The tokenizer of the model that will judge: what the model is called, and where its tokenizer is loaded from."""
+
+    name: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class BenchmarkRequest:
-    """A benchmark's name with the path in it, and the settings of all benchmarks."""
+    """A benchmark's name with the path in it, and the settings of all benchmarks; `own` finds the model's tokenizer."""
 
     name: str
     path: str
     source: BenchmarkSource
     probe: "Probe"
     leval: "Leval"
+    own: Callable[[], OwnTokenizer | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,7 @@ class LoadedBenchmark:
         reading: How the file was read, where it is one: its format, and what was skipped.
         rule: The scoring rule that its entry names; empty for none.
         provenance: What the manifest of a run tells of it: its commit, where it comes from the Hub.
+        measured: What its lengths count in, its worlds and depths, as the summary of a run tells them; None if unknown.
     """
 
     name: str
@@ -68,17 +77,23 @@ class LoadedBenchmark:
     reading: ComparisonReader | None = None
     rule: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, Any] | None = None
 
     @property
     def audit(self) -> Auditor | None:
         """What the latest complete iteration found; None before, and for comparisons that nobody audits."""
         return self.comparisons.audit if isinstance(self.comparisons, AuditedComparisons) else None
 
+    @property
+    def sampled_from(self) -> int | None:
+        """How many comparisons there are, where a limit takes a sample of them; known once they were read."""
+        return self.comparisons.sampled_from if isinstance(self.comparisons, AuditedComparisons) else None
+
 
 def read_through(rows: Iterable[Comparison], source: BenchmarkSource, *, refuses: bool = False) -> None:
-    """Reads all rows that will be taken, where one may stop the run: before any work is done, not when it comes by."""
+    """Reads all rows, where one may stop the run: before any work is done, not when it comes by."""
     if refuses or source.on_bad_row == "stop":
-        deque(islice(rows, source.limit), maxlen=0)
+        deque(rows, maxlen=0)
 
 
 def measure_with(tokenizer: str | None) -> Callable[[str], int]:

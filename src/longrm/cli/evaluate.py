@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, run_options
+from longrm.cli.options import judging_options, resolve, run_options
 from longrm.cli.progress_bar import shared_work
 from longrm.cli.summary_text import print_evaluation
 from longrm.cli.terminal import echo, print_json
@@ -23,12 +23,7 @@ from longrm.types import Outcome
 @click.option("--recorded", metavar="PATH", help="Evaluate recorded judgments in place of a model.")
 @click.option("--bench", help="probe, or NAME:PATH with a name from above.")
 @run_options("Run folder; the same command continues what is there.")
-@click.option(
-    "--seed", "judging__seed", type=int, help="Seed of presented orders and of the bootstrap (default 0)."
-)
-@click.option(
-    "--limit", "source__limit", type=int, help="Judge this many comparisons only, from the first on."
-)
+@judging_options
 @click.option(
     "--on-bad-row",
     "source__on_bad_row",
@@ -41,12 +36,6 @@ from longrm.types import Outcome
     is_flag=True,
     default=None,
     help="Refuse data whose gold contradicts itself.",
-)
-@click.option(
-    "--orders",
-    "judging__orders",
-    type=click.Choice(["auto", "one", "both"]),
-    help="Presented orders (default auto).",
 )
 @click.option(
     "--votes",
@@ -73,12 +62,6 @@ from longrm.types import Outcome
     type=float,
     help="Sampling temperature of a generative model (default 0).",
 )
-@click.option(
-    "--cut",
-    "judge__cut",
-    type=click.Choice(["middle", "left", "right", "refuse"]),
-    help="Part to cut out of a context that does not fit (default refuse).",
-)
 def command(
     out: Path,
     config_file: Path | None,
@@ -99,13 +82,22 @@ def command(
     that --set can change. Processes that torchrun starts share the comparisons.
     """
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-    from longrm.evaluation.summary_schema import parse_evaluation
 
     settings = resolve(Evaluation, config_file, assignments, flags)
     with shared_work() as (group, report):
         summary = run_evaluation(settings, out, place=group, progress=report)
-    if not group.is_main_process:
-        return
+    if group.is_main_process:
+        tell(summary, out, as_json=as_json)
+
+
+def tell(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    """Prints what an evaluation found, and why comparisons have no verdict.
+
+    Raises:
+        RunError: Some ended in errors.
+    """
+    from longrm.evaluation.summary_schema import parse_evaluation
+
     if as_json:
         print_json(summary)
     else:

@@ -28,25 +28,68 @@ def set_option(example: str = "") -> Callable[[_Command], _Command]:
     return click.option("--set", "assignments", multiple=True, metavar="A.B=VALUE", help=help)
 
 
-def run_options(out_help: str) -> Callable[[_Command], _Command]:
-    """Adds `--out`, `--config`, `--set` and `--json` to a command."""
+def run_options(out_help: str, *, config: bool = True) -> Callable[[_Command], _Command]:
+    """Adds `--out`, `--set`, `--json` and, unless the command has settings of its own making, `--config`."""
+    file = click.option(
+        "--config",
+        "config_file",
+        type=RecipeFile(),
+        help="TOML file of settings, or the name of a recipe (longrm recipes).",
+    )
 
     def add(command: _Command) -> _Command:
         for option in (
             click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
             set_option(),
-            click.option(
-                "--config",
-                "config_file",
-                type=RecipeFile(),
-                help="TOML file of settings, or the name of a recipe (longrm recipes).",
-            ),
+            file if config else _as_it_is,
             click.option("--out", required=True, type=click.Path(path_type=Path), help=out_help),
         ):
             command = option(command)
         return command
 
     return add
+
+
+def _as_it_is(command: _Command) -> _Command:
+    return command
+
+
+def judging_options(command: _Command) -> _Command:
+    """Adds what every evaluation may be told: seed, sample, shard, orders, and what to cut."""
+    for option in (
+        click.option(
+            "--cut",
+            "judge__cut",
+            type=click.Choice(["middle", "left", "right", "refuse"]),
+            help="Part to cut out of a context that does not fit (default refuse).",
+        ),
+        click.option(
+            "--orders",
+            "judging__orders",
+            type=click.Choice(["auto", "one", "both"]),
+            help="Presented orders (default auto).",
+        ),
+        click.option(
+            "--shard",
+            "shard",
+            metavar="I/N",
+            help="Judge part I of N only, into a folder of its own; longrm runs merge joins them.",
+        ),
+        click.option(
+            "--limit",
+            "source__limit",
+            type=int,
+            help="Judge so many comparisons only: a sample spread over lengths, depths and tasks.",
+        ),
+        click.option(
+            "--seed",
+            "judging__seed",
+            type=int,
+            help="Seed of presented orders and of the bootstrap (default 0).",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def scoring_options(*, model: str, column: str, required: bool) -> Callable[[_Command], _Command]:

@@ -99,13 +99,14 @@ def _lines() -> Progress:
         if seconds >= 1 and came > 0:
             parts.append(f"{came / seconds:.3g} a second")
             if done < total:
-                parts.append(f"{_duration((total - done) * seconds / came)} left")
+                parts.append(f"{duration((total - done) * seconds / came)} left")
         echo(f"{label}: {', '.join([*parts, *filter(None, [note])])}", err=True)
 
     return report
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time that is left, in the unit that fits."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -29,7 +29,7 @@ def percentage(estimate: "Estimate", *, interval: bool = True) -> str:
 
 def print_evaluation(summary: "EvaluationSummary") -> None:
     """Prints accuracy by length and by task, and one line for each other result that there is."""
-    from longrm.report import findings
+    from longrm.report import findings, wording
 
     print_lines([f"{summary.model} on {summary.bench}"])
     if summary.chance:
@@ -39,6 +39,7 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     rates = ((getattr(summary.failures, name), meaning) for name, meaning in FAILURES.items())
     failures = "; ".join(f"{meaning} {percentage(rate)}" for rate, meaning in rates if rate and rate.value)
     lines = (
+        *findings.parts(summary),
         _outcomes(summary.counts),
         findings.cuts(summary),
         findings.order(summary),
@@ -47,12 +48,14 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
         findings.baselines(summary),
         *findings.rules(summary),
         *findings.wrong_data(summary),
-        boundary_line(summary.boundary) if summary.boundary else "",
+        boundary_line(summary.boundary, wording.token_unit(summary.measured)) if summary.boundary else "",
     )
     print_lines(filter(None, lines))
 
 
 def _print_metrics(summary: "EvaluationSummary") -> None:
+    from longrm.report import wording
+
     metrics, name = summary.metrics, summary.main_metric
     columns = (f"{name.replace('_', ' ')}, %", "n", "groups")
 
@@ -65,6 +68,8 @@ def _print_metrics(summary: "EvaluationSummary") -> None:
         rows({"all": metrics.overall, **metrics.by_length}),
         caption=f"95% intervals; chance is {100 * summary.chance[name]:.1f}%",
     )
+    if summary.measured is not None:
+        print_lines([wording.measured(summary.measured)])
     if len(metrics.by_task) > 1:
         mean = ("mean", percentage(metrics.macro.by_task), "", "")
         print_table(("task", *columns), [*rows(metrics.by_task), mean], title="By task")
@@ -88,14 +93,14 @@ def _unchecked(counts: "EvaluationCounts") -> str:
     return f"Context not checked: {found}" if found else ""
 
 
-def boundary_line(boundary: "ContextBoundary") -> str:
-    """The context boundary in one sentence."""
+def boundary_line(boundary: "ContextBoundary", unit: str = "tokens") -> str:
+    """The context boundary in one sentence, with what it counts in."""
     from longrm.report import wording
 
     parts = [wording.STATUSES[boundary.status][1]]
     if boundary.estimate.value is not None:
         estimate = f"{wording.boundary_estimate(boundary)} {wording.boundary_interval(boundary)}"
-        parts.append(f"estimate {estimate.strip()} tokens")
+        parts.append(f"estimate {estimate.strip()} {unit}")
     parts.append(f"accuracy threshold {boundary.tau:.2f}")
     if boundary.status == "unresolved" and boundary.pairs_to_resolve is not None:
         parts.append(f"about {boundary.pairs_to_resolve} pairs a length would resolve it")

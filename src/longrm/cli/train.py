@@ -1,7 +1,7 @@
 """`longrm train`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from longrm.runs.progress import no_progress
 from longrm.runs.workers import is_main_process
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.training_settings import TrainingSettings
+
+if TYPE_CHECKING:  # benchmarks are not loaded for help
+    from longrm.benchmarks import OwnTokenizer
 
 
 class _Objectives(click.Group):
@@ -76,7 +79,11 @@ def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
         if settings.evaluation is not None:
             from longrm.cli.training_evaluator import evaluator_of
 
-            evaluator = evaluator_of(settings.evaluation, report if is_main_process() else no_progress)
+            evaluator = evaluator_of(
+                settings.evaluation,
+                report if is_main_process() else no_progress,
+                own=lambda: _tokenizer(settings),
+            )
         summary = train(settings, out, progress=report, evaluator=evaluator)
     if not is_main_process():
         return
@@ -86,6 +93,18 @@ def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
         print_json(summary)
     else:
         _print_outcome(summary, out, lora=settings.model.lora is not None)
+
+
+def _tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
+    """The tokenizer of the model that training starts from."""
+    from longrm.benchmarks import OwnTokenizer
+    from longrm.clients.remote_settings import Remote
+    from longrm.evaluation.evaluation_run import own_tokenizer
+
+    new = settings.model.new
+    if new is not None:
+        return OwnTokenizer(new.tokenizer, new.tokenizer)
+    return own_tokenizer(settings.model.path, Remote())
 
 
 def _add_figure(settings: TrainingSettings, summary: dict[str, Any], out: Path) -> None:

@@ -1,12 +1,13 @@
 """What a recipe says of evaluation, made into the callable that training asks."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longrm import benchmarks
+from longrm.benchmarks import OwnTokenizer
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import metric_of, reported
@@ -22,8 +23,18 @@ if TYPE_CHECKING:  # torch is not loaded before the settings are known to be rig
 _logger = logging.getLogger(__name__)
 
 
-def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluator":
+def evaluator_of(
+    settings: "EvaluationSettings",
+    progress: Progress,
+    *,
+    own: Callable[[], OwnTokenizer | None] = lambda: None,
+) -> "Evaluator":
     """The evaluator of a recipe: a benchmark judged by the model in memory.
+
+    Args:
+        settings: What is evaluated, and when.
+        progress: Called after every batch.
+        own: Finds the tokenizer of the model that training starts from, in whose tokens a probe measures lengths.
 
     Raises:
         ConfigError: Settings that no evaluation has, or that name a model; an unknown benchmark; a metric that it
@@ -40,7 +51,11 @@ def evaluator_of(settings: "EvaluationSettings", progress: Progress) -> "Evaluat
     except ConfigError as error:
         raise ConfigError(f"evaluation.settings: {error}") from None
     bench = benchmarks.load(
-        evaluation.bench, source=evaluation.source, probe=evaluation.probe, leval=evaluation.leval
+        evaluation.bench,
+        source=evaluation.source,
+        probe=evaluation.probe,
+        leval=evaluation.leval,
+        own=own,
     )
 
     if not metric_of(settings.metric).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):

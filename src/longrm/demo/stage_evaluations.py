@@ -36,6 +36,7 @@ UNRELATED = {"unrelated_context": LONG, "judge_unrelated_context": GENERATIVE_LO
 _EVALUATION_SEED = 1_000_000
 _SHORT, _LONG = (128, 256, 512, 1024), (2048, 4096)
 _MAX_TOKENS = 16  # tokens; a judgment has ten
+_TOKENIZER = "words"  # that of all stages
 _AT_CHANCE = (UNTRAINED, UNSTRUCTURED)
 """Stages that learn nothing are evaluated on the first third of the contexts, ten at least: their intervals may be
 wider."""
@@ -74,10 +75,10 @@ def probes(settings: DemoSettings) -> Mapping[tuple[bool, str], Probe]:
         ProbeCell(lengths=_LONG, groups=4, per_group=8),
     )
     return {
-        (False, PAIRS): Probe(seed=drawn, cells=pairs),
-        (False, BEST_OF_4): Probe(seed=drawn, responses=4, cells=best_of_4),
-        (True, PAIRS): Probe(seed=drawn, cells=judged),
-        (True, POINTWISE): Probe(seed=drawn, cells=scored),
+        (False, PAIRS): Probe(seed=drawn, tokenizer=_TOKENIZER, cells=pairs),
+        (False, BEST_OF_4): Probe(seed=drawn, tokenizer=_TOKENIZER, responses=4, cells=best_of_4),
+        (True, PAIRS): Probe(seed=drawn, tokenizer=_TOKENIZER, cells=judged),
+        (True, POINTWISE): Probe(seed=drawn, tokenizer=_TOKENIZER, cells=scored),
     }
 
 
@@ -104,7 +105,7 @@ def evaluate_stage(
     evaluate(
         _settings(stage, evaluation, probe, out, baselines),
         out / "stages" / stage / evaluation,
-        bench=LoadedBenchmark("probe", drawn, len(drawn)),
+        bench=LoadedBenchmark("probe", drawn, len(drawn), measured=probe.measured(_TOKENIZER)),
         progress=progress,
     )
 
@@ -113,7 +114,7 @@ def evaluate_control(name: str, settings: DemoSettings, out: Path, *, progress: 
     """Evaluates a stage on contexts that have nothing to do with the answers."""
     stage = UNRELATED[name]
     cell = ProbeCell(lengths=(256, 1024), groups=16 if is_generative(stage) else 64, per_group=8)
-    probe = Probe(seed=_EVALUATION_SEED + settings.seed, unrelated=True, cells=(cell,))
+    probe = Probe(seed=_EVALUATION_SEED + settings.seed, tokenizer=_TOKENIZER, unrelated=True, cells=(cell,))
     evaluate(_settings(stage, PAIRS, probe, out, ()), out / "controls" / name, progress=progress)
 
 

@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from longrm import benchmarks, reward_models
-from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
-from longrm.clients.addresses import ModelName, refuse_server
+from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
+from longrm.clients.addresses import ModelName, refuse_server, servers_of
 from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.rules import check_rule
 from longrm.evaluation.runner import evaluate
+from longrm.evaluation.shard import Shard, ShardName
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.folder import RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress
@@ -36,6 +37,7 @@ class Evaluation(Config):
         remote: How a model behind HTTP is reached.
         compress: What `compress:MODEL` leaves of a context.
         judging: Seeds, orders, votes, examples and statistics.
+        shard: The part of the comparisons that this run judges, such as "2/4"; by default all.
     """
 
     model: ModelName | None = None
@@ -48,6 +50,7 @@ class Evaluation(Config):
     remote: Remote = Remote()
     compress: Compress = Compress()
     judging: JudgingSettings = JudgingSettings()
+    shard: ShardName | None = None
 
 
 def run_evaluation(
@@ -84,16 +87,52 @@ def run_evaluation(
     if place.count > 1:
         refuse_server(settings.model, "torchrun")
     if bench is None:
-        bench = benchmarks.load(
-            settings.bench, source=settings.source, probe=settings.probe, leval=settings.leval
-        )
+        bench = load_benchmark(settings)
     if bench.rule:
         check_rule(bench.rule)
     with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
         judge = model or _model(settings, bench, out)
         if place.is_main_process:
             folder.record(model=judge.provenance, bench=bench.provenance)
-        return evaluate(bench, judge, folder, judging=settings.judging, place=place, progress=progress)
+        return evaluate(
+            bench,
+            judge,
+            folder,
+            judging=settings.judging,
+            shard=Shard.parse(settings.shard) if settings.shard is not None else None,
+            place=place,
+            progress=progress,
+        )
+
+
+def load_benchmark(settings: Evaluation) -> LoadedBenchmark:
+    """The benchmark of an evaluation; a probe measures lengths in its model's tokens unless it is told otherwise."""
+    return benchmarks.load(
+        settings.bench,
+        source=settings.source,
+        probe=settings.probe,
+        leval=settings.leval,
+        own=lambda: own_tokenizer(settings.model, settings.remote),
+    )
+
+
+def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
+    """The tokenizer of a reward model, or of the first one that its name holds.
+
+    Of a model behind HTTP it is `remote.tokenizer`. None where there is no model, or none whose tokenizer is known.
+
+    Raises:
+        ConfigError: An unknown kind of model, or a name that lacks a part.
+        ModelError: There is no such model.
+    """
+    names = reward_models.local_models(model) if model is not None else []
+    if names:
+        from longrm.modeling.folders import find_model_folders
+
+        return OwnTokenizer(names[0], str(find_model_folders(names[0]).tokenizer))
+    if model is not None and remote.tokenizer is not None and servers_of(model):
+        return OwnTokenizer(remote.tokenizer, remote.tokenizer)
+    return None
 
 
 def _model(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> RewardModel:

@@ -1,7 +1,7 @@
 """Judges every comparison of a benchmark, resumably, and sums the run up."""
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from longrm.data.fields import length_and_depth
 from longrm.errors import DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.results_csv import write_results
+from longrm.evaluation.shard import DealtBatches, Shard
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import parse_evaluation, read_summary
 from longrm.reward_models import RewardModel
@@ -19,13 +20,14 @@ from longrm.runs.logs import Log, join_parts, part_of, to_line
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.workers import WorkerGroup, check_seen
-from longrm.types import Comparison, Outcome, message_text
+from longrm.types import Comparison, Outcome, Scale, message_text
 
 # A batch is what is judged between two writes to the log: enough for the model to share prefixes,
 # little enough that a killed run loses minutes at most.
 _BATCH_COMPARISONS = 64
 _BATCH_CHARACTERS = 400_000
-_LOGS: dict[str, type[Any]] = {JUDGMENTS: JudgmentRecord, GOLD: GoldRecord, EXAMPLES: ExampleRecord}
+LOGS: dict[str, type[Any]] = {JUDGMENTS: JudgmentRecord, GOLD: GoldRecord, EXAMPLES: ExampleRecord}
+"""The logs of an evaluation, each with the type of its records."""
 
 
 def evaluate(
@@ -34,6 +36,7 @@ def evaluate(
     folder: RunFolder,
     *,
     judging: JudgingSettings,
+    shard: Shard | None = None,
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
@@ -42,13 +45,14 @@ def evaluate(
     Batches are cut the same way whatever the log holds, and a batch that was half written is judged again
     whole, so that a resumed run ends with the bytes of an uninterrupted one. Gold is logged apart, so that
     the judgments' bytes do not depend on it. Several processes judge a batch at a time each, and write what one
-    process would have written.
+    process would have written. A shard judges whole batches, as the whole run would.
 
     Args:
         bench: Comparisons in an order that does not change between runs; ids are unique.
         model: Sees queries only: no gold, and the responses in a drawn order.
         folder: A run folder, opened by the process that leads.
         judging: Seed, orders, votes and statistics.
+        shard: Which of the comparisons are judged and summed up; all by default.
         place: This process among those that share the comparisons; alone by default.
         progress: Called after every batch.
 
@@ -57,32 +61,80 @@ def evaluate(
 
     Raises:
         DataError: No comparison at all, an id twice, or judgments given as responses.
+        ConfigError: The shard is empty, for there are fewer batches than shards.
     """
     place = place or WorkerGroup()
-    records = _judge_all(bench, model, folder, judging, place, progress)
+    records = _judge_all(bench, model, folder, judging, shard, place, progress)
     if not place.is_main_process:
         place.wait()  # for the summary
         return read_summary(folder.path)
+    counted: dict[str, Any] = {}
     if bench.reading is not None:
         bench.reading.log_skipped()
+        counted["skipped_rows"] = bench.reading.skipped.count
+    counted["sampled_from"] = bench.sampled_from
+    summary = conclude(
+        records,
+        folder,
+        judging,
+        model=model.name,
+        scale=model.scale,
+        bench=bench.name,
+        rule=bench.rule,
+        counted=counted,
+        added={
+            "audit": bench.audit.as_dict() if bench.audit is not None else None,
+            "measured": bench.measured,
+            "shard": str(shard) if shard is not None else None,
+        },
+    )
+    place.wait()
+    return summary
+
+
+def conclude(
+    records: Sequence[JudgmentRecord],
+    folder: RunFolder,
+    judging: JudgingSettings,
+    *,
+    model: str,
+    scale: Scale,
+    bench: str,
+    rule: str,
+    counted: Mapping[str, Any],
+    added: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Sums a run up whose comparisons are all judged: writes `summary.json` and `results.csv`.
+
+    Args:
+        records: All judgments, with their gold, in the order of the benchmark.
+        folder: The run folder.
+        judging: Seed and statistics.
+        model: The reward model's name.
+        scale: What a difference of its scores means.
+        bench: The benchmark's name.
+        rule: The rule of its authors; empty for none.
+        counted: What else the summary counts; None where it does not apply.
+        added: What else the summary holds; None where it does not apply.
+
+    Returns:
+        The summary, as `summary.json` holds it.
+    """
     summary = summarize(
         records,
-        model=model.name,
-        bench=bench.name,
-        scale=model.scale,
-        rule=bench.rule,
+        model=model,
+        bench=bench,
+        scale=scale,
+        rule=rule,
         release_rule=judging.release_rule,
         seed=judging.seed,
         resamples=judging.resamples,
         accuracy_threshold=judging.accuracy_threshold,
     )
-    if bench.reading is not None:
-        summary["counts"]["skipped_rows"] = bench.reading.skipped.count
-    if bench.audit is not None:
-        summary["audit"] = bench.audit.as_dict()
+    summary["counts"] |= {name: value for name, value in counted.items() if value is not None}
+    summary |= {name: value for name, value in added.items() if value is not None}
     folder.write_summary(summary)
     write_results(parse_evaluation(summary), folder.path / "results.csv")
-    place.wait()
     return summary
 
 
@@ -91,6 +143,7 @@ def _judge_all(
     model: RewardModel,
     folder: RunFolder,
     judging: JudgingSettings,
+    shard: Shard | None,
     place: WorkerGroup,
     progress: Progress,
 ) -> list[JudgmentRecord]:
@@ -99,20 +152,25 @@ def _judge_all(
         _join(folder)
     place.wait()  # for the claim, and what lay in parts
     check_seen(folder.path)
-    ranks = _judge_share(bench, model, folder, judging, place, progress)
+    part = DealtBatches(shard)
+    _judge_share(bench, model, folder, judging, part, place, progress)
     place.wait()
     if not place.is_main_process:
         return []
     _join(folder)
+    part.check(bench.name)
+    ranks = part.ranks
     records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
     _check_run(records, ranks, bench.name)
     # What was tried again after an error, or judged by another process, goes to its place: one line a comparison.
-    for name, kind in _LOGS.items():
+    for name, kind in LOGS.items():
         logged = list(Log(folder.path / name, kind))
         last = {record.id: record for record in logged}
         wanted = [one for one in ranks if one in last]
         if [record.id for record in logged] != wanted:
             write_file(folder.path / name, b"".join(to_line(last[one]) for one in wanted))
+    if shard is not None:
+        folder.record(shard=part.facts())
     return [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
 
 
@@ -121,13 +179,13 @@ def _judge_share(
     model: RewardModel,
     folder: RunFolder,
     judging: JudgingSettings,
+    part: DealtBatches,
     place: WorkerGroup,
     progress: Progress,
-) -> dict[str, tuple[int, ...] | None]:
-    """Judges what this process takes of the comparisons; returns the gold ranks of all."""
-    asker = TrialJudge(model, judging)
+) -> None:
+    """Judges what this process takes of the comparisons, and has `part` see all."""
+    asker, seen = TrialJudge(model, judging), set[str]()
     sampled: dict[Any, set[str]] = defaultdict(set)  # the groups at each length that have an example
-    ranks: dict[str, tuple[int, ...] | None] = {}
     answered = {r.id for r in Log(folder.path / JUDGMENTS, JudgmentRecord) if r.outcome is not Outcome.ERROR}
     known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
     kept = {record.id for record in Log(folder.path / EXAMPLES, ExampleRecord)}
@@ -136,18 +194,19 @@ def _judge_share(
         Log(part_of(folder.path / GOLD, place.rank), GoldRecord) as gold,
         Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as shown,
     ):
-        for piece, batch in enumerate(_batches(bench.comparisons)):
+        for batch in _batches(bench.comparisons):
             samples, golds = [], []
             for one in batch:
                 golds.append(GoldRecord(one.id, one.ranks, text_digest(one.prompt, one.responses)))
-                _check(bench.name, one, golds[-1], ranks, known)
-                ranks[one.id] = one.ranks
+                _check(bench.name, one, golds[-1], seen, known)
+                seen.add(one.id)
                 groups = sampled[one.metadata.get("length")]
                 if one.group not in groups and len(groups) < judging.examples:
                     groups.add(one.group)
                     samples.append(_example(one))
+            piece = part.take(golds)
             pending = {comparison.id for comparison in batch} - answered
-            mine = place.takes(piece)
+            mine = piece is not None and place.takes(piece)
             if mine:
                 shown.append(*(sample for sample in samples if sample.id not in kept))
                 gold.append(*(one for one in golds if one.id not in known))
@@ -156,12 +215,11 @@ def _judge_share(
             else:
                 asker.passes(batch)
             done = len(answered) + place.add_done(len(pending) if mine else 0)
-            progress(f"judging {bench.name}", done, bench.total or 0)
-    return ranks
+            progress(f"judging {bench.name}", done, (bench.total or 0) if part.shard is None else 0)
 
 
 def _join(folder: RunFolder) -> None:
-    for name, kind in _LOGS.items():
+    for name, kind in LOGS.items():
         join_parts(folder.path / name, kind)
 
 

@@ -119,6 +119,7 @@ class EvaluationCounts:
         retried: Trials that took more than one attempt.
         context_check: What became of the context check; null where it was not asked for.
         skipped_rows: Rows of the benchmark that could not be read, where it has a count of them.
+        sampled_from: Comparisons of the benchmark, where a limit took a stratified sample of them.
     """
 
     comparisons: Count
@@ -130,6 +131,7 @@ class EvaluationCounts:
     retried: Count
     context_check: ContextCheckCounts | None
     skipped_rows: Count | None = None
+    sampled_from: Count | None = None
 
 
 @_record
@@ -403,6 +405,21 @@ class AuditSummary:
 
 
 @_record
+class MeasuredWith:
+    """What the lengths of a probe count in, and what it was made of.
+
+    Attributes:
+        tokenizer: The tokenizer: the name of the model whose own it is, that of a tokenizer, "words" or "approximate".
+        worlds: The generated worlds.
+        depths: Where the evidence stands, from 0 to 1; "uniform" is anywhere.
+    """
+
+    tokenizer: str
+    worlds: tuple[str, ...]
+    depths: tuple[UnitShare | Literal["uniform"], ...]
+
+
+@_record
 class EvaluationSummary:
     """The summary of an evaluation.
 
@@ -427,6 +444,8 @@ class EvaluationSummary:
         recommended: Comparisons that a comparison with another judge needs; null where nothing is scored.
         boundary: The context boundary; null where no scored comparison knows its length.
         audit: What is odd about the benchmark, where it was audited.
+        measured: What lengths count in, and what the benchmark was made of, where it says so.
+        shard: Which part of the comparisons was judged, where it is a part, such as "2/4".
         rules: What published rules make of the run, by name; in `summary.json` under `rule_key`.
     """
 
@@ -453,6 +472,8 @@ class EvaluationSummary:
     boundary: ContextBoundary | None
     rules: dict[str, RuleScore] = field(default_factory=dict)
     audit: AuditSummary | None = None
+    measured: MeasuredWith | None = None
+    shard: Annotated[str, Field(pattern="^[1-9][0-9]*/[1-9][0-9]*$")] | None = None
 
     @property
     def main_metric(self) -> str:

@@ -211,6 +211,16 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     )
 
 
+def positions_of(source: str | Path) -> int | None:
+    """The most tokens that a model reads, as its config says; None where it says nothing.
+
+    Raises:
+        ModelError: There is no such model, or its config cannot be read.
+    """
+    said = (_read_config(find_model_folders(source).base).model_extra or {}).get("max_position_embeddings")
+    return said if isinstance(said, int) else None
+
+
 def _read_config(folder: Path) -> _Config:
     file = folder / "config.json"
     fields = reading.read_object(file, ModelError)

@@ -92,7 +92,11 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
     elif not boundaries:
         title = "How good the judgment is" if stages else "Training"
     # What must be known of the data: once for all models that judged the same.
-    wrong = dict.fromkeys(line for stage in stages for line in findings.wrong_data(stage.summary))
+    wrong = dict.fromkeys(
+        line
+        for stage in stages
+        for line in (*findings.parts(stage.summary), *findings.wrong_data(stage.summary))
+    )
     recommended = ""  # what the recommended numbers of comparisons are good for
     if size := next((stage.summary.recommended for stage in stages if stage.summary.recommended), None):
         better = f"{100 * size.difference:g} points better or worse"
@@ -109,6 +113,9 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         "few_pairs": any(found.headline == "slope" for found in boundaries),
         "recommended": recommended,
         "depths": tables.depth_tables(stages, metric),
+        "measured": findings.measured(stages),
+        "measured_best_of": findings.measured(best_of),
+        "measured_pointwise": findings.measured(data.pointwise),
         "best_of": tables.length_table("Best of 4: top-1 by length", best_of, TOP1.name, chance=True),
         "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
         "pointwise": tables.length_table(
@@ -141,6 +148,7 @@ def _family(data: ReportData, families: Sequence[str], number: int, metric: str)
     trained = [run for run in data.trained if run.family == family]
     suffix = f"-{number + 1}" if number else ""
     title = f"{family}. " if len(families) > 1 else ""
+    unit = wording.shared_unit(stage.summary.measured for stage in stages) if stages else ""
     curves = [figures.accuracy(stages, metric, width, suffix) for width in (figures.WIDE, figures.NARROW)]
     known = dict(STAGES.values()) if data.demo is not None else {}
     measured = metric_of(metric).title.capitalize()
@@ -151,8 +159,9 @@ def _family(data: ReportData, families: Sequence[str], number: int, metric: str)
         "stages": stages,
         "accuracy": [figure for figure in curves if figure],
         "meanings": [(stage, known.get(stage.label, "")) for stage in stages] if known else [],
-        "by_length": tables.length_table(f"{measured} by length", stages, metric),
-        "boundary": tables.boundary_table(f"{title}Context boundary, in tokens, with 95% intervals", stages),
+        "measured": findings.measured(stages),
+        "by_length": tables.length_table(f"{measured} by length in {unit}", stages, metric),
+        "boundary": tables.boundary_table(f"{title}Context boundary, in {unit}, with 95% intervals", stages),
         "overall": tables.overall_table(
             f"{title}Every metric, with 95% intervals, and what chance would earn", stages
         ),

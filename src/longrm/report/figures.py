@@ -84,7 +84,7 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
     across = alt.Axis(labelExpr=axis_names(lengths), **NO_LINES)
     down = alt.Axis(labelExpr="replace(datum.label,'-','–')", **NO_LINES)
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X("length:O", title="length in tokens", axis=across),
+        x=alt.X("length:O", title=["length in", wording.token_unit(stage.summary.measured)], axis=across),
         y=alt.Y("depth:O", title="depth (0 = start)", axis=down),
     )
     colors = [COLORS[f"heat-{step}"][0] for step in range(HEAT_STEPS)]
@@ -163,7 +163,7 @@ def _curves(
     ends = [lengths[0], lengths[-1]] if len(lengths) > 1 else [lengths[0] / 2, lengths[0] * 2]
     x = alt.X(
         "length:Q",
-        title="context length in tokens, log scale",
+        title=["context length, log scale, in", wording.shared_unit(s.summary.measured for s, _ in curves)],
         scale=alt.Scale(type="log", base=2, domain=ends, nice=False),
         axis=alt.Axis(values=lengths, labelExpr=axis_names(lengths), labelOverlap=True, grid=False),
     )

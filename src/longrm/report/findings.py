@@ -40,7 +40,8 @@ def statements(data: ReportData) -> list[ModelStatement]:
     entries = []
     for stage in data.stages if data.demo is not None else data.stages[:_MOST_STATEMENTS]:
         summary, model = stage.summary, short_name(stage.summary.model)
-        known = tuple(filter(None, (missing(summary), cuts(summary))))
+        lengths = wording.measured(summary.measured) if summary.measured and data.demo is None else ""
+        known = tuple(filter(None, (lengths, missing(summary), cuts(summary))))
         if data.demo is None:
             # The label, and the model where the label was too short for it.
             label = stage.label if model in stage.label else f"{stage.label} · {model}"
@@ -155,6 +156,29 @@ def wrong_data(summary: EvaluationSummary) -> list[str]:
         for kind in _WRONG_DATA
         if kind in found and found[kind].count
     ]
+
+
+def parts(summary: EvaluationSummary) -> list[str]:
+    """That a part of the benchmark was judged, where it was: a sample, a shard, or both; one sentence each."""
+    bench, counts = short_name(summary.bench), summary.counts
+    told = []
+    if counts.sampled_from is not None:
+        all_of_them = wording.plural(counts.sampled_from, "comparison")
+        taken = "A sample" if summary.shard else f"A sample of {counts.comparisons:,}"
+        told.append(f"{bench}: {taken} of {all_of_them}, spread over lengths, depths and tasks (--limit).")
+    if summary.shard is not None:
+        told.append(
+            f"{bench}: shard {summary.shard} alone, {wording.plural(counts.comparisons, 'comparison')} (--shard)."
+        )
+    return told
+
+
+def measured(stages: Sequence[EvaluatedModel]) -> list[str]:
+    """What lengths count in, and which worlds and depths were asked: a line for all, or one for each that differs."""
+    told = {stage.label: stage.summary.measured for stage in stages}
+    if len({*told.values()}) == 1:
+        return [wording.measured(one) for one in {*told.values()} if one]
+    return [f"{label}: {wording.measured(one)}" for label, one in told.items() if one]
 
 
 def different_data(stages: Sequence[EvaluatedModel]) -> str:

@@ -184,7 +184,13 @@ def depth_tables(stages: Sequence[EvaluatedModel], metric: str) -> list[Table]:
             rows.append(TableRow(depth.replace("-", "–"), row))
         columns = ("depth", *(wording.tokens(int(length)) for length in cells))
         if rows:
-            tables.append(Table(f"{stage.label}: by length and depth", columns, tuple(rows)))
+            tables.append(
+                Table(
+                    f"{stage.label}: by length in {wording.token_unit(stage.summary.measured)} and depth",
+                    columns,
+                    tuple(rows),
+                )
+            )
     return tables
 
 

@@ -1,13 +1,19 @@
 """Numbers in words: every number of the report is written here, and a missing one is a dash."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
-from longrm.evaluation.summaries import BoundaryStatus, ContextBoundary, CrossingSide
+from longrm.evaluation.summaries import BoundaryStatus, ContextBoundary, CrossingSide, MeasuredWith
 from longrm.runs.records import Estimate
 
 MISSING = "–"
 _MINUS = "−"
+_LONGEST_TOKENIZER = 40  # characters of its name
+_TOKENIZERS = {
+    "words": "tokens of the words tokenizer",
+    "approximate": "approximate tokens (words and marks)",
+}
 
 STATUSES: dict[BoundaryStatus, tuple[str, str]] = {
     "resolved": ("resolved", ""),
@@ -60,6 +66,38 @@ def tokens(value: float | None) -> str:
 def short_tokens(length: int) -> str:
     """A length as axis labels write it: 4096 is 4K."""
     return f"{length // 1024}K" if length >= 1024 and length % 1024 == 0 else f"{length:,}"
+
+
+def token_unit(measured: MeasuredWith | None) -> str:
+    """What lengths count in: the tokens of which tokenizer, where that is known."""
+    if measured is None:
+        return "tokens"
+    return _TOKENIZERS.get(measured.tokenizer, f"tokens of {_tokenizer(measured.tokenizer)}")
+
+
+def shared_unit(measured: Iterable[MeasuredWith | None]) -> str:
+    """What the lengths of several runs count in; of tokenizers that differ no name is told."""
+    units = {token_unit(one) for one in measured}
+    if len(units) > 1:
+        return "tokens" if "tokens" in units else "tokens, of each run's own tokenizer"
+    return units.pop()
+
+
+def measured(told: MeasuredWith) -> str:
+    """What lengths count in, and which worlds and depths were asked, in a sentence."""
+    depths = listed(["anywhere" if depth == "uniform" else f"{depth:g}" for depth in told.depths])
+    place = depths if depths == "anywhere" else f"at depth {depths}"
+    return (
+        f"Lengths in {token_unit(told)}; {'worlds' if len(told.worlds) > 1 else 'world'} {listed(told.worlds)}; "
+        f"evidence {place}."
+    )
+
+
+def _tokenizer(name: str) -> str:
+    """The name of a tokenizer: of a path its last two parts, and of a long one both ends."""
+    short = "/".join(Path(name).parts[-2:]) if len(Path(name).parts) > 2 else name
+    half = _LONGEST_TOKENIZER // 2
+    return short if len(short) <= _LONGEST_TOKENIZER else f"{short[:half]}…{short[-half:]}"
 
 
 def percent_interval(estimate: Estimate) -> str:

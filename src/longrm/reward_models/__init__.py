@@ -2,7 +2,7 @@
 
 from longrm.reward_models.baselines import BASELINES, Baseline
 from longrm.reward_models.judge_settings import Compress, JudgeSettings
-from longrm.reward_models.kinds import KINDS, load, pinned
+from longrm.reward_models.kinds import KINDS, load, local_models, pinned
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.reward_functions import RewardFunction, reward_function
 
@@ -15,6 +15,7 @@ __all__ = [
     "RewardFunction",
     "RewardModel",
     "load",
+    "local_models",
     "pinned",
     "reward_function",
 ]

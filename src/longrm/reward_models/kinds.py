@@ -30,14 +30,8 @@ class LoadRequest:
 
     def load(self, model: str) -> RewardModel:
         """Loads a model that another one asks, likewise."""
-        kind, _, name = model.partition(":")
-        if kind not in KINDS:
-            if kind != model and "/" not in kind and not Path(model).exists():
-                raise ConfigError(f"no kind of model '{kind}:'; {nearest(kind, KINDS)}")
-            return _local(model, self.judge)
-        if not name:
-            raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {KINDS[kind].form}")
-        return KINDS[kind].load(name, self)
+        kind, name = split_kind(model)
+        return kind.load(name, self) if kind else _local(model, self.judge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +146,41 @@ def _resolved(kind: type[_Given], given: _Given | Mapping[str, Any] | None) -> _
     if given is None or isinstance(given, Mapping):
         return kind.resolve(overrides=given)
     return given
+
+
+def split_kind(model: str) -> tuple[RewardModelKind | None, str]:
+    """The kind of a model and what stands behind the colon of its name; no kind for a model on this machine.
+
+    Raises:
+        ConfigError: An unknown kind, or nothing behind the colon.
+    """
+    kind, _, name = model.partition(":")
+    if kind in KINDS:
+        if not name:
+            raise ConfigError(f"'{model}' lacks what stands behind the colon; write it as {KINDS[kind].form}")
+        return KINDS[kind], name
+    if kind != model and "/" not in kind and not Path(model).exists():
+        raise ConfigError(f"no kind of model '{kind}:'; {nearest(kind, KINDS)}")
+    return None, model
+
+
+def local_models(model: str) -> list[str]:
+    """The folders, GGUF files and Hub ids that a model's name holds, in its order.
+
+    Raises:
+        ConfigError: An unknown kind, or nothing behind a colon.
+    """
+    kind, name = split_kind(model)
+    if kind is None:
+        return [model] if model else []
+    found: list[str] = []
+
+    def look(inner: str) -> str:
+        found.extend(local_models(inner))
+        return inner
+
+    kind.renamed(look, name)
+    return found
 
 
 def pinned(model: str) -> str:

@@ -3,8 +3,9 @@
 import re
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from longrm.data.chunking import WORD_OR_MARK
 from longrm.data.tokenizing import Tokenizer
 from longrm.worlds import vocabulary
 from longrm.worlds.known_worlds import WORLDS
@@ -44,14 +45,27 @@ def words_tokenizer(*, verdicts: bool = False) -> Tokenizer:
     return Tokenizer.from_backend(backend, chat_template=CHAT_TEMPLATE, eos="<end>", pad="<pad>")
 
 
+def approximate_tokenizer() -> Tokenizer:
+    """Makes the tokenizer of approximate tokens: every word and every punctuation mark is one, and all are the same.
+
+    It counts, and nothing else: what it encodes cannot be decoded.
+    """
+    backend = tokenizers.Tokenizer(models.WordLevel({"w": 0, "<unk>": 1}, unk_token="<unk>"))
+    backend.normalizer = normalizers.Replace(tokenizers.Regex(WORD_OR_MARK.pattern), " w ")
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer.from_backend(backend)
+
+
 def load_tokenizer(name: str) -> Tokenizer:
-    """The `words` tokenizer, `judge_words` with verdicts in it, or one from a file, folder or Hub id.
+    """The `words` tokenizer, `judge_words` with verdicts in it, `approximate`, or one from a file, folder or Hub id.
 
     Raises:
         ModelError: There is no such tokenizer.
     """
     if name in ("words", "judge_words"):
         return words_tokenizer(verdicts=name == "judge_words")
+    if name == "approximate":
+        return approximate_tokenizer()
     return Tokenizer.load(name)
 
 

@@ -73,4 +73,8 @@ def _by_length(stage: EvaluatedModel) -> Table | None:
         for task, row in held.items()
     ]
     columns = ("task", *(wording.tokens(int(length)) for length in lengths))
-    return Table(f"{stage.label}: by task and length in tokens", columns, tuple(rows))
+    return Table(
+        f"{stage.label}: by task and length in {wording.token_unit(stage.summary.measured)}",
+        columns,
+        tuple(rows),
+    )

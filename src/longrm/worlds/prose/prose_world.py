@@ -131,9 +131,7 @@ class _Scene:
         self.questions = [ask(number, draws) for number in range(plan.per_group)]
 
     def _check_words(self, tokenizer: Tokenizer) -> None:
-        if tokenizer.unk_id is not None and tokenizer.unk_id in tokenizer.encode(
-            "Plain prose, such as this."
-        ):
+        if not reads_prose(tokenizer):
             raise ConfigError(
                 f"the world '{self._plan.world}' is plain prose, which this tokenizer does not know (words knows the "
                 "worlds records and chain alone): name your model's, such as --tokenizer MODEL, or probe.tokenizer"
@@ -229,6 +227,11 @@ class _Scene:
     def _facts_of(self, asked: int) -> tuple[int, ...]:
         first = sum(len(point.facts) for point in self._points[:asked])
         return tuple(range(first, first + len(self._points[asked].facts)))
+
+
+def reads_prose(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer knows plain English, as `words` does not."""
+    return tokenizer.unk_id is None or tokenizer.unk_id not in tokenizer.encode("Plain prose, such as this.")
 
 
 def _rising(count: int, end: float, draws: Draws) -> list[float]:

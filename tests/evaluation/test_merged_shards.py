@@ -1,0 +1,215 @@
+"""Shards, merged, are the whole run byte for byte; what is not all of one run is refused."""
+
+import json
+import re
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from longrm.benchmarks import BenchmarkSource, Probe, ProbeCell
+from longrm.cli.merge_shards import command
+from longrm.data import write
+from longrm.errors import ConfigError, RunError
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.merged_shards import merge_shards
+from longrm.evaluation.shard import Shard
+from longrm.runs.folder import RunFolder
+from longrm.types import Outcome
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_scorer
+
+SAME = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "summary.json", "results.csv", "config.toml")
+CELL = ProbeCell(lengths=(64, 128), groups=60, per_group=4)
+FEW = JudgingSettings(resamples=200)
+
+
+def settings(model="baseline:overlap", **given):
+    given = {"bench": "probe", "probe": Probe(cells=(CELL,)), "judging": FEW} | given
+    return Evaluation(model=model, **given)
+
+
+def judged(one, folder, count, *numbers):
+    """The folders of shards; of all unless some are named."""
+    folders = []
+    for number in numbers or range(1, count + 1):
+        folders.append(folder / f"{number}-of-{count}")
+        run_evaluation(one.model_copy(update={"shard": f"{number}/{count}"}), folders[-1])
+    return folders
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in SAME}
+
+
+def test_merged_shards_are_the_whole_run(tmp_path):
+    scorer = str(make_scorer(tmp_path / "scorer"))
+    swapped = FEW.model_copy(update={"context_check": "swapped", "baselines": ("longest",)})
+    cases = [
+        (settings(), 3),
+        (settings(judging=swapped), 4),
+        (settings("simulated:error=0.2,misformat=0.1"), 2),
+        (settings(scorer, probe=Probe(cells=(ProbeCell(lengths=(64, 128), groups=25, per_group=3),))), 2),
+        (settings(source=BenchmarkSource(limit=200)), 2),
+    ]
+    for place, (one, count) in enumerate(cases):
+        folder = tmp_path / str(place)
+        whole = run_evaluation(one, folder / "whole")
+        parts = judged(one, folder, count)
+        assert merge_shards(parts[::-1], folder / "merged") == whole
+        assert contents(folder / "merged") == contents(folder / "whole"), one
+        # What a shard judged is its own: together they are the whole, and none of them is.
+        logs = [(part / "judgments.jsonl").read_bytes().splitlines() for part in parts]
+        assert all(logs)
+        assert sorted(line for log in logs for line in log) == sorted(
+            (folder / "whole/judgments.jsonl").read_bytes().splitlines()
+        )
+        assert json.loads((parts[0] / "summary.json").read_text())["shard"] == f"1/{count}"
+        assert "shard" not in whole
+
+
+def test_rows_that_were_skipped_and_the_audit_are_those_of_the_whole(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write(path, generate(WorldPlan("records", 64, per_group=3), 300, words_tokenizer()))
+    path.write_text(path.read_text() + "{}\n")
+    one = settings(bench=f"file:{path}", source=BenchmarkSource(on_bad_row="skip"))
+    whole = run_evaluation(one, tmp_path / "whole")
+    assert whole["counts"]["skipped_rows"] == 1
+    assert merge_shards(judged(one, tmp_path, 3), tmp_path / "merged") == whole
+    assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
+
+
+def test_a_merge_is_repeated_to_the_same_bytes(tmp_path):
+    parts = judged(settings(), tmp_path, 2)
+    merge_shards(parts, tmp_path / "merged")
+    before = contents(tmp_path / "merged")
+    merge_shards(parts, tmp_path / "merged")
+    assert contents(tmp_path / "merged") == before
+
+
+def test_a_shard_continues_where_it_was_stopped(tmp_path):
+    one = settings(shard="2/3")
+    run_evaluation(one, tmp_path / "whole")
+
+    def stopped(label, done, total, note=""):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_evaluation(one, tmp_path / "cut", progress=stopped)
+    with pytest.raises(
+        RunError, match=r"cut \(shard 2/3\) is not finished; continue it with: longrm evaluate"
+    ):
+        merge_shards([tmp_path / "cut"], tmp_path / "merged")
+    run_evaluation(one, tmp_path / "cut")
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_shards_that_are_not_all_of_one_run_are_refused(tmp_path):
+    parts = judged(settings(), tmp_path, 3)
+    whole = tmp_path / "plain"
+    run_evaluation(settings(), whole)
+    (other_seed,) = judged(settings(judging=JudgingSettings(resamples=200, seed=1)), tmp_path / "seed", 3, 2)
+    (other_count,) = judged(settings(), tmp_path / "four", 4, 4)
+    (other_model,) = judged(settings("baseline:longest"), tmp_path / "model", 3, 2)
+    twice = shutil.copytree(parts[1], tmp_path / "twice")
+    one, two, three = parts
+    for folders, message in [
+        ([], "needs the run folders"),
+        ([one, three], r"shard 2/3 is missing; a merge needs the run folders of all 3"),
+        ([two], r"shard 1/3, 3/3 is missing"),
+        ([one, two, three, twice], r"2-of-3 and .*twice are both shard 2/3; leave one out"),
+        ([one, other_seed, three], r"not shards of one run \(judging.seed: 0 -> 1\)"),
+        ([one, two, three, other_count], r"not shards of one run \(shard: 1/3 -> 4/4\)"),
+        (
+            [one, other_model, three],
+            r"not shards of one run \(model: 'baseline:overlap' -> 'baseline:longest'\)",
+        ),
+        ([one, two, whole], "plain is no shard: it was run without --shard"),
+        ([one, two, tmp_path / "nothing"], "nothing holds no manifest.json"),
+    ]:
+        with pytest.raises(RunError, match=message) as raised:
+            merge_shards(folders, tmp_path / "merged")
+        assert "\n" not in str(raised.value)
+        assert not (tmp_path / "merged").exists()
+    merge_shards(parts, tmp_path / "merged")  # the same ones, as they are
+
+
+def edited(change):
+    def edit(folder, name):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(change(lines)))
+
+    return edit
+
+
+@pytest.mark.parametrize("name", ["gold.jsonl", "judgments.jsonl"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        edited(lambda lines: lines[:-1]),
+        edited(lambda lines: [*lines, lines[0]]),
+        edited(lambda lines: [lines[1], lines[0], *lines[2:]]),
+        edited(lambda lines: [lines[0].replace('"id":"records', '"id":"record'), *lines[1:]]),
+    ],
+    ids=["one less", "one twice", "another order", "another id"],
+)
+def test_a_log_that_was_changed_is_found(tmp_path, name, edit):
+    parts = judged(settings(), tmp_path, 2)
+    edit(parts[1], name)
+    with pytest.raises(RunError, match=f"{name}|other comparisons"):
+        merge_shards(parts, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_shards_of_other_data_are_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    one = settings(bench=f"file:{path}")
+    parts = []
+    for number, seed in ((1, 0), (2, 1)):
+        write(path, generate(WorldPlan("records", 64, per_group=3, seed=seed), 200, words_tokenizer()))
+        parts += judged(one, tmp_path, 2, number)
+    with pytest.raises(RunError, match=r"they read other comparisons of 'file:.*rows\.jsonl'"):
+        merge_shards(parts, tmp_path / "merged")
+
+
+def test_more_shards_than_batches_leave_some_out(tmp_path):
+    one = settings(probe=Probe(cells=(ProbeCell(lengths=(64,), groups=20, per_group=4),)))
+    whole = run_evaluation(one, tmp_path / "whole")
+    with pytest.raises(ConfigError, match=r"shard 3/3 is empty, for 'probe' has 2 batches"):
+        judged(one, tmp_path, 3)
+    assert not (tmp_path / "3-of-3").exists()
+    assert merge_shards([tmp_path / "1-of-3", tmp_path / "2-of-3"], tmp_path / "merged") == whole
+
+
+@pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "a/b", "1/0", "1/2/3", "-1/2", "1/ 2"])
+def test_what_is_no_shard_is_refused_before_any_work(text):
+    with pytest.raises(ConfigError, match="a shard is I/N with I from 1 to N, such as 2/4"):
+        Shard.parse(text)
+    with pytest.raises(ConfigError, match="a shard is I/N"):
+        Evaluation.resolve(None, {"bench": "probe", "shard": text})
+
+
+def test_the_command_prints_what_an_evaluation_does(tmp_path):
+    parts = judged(settings("simulated:0.2"), tmp_path, 2)
+    out = tmp_path / "merged"
+    done = CliRunner().invoke(command, [*map(str, parts), "--out", str(out)])
+    assert (done.exit_code, re.findall("simulated:0.2 on probe|Saved to", done.output)) == (
+        0,
+        ["simulated:0.2 on probe", "Saved to"],
+    )
+    printed = json.loads(CliRunner().invoke(command, [*map(str, parts), "--out", str(out), "--json"]).output)
+    assert printed == json.loads((out / "summary.json").read_text())
+    assert printed["counts"]["outcomes"][Outcome.ANSWERED] == 480
+
+
+def test_nothing_of_another_run_is_overwritten(tmp_path):
+    parts = judged(settings(), tmp_path, 2)
+    run_evaluation(settings("baseline:longest"), tmp_path / "other")
+    before = contents(tmp_path / "other")
+    with pytest.raises(RunError, match="holds a run with other settings"):
+        merge_shards(parts, tmp_path / "other")
+    assert contents(tmp_path / "other") == before
+    with RunFolder(tmp_path / "held", "evaluation", settings()), pytest.raises(RunError, match="in use"):
+        merge_shards(parts, tmp_path / "held")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from longrm import reward_models
 from longrm.benchmarks import ProbeCell
-from longrm.benchmarks.probe import ProbePart
+from longrm.benchmarks.probe import ProbePart, without_tokenizer
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer
 from longrm.evaluation.shard import Shard
@@ -27,11 +27,11 @@ WORDS_TASKS = ("records",)
 
 _MOST_QUESTIONS = 8  # about one context
 _CONTEXTS = 32  # or more, where there are as many comparisons: intervals cluster on contexts
-_SHORTEST, _LEAST = (
-    1024,
-    64,
-)  # tokens of the shortest default length, and of one for a model that reads little
-_POINTS = 4  # default lengths at least, before the shortest one is 64
+_SHORTEST = (
+    1024  # tokens of the first default length; less for a model that reads little, but not less than these
+)
+_LEAST, _LEAST_PROSE = 64, 512
+_POINTS = 4  # default lengths, unless that takes shorter ones than these
 _ROOM = 512  # tokens for chat template, judging prompt and responses
 
 
@@ -53,10 +53,11 @@ def probe_cell(
         ModelError: There is no such model.
     """
     groups, per_group = contexts_of(n)
+    worlds = _listed(tasks, "--tasks", "single-fact,two-hops") if tasks is not None else _tasks(settings)
     return ProbeCell(
-        lengths=_lengths(lengths) if lengths is not None else default_lengths(settings),
+        lengths=_lengths(lengths) if lengths is not None else default_lengths(settings, worlds),
         depths=_depths(depths) if depths is not None else (),
-        worlds=_listed(tasks, "--tasks", "single-fact,two-hops") if tasks is not None else _tasks(settings),
+        worlds=worlds,
         groups=groups,
         per_group=per_group,
     )
@@ -77,8 +78,10 @@ def contexts_of(n: int) -> tuple[int, int]:
     return n // per_group, per_group
 
 
-def default_lengths(settings: Evaluation) -> tuple[int, ...]:
+def default_lengths(settings: Evaluation, worlds: Sequence[str]) -> tuple[int, ...]:
     """Powers of two from 1,024, lower for a model that reads little, up to what it reads beside its answer.
+
+    Prose has room for its facts from 512 on, the worlds of the words tokenizer from 64.
 
     512 tokens are left for templates and responses, and `judge.max_tokens` for what a judge writes.
 
@@ -95,13 +98,14 @@ def default_lengths(settings: Evaluation) -> tuple[int, ...]:
             "--set judge.max_length=TOKENS"
         )
     room = min(limits) - _ROOM - settings.judge.max_tokens
-    if room < _LEAST:
+    least = _LEAST if without_tokenizer(worlds) == "words" else _LEAST_PROSE
+    if room < least:
         raise ConfigError(
             f"{settings.model} reads {min(limits):,} tokens, of which {_ROOM} are left for templates and responses and "
-            f"{settings.judge.max_tokens:,} for an answer (judge.max_tokens): give --lengths that fit, such as 64,128"
+            f"{settings.judge.max_tokens:,} for an answer (judge.max_tokens): give --lengths, or lower it"
         )
     longest = 1 << (room.bit_length() - 1)
-    length = max(_LEAST, min(_SHORTEST, longest >> (_POINTS - 1)))
+    length = max(least, min(_SHORTEST, longest >> (_POINTS - 1)))
     found = []
     while length <= longest:
         found.append(length)
@@ -159,10 +163,12 @@ class TimeEstimate:
     the end of the one before; the first is never measured, for models are loaded and compiled in it. `tell` is called
     once for every length. Longer contexts are taken to be read as fast as these, though attention makes them slower.
 
+    Progress itself is handed on in context tokens, of which the time that is left depends, not in comparisons.
+
     Args:
         parts: What is asked, in order.
         shard: Which part of it is judged; None for all.
-        inner: What is told of progress besides.
+        inner: What is told of progress.
         tell: Is told the seconds that are left, the tokens a second and the length at which they were measured.
         clock: Seconds that pass.
     """
@@ -185,12 +191,13 @@ class TimeEstimate:
 
     def __call__(self, label: str, done: int, total: int, note: str = "") -> None:
         """Takes a report of progress, as `Progress` says."""
-        self._inner(label, done, total, note)
         now, last = self._clock(), self._last
+        place = min(done * self._shards, self._ends[-1])
+        read, whole = (round(tokens / self._shards) for tokens in (self._read(place), self._tokens[-1]))
+        self._inner(f"{label}, context tokens", read, whole, note)
         if last is not None and done == last[1]:
             return  # a batch that was judged before, or by another shard
         self._last = now, done
-        place = min(done * self._shards, self._ends[-1])
         length = self._lengths[self._part(place - 1)]
         if last is None or length <= self._told or place == self._ends[-1]:
             return

@@ -1,0 +1,154 @@
+"""`longrm probe`: lengths in the model's own tokens, in a run folder like any other."""
+
+import json
+import re
+import tomllib
+
+import pytest
+from click.testing import CliRunner
+
+from longrm.cli.commands import cli
+from longrm.data.tokenizing import Tokenizer
+from longrm.errors import LongRMError
+from longrm.runs.judgments import read_judgments
+from longrm.types import text_of
+from tests.reward_models.tiny_models import make_scorer
+from tests.worlds.prose.prose_tokenizer import prose_tokenizer
+
+
+def longrm(*arguments):
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A model that reads prose, and one of the words tokenizer."""
+    folder = tmp_path_factory.mktemp("models")
+    make_scorer(folder / "prose", positions=4096, tokenizer=prose_tokenizer())
+    make_scorer(folder / "plain", positions=4096)
+    return folder
+
+
+SMALL = ("--lengths", "512,1k", "--depths", "0,1", "--n", 4, "--set", "judging.resamples=100", "--set",
+         "judging.examples=100")  # fmt: skip
+
+
+def test_lengths_count_in_the_models_own_tokens(models, tmp_path):
+    out = tmp_path / "run"
+    done = longrm("probe", models / "prose", *SMALL, "--tasks", "single-fact,two-hops", "--out", out)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["measured"] == {
+        "tokenizer": str(models / "prose"),
+        "worlds": ["single-fact", "two-hops"],
+        "depths": [0.0, 1.0],
+    }
+    assert json.loads((out / "manifest.json").read_text())["bench"] == {"tokenizer": str(models / "prose")}
+    lengths = {record.id: record.length for record in read_judgments(out)}
+    tokenizer, other = Tokenizer.load(models / "prose"), Tokenizer.load(models / "plain")
+    counted = {
+        one["id"]: (tokenizer.count(text), other.count(text))
+        for one in map(json.loads, (out / "examples.jsonl").read_text().splitlines())
+        for text in [text_of(one["prompt"])]
+    }
+    assert {*lengths.values()} == {512, 1024}
+    assert len(counted) == len(lengths) == 32
+    for name, (own, words) in counted.items():
+        assert 0.9 * lengths[name] < own <= lengths[name]
+        assert words < 0.9 * lengths[name]  # control: another tokenizer counts otherwise
+    assert "32 comparisons about 32 contexts of 512 and 1,024 tokens, 24,576 in all." in done.stderr
+    said = r"Lengths in tokens of \S+/prose; worlds single-fact and two-hops; evidence at\s+depth 0 and 1\."
+    assert len(re.findall(said, done.output)) == 2  # before and after
+
+
+def test_it_is_an_evaluation_that_continues_and_repeats(models, tmp_path):
+    out = tmp_path / "run"
+    arguments = ("probe", models / "plain", *SMALL, "--out", out)
+    longrm(*arguments)
+    before = (out / "judgments.jsonl").read_bytes()
+    (out / "judgments.jsonl").write_bytes(before[: len(before) // 2])
+    (out / "summary.json").unlink()
+    longrm(*arguments)
+    assert (out / "judgments.jsonl").read_bytes() == before
+    again = tmp_path / "again"
+    longrm("evaluate", "--config", out / "config.toml", "--out", again)
+    for name in ("judgments.jsonl", "gold.jsonl", "summary.json", "config.toml"):
+        assert (again / name).read_bytes() == (out / name).read_bytes()
+    settings = tomllib.loads((out / "config.toml").read_text())
+    assert settings["probe"]["cells"] == [
+        {"lengths": [512, 1024], "depths": [0.0, 1.0], "worlds": ["records"], "groups": 4, "per_group": 1}
+    ]
+    with pytest.raises(LongRMError, match="holds a run with other settings"):
+        longrm("probe", models / "plain", *SMALL, "--seed", 3, "--out", out)
+
+
+def test_a_model_gets_what_it_reads_by_default(models, tmp_path):
+    few = ("--n", 2, "--limit", 12, "--set", "judging.resamples=100")
+    for name, worlds in (("prose", ["single-fact", "two-hops", "latest-update"]), ("plain", ["records"])):
+        done = longrm("probe", models / name, *few, "--out", tmp_path / name, "--json")
+        summary = json.loads(done.stdout)
+        assert summary["measured"]["worlds"] == worlds
+        assert summary["measured"]["depths"] == ["uniform"]
+        lengths = ["512", "1024", "2048"] if name == "prose" else ["256", "512", "1024", "2048"]
+        assert [*summary["metrics"]["by_length"]] == lengths
+        assert summary["counts"]["outcomes"]["answered"] == (12 if name == "prose" else 8)
+        assert summary["counts"].get("sampled_from") == (18 if name == "prose" else None)
+
+
+def test_what_counts_where_no_tokenizer_is_known_is_said(tmp_path):
+    done = longrm("probe", "simulated:0.1", "--lengths", 256, "--n", 2, "--out", tmp_path / "run")
+    assert "Lengths in approximate tokens (words and marks); worlds single-fact," in done.output
+    done = longrm(
+        "probe", "simulated:0.1", "--lengths", 64, "--n", 2, "--tokenizer", "words", "--out", tmp_path / "w"
+    )
+    assert "Lengths in tokens of the words tokenizer; world records; evidence anywhere." in done.output
+
+
+def test_the_same_lengths_are_measured_by_evaluate(models, tmp_path):
+    grid = 'probe.cells=[{lengths=[256], worlds=["single-fact"], groups=3, per_group=1}]'
+    longrm(
+        "evaluate", "--model", models / "prose", "--bench", "probe", "--set", grid, "--out", tmp_path / "run"
+    )
+    tokens = [record.tokens for record in read_judgments(tmp_path / "run")]
+    assert all(230 < count <= 256 + 8 for count in tokens)  # the chat template adds a few
+
+
+def test_recorded_judgments_have_no_tokenizer(tmp_path):
+    grid = "probe.cells=[{lengths=[64], groups=2, per_group=1}]"
+    longrm(
+        "evaluate",
+        "--model",
+        "baseline:longest",
+        "--bench",
+        "probe",
+        "--set",
+        grid,
+        "--out",
+        tmp_path / "run",
+    )
+    path = tmp_path / "run"
+    longrm("evaluate", "--recorded", path, "--bench", "probe", "--set", grid, "--out", tmp_path / "recorded")
+    assert json.loads((tmp_path / "recorded/summary.json").read_text())["measured"]["tokenizer"] == "words"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("baseline:longest",), "nothing tells how many tokens baseline:longest reads: give --lengths"),
+        (
+            ("baseline:longest", "--lengths", "1k", "--tasks", "single-fakt"),
+            "no world 'single-fakt'; did you mean",
+        ),
+        (("baseline:longest", "--lengths", "1m"), "--lengths needs tokens"),
+        (("baseline:longest", "--lengths", "1k", "--shard", "3/2"), "a shard is I/N"),
+        (("nowhere/at-all-x",), "nowhere/at-all-x"),
+        (("baseline:longest", "--lengths", "1k", "--tokenizer", "nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_any_work(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(LongRMError, match=message):
+        longrm("probe", *arguments, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,187 @@
+"""What a probe asks by default, what its options mean, and how long it says that it takes."""
+
+import json
+
+import pytest
+
+from longrm.benchmarks import Probe, ProbeCell
+from longrm.benchmarks.probe import comparisons, probe_parts
+from longrm.clients.remote_settings import Remote
+from longrm.data.chunking import approximate_tokens
+from longrm.errors import ConfigError, ModelError
+from longrm.evaluation.evaluation_run import Evaluation, own_tokenizer
+from longrm.evaluation.probe_plan import TimeEstimate, contexts_of, default_lengths, probe_cell
+from longrm.evaluation.shard import Shard
+from longrm.reward_models import JudgeSettings
+from longrm.types import text_of
+
+
+def evaluation(model="baseline:longest", **given):
+    return Evaluation(model=model, bench="probe", **given)
+
+
+def folder_of(path, **config):
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+@pytest.mark.parametrize("n", range(1, 700))
+def test_comparisons_are_split_into_many_contexts(n):
+    groups, per_group = contexts_of(n)
+    assert groups * per_group == n
+    allowed = [q for q in range(1, 9) if n % q == 0 and n / q >= 32] or [1]
+    assert per_group == max(allowed)
+
+
+def test_options_name_lengths_depths_and_tasks():
+    cell = probe_cell(evaluation(), "32k, 8K,500", "0,.5,1,uniform", "records, chain", 512)
+    assert cell == ProbeCell(
+        lengths=(500, 8192, 32768),
+        depths=(0, 0.5, 1, "uniform"),
+        worlds=("records", "chain"),
+        groups=64,
+        per_group=8,
+    )
+    assert probe_cell(evaluation(), "1k", None, None, 7).depths == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lengths": "8m"}, r"--lengths needs tokens such as 8k,32k,128k \(8k is 8192\), got '8m'"),
+        ({"lengths": "0"}, "--lengths needs tokens"),
+        ({"lengths": "8k,"}, "--lengths needs a list with commas"),
+        ({"lengths": "8k,8192"}, "names a length twice"),
+        ({"depths": "2"}, r"--depths needs numbers from 0 \(start\) to 1 \(end\) or uniform, .* got '2'"),
+        ({"depths": "nan"}, "--depths needs"),
+        ({"depths": "0,0.0"}, "names a depth twice"),
+        ({"tasks": ","}, "--tasks needs a list"),
+    ],
+)
+def test_what_is_no_grid_is_one_line(given, message):
+    given = {"lengths": "1k", "depths": None, "tasks": None, **given}
+    with pytest.raises(ConfigError, match=message):
+        probe_cell(evaluation(), **given, n=8)
+
+
+@pytest.mark.parametrize(
+    ("reads", "answer", "lengths"),
+    [
+        (131_072, 1024, tuple(2**power for power in range(10, 17))),
+        (40_960, 1024, (1024, 2048, 4096, 8192, 16384, 32768)),
+        (8192, 1024, (512, 1024, 2048, 4096)),
+        (4096, 1024, (256, 512, 1024, 2048)),
+        (2048, 1024, (64, 128, 256, 512)),
+        (1024, 64, (64, 128, 256)),
+    ],
+)
+def test_default_lengths_are_what_the_model_reads_beside_its_answer(tmp_path, reads, answer, lengths):
+    model = folder_of(tmp_path / "model", max_position_embeddings=reads)
+    judge = JudgeSettings(max_tokens=answer)
+    found = default_lengths(evaluation(model, judge=judge), ["records"])
+    assert found == lengths
+    assert found[-1] + answer + 512 <= reads < 2 * found[-1] + answer + 512
+    assert default_lengths(evaluation(f"likelihood:{model}", judge=judge), ["chain"]) == lengths
+    prose = [length for length in lengths if length >= 512]
+    if prose:
+        assert default_lengths(evaluation(model, judge=judge), ["records", "two-hops"]) == tuple(prose)
+    shorter = evaluation(model, judge=JudgeSettings(max_tokens=answer, max_length=1700))
+    assert max(default_lengths(shorter, ["records"])) == min(lengths[-1], 1024 if answer == 64 else 128)
+
+
+def test_what_nobody_knows_is_asked_for(tmp_path):
+    for model in ("baseline:longest", "simulated:0.1", "openai:http://127.0.0.1:9/v1#m"):
+        with pytest.raises(ConfigError, match="nothing tells how many tokens .* reads: give --lengths"):
+            default_lengths(evaluation(model), ["records"])
+    tiny = folder_of(tmp_path / "tiny", max_position_embeddings=600)
+    with pytest.raises(ConfigError, match=r"reads 600 tokens, .* give --lengths, or lower it"):
+        default_lengths(evaluation(tiny), ["records"])
+    with pytest.raises(ModelError, match="no such model folder"):
+        default_lengths(evaluation(str(tmp_path / "nothing")), ["records"])
+
+
+def test_every_kind_of_model_has_the_tokenizer_that_reads_for_it(tmp_path):
+    one, two = (folder_of(tmp_path / name) for name in ("one", "two"))
+    server = "openai:http://127.0.0.1:9/v1#m"
+    known = Remote(tokenizer="a/tokenizer")
+    for model, remote, name in [
+        (one, Remote(), one),
+        (f"tokens:{one}", Remote(), one),
+        (f"likelihood:{one}#{two}", Remote(), one),
+        (f"compress:likelihood:{two}", Remote(), two),
+        (f"ensemble:votes:baseline:longest+{two}+{one}", Remote(), two),
+        (server, known, "a/tokenizer"),
+        (f"likelihood:{server}", known, "a/tokenizer"),
+        (f"compress:tokens:{server}", known, "a/tokenizer"),
+        (f"ensemble:votes:{server}+{one}", known, one),
+        (server, Remote(), None),
+        ("baseline:longest", known, None),
+        ("simulated:0.2", Remote(), None),
+        (None, known, None),
+    ]:
+        found = own_tokenizer(model, remote)
+        assert (found and found.name) == name, model
+        assert found is None or found.place == name
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": one}))
+    (tmp_path / "adapter/adapter_model.safetensors").touch()
+    adapter = own_tokenizer(str(tmp_path / "adapter"), Remote())
+    assert (adapter.name, adapter.place) == (str(tmp_path / "adapter"), one)
+    for model, message in [
+        ("tokens:", "lacks what stands behind the colon"),
+        ("likelyhood:x", "did you mean"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            own_tokenizer(model, Remote())
+
+
+def test_time_that_is_left_is_that_of_the_tokens_that_are_left():
+    """Every comparison's context is counted by hand, and the clock runs as a model of constant speed would."""
+    probe = Probe.model_validate(
+        {"cells": [{"lengths": [128, 512], "depths": [0, 1], "groups": 6, "per_group": 4}]}
+    )
+    parts, speed = probe_parts(probe), 1000.0
+    costs = [one.metadata["length"] / 4 for one in comparisons(probe)]
+    now, told, shown = [0.0], [], []
+
+    def tell(*given):
+        told.append((*given, now[0]))
+
+    estimate = TimeEstimate(parts, None, lambda *given: shown.append(given), tell, lambda: now[0])
+    for done in range(8, len(costs) + 1, 8):
+        now[0] = 50 + sum(costs[:done]) / speed  # the model was loaded for 50 seconds
+        estimate("judging probe", done, len(costs))
+    whole = 50 + sum(costs) / speed
+    assert [length for _, _, length, _ in told] == [128, 512]
+    for seconds, measured, _, at in told:
+        assert measured == pytest.approx(speed)
+        assert at + seconds == pytest.approx(whole)
+    assert [one[:3] for one in shown] == [
+        ("judging probe, context tokens", sum(costs[:done]), sum(costs)) for done in range(8, 97, 8)
+    ]
+    # Control: by the comparisons that are left, the first estimate would be less than half of the time.
+    first = told[0][3]
+    assert (first - 50) * len(costs) / 16 < 0.5 * (whole - 50)
+
+
+def test_the_time_of_a_shard_is_that_of_its_part():
+    probe = Probe.model_validate({"cells": [{"lengths": [256], "groups": 40, "per_group": 4}]})
+    told, now = [], [0.0]
+    estimate = TimeEstimate(
+        probe_parts(probe), Shard(2, 4), lambda *_: None, lambda *given: told.append(given), lambda: now[0]
+    )
+    for done in (8, 8, 16, 16, 24):  # 40 comparisons are its own; other shards' batches pass by
+        now[0] = float(done)
+        estimate("judging", done, 0)
+    ((seconds, speed, length),) = told
+    assert (seconds, speed, length) == (pytest.approx(24), pytest.approx(64), 256)
+
+
+def test_the_longest_context_that_is_asked_for_is_no_longer_than_told():
+    """Targets are kept in the tokens of whatever counts, approximate ones included, and hardly missed."""
+    probe = Probe.model_validate({"cells": [{"lengths": [200, 800], "worlds": ["single-fact"], "groups": 3}]})
+    for one in comparisons(probe):
+        assert (
+            0.8 * one.metadata["length"] < approximate_tokens(text_of(one.prompt)) <= one.metadata["length"]
+        )

@@ -68,7 +68,7 @@ def test_every_line_is_the_summarys_and_fits(capsys, monkeypatch, columns):
         "24 contexts cut to fit, by 240 tokens in all.",
         "The same verdict in every order 66.7% [",
         "the first shown preferred 66.7% [",
-        "Beats longest; does not beat overlap (−16.7 points [",
+        "Beats longest; does not beat overlap, which reads the context (−16.7 points [",
         "JudgeBench's own rule: 66.67%.",
         "probe: comparisons that came before (2).",
         "Context boundary:",
@@ -79,10 +79,10 @@ def test_every_line_is_the_summarys_and_fits(capsys, monkeypatch, columns):
 def test_nothing_that_is_empty_is_printed(capsys, monkeypatch):
     plain = [
         JudgmentRecord(f"{n}", f"{n}", Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0), task="one")
-        for n in range(8)
+        for n in range(10)
     ]
     out = printed(capsys, monkeypatch, summed(plain))
-    assert out.endswith("Outcomes: 8 answered")
+    assert out.endswith("Outcomes: 10 answered")
     for absent in ("By task", "order", "eat", "rule", "cut", "trials", "boundary", "None"):
         assert absent not in out, absent
     out = printed(capsys, monkeypatch, summed(records(("one",))))

@@ -185,10 +185,16 @@ def test_unknown_lengths_and_errors_play_no_part(judgment, decaying):
     noise = [judgment("no length", scores=(0.0, 1.0)), judgment("error", outcome=Outcome.ERROR, length=64)]
     assert context_boundary(records + noise, resamples=200) == plain
     assert context_boundary(noise) is None
-    unanswered = [
-        dataclasses.replace(r, outcome=Outcome.TOO_LONG) if r.length >= 1024 else r for r in records
-    ]
-    assert context_boundary(unanswered, resamples=200).below == 1024
+
+
+@pytest.mark.parametrize("silent", [128, 512, 1024])
+def test_a_length_without_any_answer_makes_no_boundary_and_one_with_an_answer_may(judgment, decaying, silent):
+    records = decaying(np.random.default_rng(0), LENGTHS, 3000.0, 2.0, 40)
+    gone = [dataclasses.replace(r, outcome=Outcome.TOO_LONG) if r.length == silent else r for r in records]
+    without = [record for record in records if record.length != silent]
+    assert context_boundary(gone, resamples=200) == context_boundary(without, resamples=200)
+    one = [*gone, judgment("one", scores=(1.0, 0.0), length=silent)]
+    assert context_boundary(one, resamples=200).below == silent, "strictly, all others there are wrong"
 
 
 def curve(*buckets, per_group=1):

@@ -254,7 +254,7 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     words = Structure((tmp_path / "mixed.html").read_text()).words()
     assert "short · short/final" in words
     assert "long · long/final Pair accuracy 9" in words
-    assert "Holds 75% or more up to 4,096 tokens, the longest length tested." in words
+    assert "Holds 75% or more up to 4,096 tokens, the longest length measured." in words
     assert "longrm train bradley-terry --config" in words
     for absent in ("positional extrapolation", "Choosing the best of four", "Tokens a second", "controls"):
         assert absent not in words

@@ -58,7 +58,7 @@ def test_the_finding_follows_the_data(material: ReportData, synthetic: ModuleTyp
     )
     assert moved == (
         "Trained on short contexts, the model falls through 75% near 370 tokens [340, 410]; trained on long ones "
-        "too, it holds 75% or more up to 4,096 tokens, the longest length tested; at 4,096 tokens that is "
+        "too, it holds 75% or more up to 4,096 tokens, the longest length measured; at 4,096 tokens that is "
         "41.3 points [37.0, 46.0] above equal training on short data."
     )
     unmoved = told(
@@ -68,7 +68,7 @@ def test_the_finding_follows_the_data(material: ReportData, synthetic: ModuleTyp
         Estimate(0.01, -0.02, 0.04, 512, 64),
     )
     assert unmoved == (
-        "Trained on short contexts, the model is below 75% already at 128 tokens, the shortest length tested; "
+        "Trained on short contexts, the model is below 75% already at 128 tokens, the shortest length measured; "
         "trained on long ones too, it holds 75% up to 128 tokens, with its boundary unresolved by these data, but "
         "no difference from equal training on short data is resolved (+1.0 points [−2.0, +4.0] at 4,096 tokens)."
     )

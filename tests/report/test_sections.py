@@ -146,6 +146,8 @@ def test_tasks_micro_and_macro(tables: Any, summaries: Any) -> None:
         for task in ("Cite", "Code", "Math", "records"):
             part = metrics["by_task"].get(task)
             written = f"{share(part['pair_accuracy'])} n = {part['pair_accuracy']['n']}" if part else "–"
+            if missing := held["missing"]["by_task"].get(task):
+                written += f" {missing['answered']} of {missing['comparisons']} answered"
             assert found[task][label] == written
         assert found["all comparisons (micro)"][label].startswith(share(metrics["overall"]["pair_accuracy"]))
         assert found["mean over tasks (macro)"][label] == share(metrics["macro"]["by_task"])

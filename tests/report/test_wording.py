@@ -37,7 +37,8 @@ from longrm.runs.records import Estimate
         (wording.listed([]), ""),
         (wording.listed(["a"]), "a"),
         (wording.listed(["a", "b", "c"]), "a, b and c"),
-        (wording.percent_interval(Estimate(0.5, 0.25, 1.0, 4, 4)), "[25.0, 100.0]"),
+        (wording.percent_interval(Estimate(0.5, 0.25, 1.0, 10, 10)), "[25.0, 100.0]"),
+        (wording.percent_interval(Estimate(0.5, 0.25, 1.0, 90, 9)), "[25.0, 100.0]†"),
         (wording.percent_interval(Estimate(None, None, None, 0, 0)), ""),
     ],
 )

@@ -101,9 +101,9 @@ def test_what_the_model_cannot_read_is_counted_and_not_cut(model):
     short, long = queries(n=1, per_group=1)[0], queries(n=1, per_group=1, length=700)[0]
     judged = model.judge([long, short])
     assert [judgment.outcome for judgment in judged] == [Outcome.TOO_LONG, Outcome.ANSWERED]
-    assert "the model reads 600" in judged[0].detail
+    assert "> 600 tokens; " in judged[0].detail
     assert judged[1].cut is None
-    with pytest.raises(DataError, match="the model reads 600"):
+    with pytest.raises(DataError, match="> 600 tokens; "):
         model.score(long.prompt, long.responses)
 
 
@@ -134,7 +134,7 @@ def test_max_length_is_the_users_and_never_more_than_the_model_reads(folder):
         model = DiscriminativeRewardModel.load(str(folder), JudgeSettings(max_length=most))
         assert model.judge([query])[0].outcome is (Outcome.TOO_LONG if most == 200 else Outcome.ANSWERED)
         (long,) = model.judge(queries(n=1, per_group=1, length=700))
-        assert f"the model reads {reads}" in long.detail
+        assert f"> {reads:,} tokens; " in long.detail
 
 
 def test_nothing_is_cut_where_the_context_is_not_known(folder):

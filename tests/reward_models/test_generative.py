@@ -297,7 +297,7 @@ def test_what_does_not_fit_is_too_long_where_nothing_may_be_cut(tokenizer):
     assert short.outcome is Outcome.ANSWERED
     assert long.outcome is Outcome.TOO_LONG
     assert long.prompt_tokens > 2000
-    assert f"{long.prompt_tokens} tokens; 900 fit" in long.detail
+    assert f"{long.prompt_tokens:,} > 900 tokens; " in long.detail
     assert [len(batch) for batch in script.batches] == [1]
 
 

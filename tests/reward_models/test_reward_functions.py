@@ -130,7 +130,7 @@ def test_a_completion_without_a_score_is_none_and_takes_no_other_with_it(loaded,
     assert rewards == [pytest.approx(expected[0], abs=1e-5), None, pytest.approx(expected[1], abs=1e-5)]
     assert told == {f"{loaded.name}/unscored": pytest.approx(1 / 3)}
     assert "too_long" in caplog.text
-    assert "the model reads 80" in caplog.text
+    assert "> 80 tokens;" in caplog.text
     caplog.clear()
     assert reward([PROMPTS[0]] * 2, [long, COMPLETIONS[1]])[0] is None
     assert reward.unscored == {"too_long": 2}

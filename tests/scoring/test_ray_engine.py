@@ -21,10 +21,11 @@ from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import JudgeSettings
-from longrm.scoring import ray_engine
+from longrm.scoring import ray_engine, row_scores
 from longrm.scoring.ray_engine import _Starts, _Worker
 from longrm.scoring.row_scores import batches
 from longrm.scoring.scored_file import ScoreSettings, score_file
+from longrm.types import Outcome
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 ROWS = 2000  # some blocks for each worker
@@ -209,22 +210,39 @@ def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
     assert not (tmp_path / "out.jsonl.partial").exists()
 
 
-def test_rows_that_kill_their_workers_are_named_in_the_end(monkeypatch):
+@pytest.mark.parametrize("kills", [3, 4])
+def test_rows_that_kill_their_workers_end_in_errors_and_the_others_are_scored(monkeypatch, kills):
     class Actor:
         """An actor that answers in this process."""
 
         def __init__(self):
             starts = _Starts()
-            self.add = SimpleNamespace(remote=starts.add)
+            self.add, self.clear = SimpleNamespace(remote=starts.add), SimpleNamespace(remote=starts.clear)
+
+    class Killed(BaseException):
+        """What nobody in a worker catches."""
+
+    killed = 0
+
+    def score_or_die(batch, model):
+        nonlocal killed
+        if batch[0][0] == 16 and killed < kills:
+            killed += 1
+            raise Killed
+        return row_scores.score(batch, model)
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
-    row = ComparisonRow(7, "", {}, next(iter(generate(WorldPlan("records", 64), 1, words_tokenizer()))))
-    block = {"batch": [pickle.dumps(batch) for batch in batches([row])]}
+    monkeypatch.setattr(ray_engine, "score", score_or_die)
+    generated = generate(WorldPlan("records", 64), 40, words_tokenizer())
+    rows = [ComparisonRow(number, "", {}, one) for number, one in enumerate(generated)]
+    block = {"batch": [pickle.dumps(batch) for batch in batches(rows)]}
     worker = _Worker("baseline:longest", JudgeSettings(), str(Path.cwd()), Actor())
-    for _ in range(4):
-        (packed,) = worker(block)["records"]
-        assert [record.number for record in pickle.loads(packed)] == [7]
+    for _ in range(kills):
+        with pytest.raises(Killed):
+            worker(block)
     (packed,) = worker(block)["records"]
-    error = pickle.loads(packed)
-    assert isinstance(error, RunError)
-    assert "4 workers of Ray were killed while they scored rows 7 to 7" in str(error)
+    records = pickle.loads(packed)
+    assert [record.number for record in records] == [*range(40)]
+    failed = [record for record in records if record.outcome is Outcome.ERROR]
+    assert [record.number for record in failed] == ([*range(16, 32)] if kills == 4 else [])
+    assert all("4 workers of Ray were killed while they scored rows 16 to 31" in r.detail for r in failed)

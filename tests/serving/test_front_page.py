@@ -111,4 +111,4 @@ def test_a_refusal_is_said(addresses):
         page.value("at('context').value = 'w1 '.repeat(5000)")
         page.value("document.querySelector('.response textarea').value = 'w2'; at('score').click()")
         until(page, "at('state').textContent === 'Not everything was scored.'")
-        assert "the model reads 4096" in page.value("at('results').textContent")
+        assert "> 4,096 tokens" in page.value("at('results').textContent")

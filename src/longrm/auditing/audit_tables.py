@@ -1,11 +1,11 @@
 """An audit as the sentences and tables that both its text and its page show."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longrm.auditing.result import NOT_READ, DataSetAudit, Depths, Lengths, Votes
-from longrm.report.wording import plural, tokens
+from longrm.report.wording import few, few_note, plural, tokens
 from longrm.runs.records import Estimate
 
 _SHOWN = 12  # kinds of a count; the rest is summed up, and stands in the JSON
@@ -102,7 +102,13 @@ def tables(audit: DataSetAudit) -> tuple[AuditTable, ...]:
     for name, counts in audit.counts.items():
         every += [_count(f"Rows by {name}", counts, name)] if len(counts) > 1 else []
     every += [_count(learned, labels, head), *_steps(audit)]
-    return tuple(part for part in every if part.rows)
+    return tuple(_with_note(part) for part in every if part.rows)
+
+
+def _with_note(table: AuditTable) -> AuditTable:
+    """The table with what the mark of an interval means, where one has it."""
+    note = few_note(cell for row in table.rows for cell in row)
+    return replace(table, note=f"{table.note} {note}".strip()) if note else table
 
 
 def _words(kind: str) -> str:
@@ -154,7 +160,9 @@ def _biases(audit: DataSetAudit) -> AuditTable:
     rows = []
     for name, bias in biases:
         if bias.value is not None and bias.chance is not None:
-            interval = "" if bias.low is None or bias.high is None else f"{bias.low:.2f} to {bias.high:.2f}"
+            interval = ""
+            if bias.low is not None and bias.high is not None:
+                interval = f"{bias.low:.2f} to {bias.high:.2f}{few(bias.groups)}"
             rows.append((name, f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)))
     return AuditTable(
         "The better response is …",
@@ -186,7 +194,9 @@ def _votes(votes: Votes) -> AuditTable:
 def _measured(one: Estimate) -> str:
     if one.value is None:
         return ""
-    interval = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
+    interval = ""
+    if one.low is not None and one.high is not None:
+        interval = f" [{one.low:.2f}, {one.high:.2f}]{few(one.groups)}"
     return f"{one.value:.2f}{interval}"
 
 

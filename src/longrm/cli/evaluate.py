@@ -1,7 +1,7 @@
 """`longrm evaluate`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from longrm.cli.terminal import echo, print_json
 from longrm.errors import RunError
 from longrm.runs.judgments import JUDGMENTS, read_judgments
 from longrm.types import Outcome
+
+if TYPE_CHECKING:
+    from longrm.evaluation.summaries import EvaluationSummary
 
 
 @click.command("evaluate", short_help="Judge a benchmark and measure how far the judgment reaches.")
@@ -109,10 +112,27 @@ def tell(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
         if record.outcome in left:
             left.remove(record.outcome)
             echo(f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)
-    errors = outcomes["error"]
+    _check_complete(parse_evaluation(summary), out)
+
+
+def _check_complete(summary: "EvaluationSummary", out: Path) -> None:
+    """Tells in one line what a run lacks, and what would help.
+
+    Raises:
+        RunError: A comparison ended in an error, or a length, a depth or a task has no answer.
+    """
+    from longrm.report import findings
+
+    errors, total = summary.counts.outcomes[Outcome.ERROR], summary.counts.comparisons
+    lacks = []
     if errors:
-        total = summary["counts"]["comparisons"]
-        raise RunError(
+        lacks.append(
             f"{errors} of {total} comparisons ended in errors, named in {out / JUDGMENTS}; the same command tries "
             "them again"
         )
+    if silent := findings.no_answer(summary):
+        helps = findings.what_may_help(summary)
+        advice = f" The same command will not change that; what may: {helps}" if helps else ""
+        lacks.append(f"the run is incomplete. {' '.join(silent)}{advice}")
+    if lacks:
+        raise RunError(". ".join(lacks))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from longrm.cli.terminal import print_lines, print_table
 
 if TYPE_CHECKING:  # numpy is not loaded for the other commands
-    from longrm.evaluation.summaries import ContextBoundary, EvaluationCounts, EvaluationSummary
+    from longrm.evaluation.summaries import ContextBoundary, EvaluationCounts, EvaluationSummary, PartAnswers
     from longrm.runs.records import Estimate
 
 FAILURES = {
@@ -18,13 +18,15 @@ FAILURES = {
 
 
 def percentage(estimate: "Estimate", *, interval: bool = True) -> str:
-    """A metric as a percentage, with its 95% interval; a dash where it is undefined."""
+    """A metric as a percentage, with its 95% interval, marked if few groups made it; a dash where undefined."""
+    from longrm.report import wording
+
     if estimate.value is None:
         return "–"
     value = f"{100 * estimate.value:.1f}"
     if not interval or estimate.low is None or estimate.high is None:
         return value
-    return f"{value} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+    return f"{value} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]{wording.few(estimate.groups)}"
 
 
 def print_evaluation(summary: "EvaluationSummary") -> None:
@@ -32,15 +34,15 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     from longrm.report import findings, wording
 
     print_lines([f"{summary.model} on {summary.bench}"])
-    if summary.chance:
-        _print_metrics(summary)
-    else:
+    cells = _print_metrics(summary) if summary.chance else []
+    if not summary.chance:
         print_lines(["No gold order is known, so there is no accuracy."])
     rates = ((getattr(summary.failures, name), meaning) for name, meaning in FAILURES.items())
     failures = "; ".join(f"{meaning} {percentage(rate)}" for rate, meaning in rates if rate and rate.value)
     lines = (
         *findings.parts(summary),
         _outcomes(summary.counts),
+        *findings.no_answer(summary),
         findings.cuts(summary),
         findings.order(summary),
         f"Failures, %: {failures}" if failures else "",
@@ -50,29 +52,39 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
         *findings.wrong_data(summary),
         boundary_line(summary.boundary, wording.token_unit(summary.measured)) if summary.boundary else "",
     )
-    print_lines(filter(None, lines))
+    print_lines(filter(None, (*lines, wording.few_note([*cells, *lines]))))
 
 
-def _print_metrics(summary: "EvaluationSummary") -> None:
+def _print_metrics(summary: "EvaluationSummary") -> list[str]:
+    """Prints accuracy by length and by task; returns what stands in the cells."""
     from longrm.report import wording
 
     metrics, name = summary.metrics, summary.main_metric
-    columns = (f"{name.replace('_', ' ')}, %", "n", "groups")
+    found = summary.missing
+    columns = [f"{name.replace('_', ' ')}, %", "n", "groups", *(["answered"] if found.overall else [])]
 
-    def rows(parts: Mapping[str, Mapping[str, "Estimate"]]) -> list[tuple[str, ...]]:
-        found = {part: measured[name] for part, measured in parts.items()}
-        return [(part, percentage(one), str(one.n), str(one.groups)) for part, one in found.items()]
+    def rows(
+        parts: Mapping[str, Mapping[str, "Estimate"]], missing: Mapping[str, "PartAnswers | None"]
+    ) -> list[tuple[str, ...]]:
+        lines = []
+        for part, measured in parts.items():
+            one, silent = measured[name], missing.get(part)
+            some = f"{silent.answered} of {silent.comparisons}" if silent else "all"
+            cells = (percentage(one), str(one.n), str(one.groups), some)
+            lines.append((part, *cells[: len(columns)]))
+        return lines
 
+    tables = [rows({"all": metrics.overall, **metrics.by_length}, {"all": found.overall, **found.by_length})]
     print_table(
-        ("length", *columns),
-        rows({"all": metrics.overall, **metrics.by_length}),
-        caption=f"95% intervals; chance is {100 * summary.chance[name]:.1f}%",
+        ("length", *columns), tables[0], caption=f"95% intervals; chance is {100 * summary.chance[name]:.1f}%"
     )
     if summary.measured is not None:
         print_lines([wording.measured(summary.measured)])
     if len(metrics.by_task) > 1:
-        mean = ("mean", percentage(metrics.macro.by_task), "", "")
-        print_table(("task", *columns), [*rows(metrics.by_task), mean], title="By task")
+        mean = ("mean", percentage(metrics.macro.by_task), *[""] * (len(columns) - 1))
+        tables.append([*rows(metrics.by_task, found.by_task), mean])
+        print_table(("task", *columns), tables[1], title="By task")
+    return [cell for table in tables for row in table for cell in row]
 
 
 def _outcomes(counts: "EvaluationCounts") -> str:

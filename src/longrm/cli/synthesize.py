@@ -212,14 +212,21 @@ _HINTS = {
 
 def _agreement(found: Mapping[str, Any]) -> str:
     """How much the judges agree, in one line."""
+    from longrm.report.wording import few, few_note
+
     alpha, pairwise = found["krippendorff_alpha"], found["pairwise"]
     parts = [
         f"{name} {value['value']:{form}}"
-        + (f" [{value['low']:{form}}, {value['high']:{form}}]" if value["low"] is not None else "")
+        + (
+            f" [{value['low']:{form}}, {value['high']:{form}}]{few(value['groups'])}"
+            if value["low"] is not None
+            else ""
+        )
         for name, value, form in (("alpha", alpha, ".2f"), ("two judges agree on", pairwise, ".1%"))
         if value["value"] is not None
     ]
     chance = (
         "; not shown to exceed what chance gives" if alpha["low"] is not None and alpha["low"] <= 0 else ""
     )
-    return f"agreement of the judges: {', '.join(parts) or 'not defined, for no two scored the same answer'}{chance}"
+    told = f"agreement of the judges: {', '.join(parts) or 'not defined, for no two scored the same answer'}{chance}"
+    return "; ".join(filter(None, (told, few_note(parts))))

@@ -1,19 +1,25 @@
 """The metrics by length, depth, task and subtype, and their unweighted means over tasks and lengths."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Unpack, get_args
+from typing import Unpack
 
 import numpy as np
 
-from longrm.evaluation.estimates import bootstrap_interval, estimate_metric
+from longrm.evaluation.estimates import estimate_metric
 from longrm.evaluation.metrics import TOP1, EvaluationMetric, reported
-from longrm.evaluation.metrics.metric import SHARE
-from longrm.evaluation.samples import Bootstrap, IntArray, ratio_replicates
-from longrm.evaluation.summaries import DepthBin, MacroMeans, MetricBreakdown, PairBreakdown
+from longrm.evaluation.samples import Bootstrap, FloatArray, IntArray
+from longrm.evaluation.summaries import (
+    DEPTH_BINS,
+    DepthBin,
+    MacroMeans,
+    MetricBreakdown,
+    PairBreakdown,
+    depth_bin,
+)
 from longrm.evaluation.table import BEST_OF, ScoreTable, codes_of, is_scored
 from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 
-DEPTH_BINS: tuple[DepthBin, ...] = get_args(DepthBin)
+_NO_SPREAD = 1e-9
 
 _Measured = dict[str, Estimate]
 _MeasurePart = Callable[[ScoreTable], _Measured]
@@ -25,7 +31,7 @@ def breakdown(
     """Metrics over everything and over every bucket that a record falls into; the table is made of the records.
 
     Returns:
-        Every bucket reports the metrics of the whole; one without a scored record has metrics of null. `pairs` holds
+        Every bucket reports the metrics of the whole; one without an answered record has metrics of null. `pairs` holds
         the buckets of the pairs alone where rankings are among the comparisons, as the paper's tables want them.
 
     Raises:
@@ -77,18 +83,15 @@ def _by_depth(
                 raise ValueError(
                     f"record {record.id!r} has depth {record.depth}; a depth is a fraction from 0 to 1"
                 )
-            depths.add((record.length, min(int(record.depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)))
+            depths.add((record.length, depth_bin(record.depth)))
 
-    def binned(part: ScoreTable, used: Iterable[int]) -> dict[DepthBin, _Measured]:
-        place = np.minimum(part.depth * len(DEPTH_BINS), len(DEPTH_BINS) - 1)
-        return {
-            DEPTH_BINS[index]: measure(part.subset((place >= index) & (place < index + 1)))
-            for index in sorted(set(used))
-        }
+    def binned(part: ScoreTable, used: Iterable[DepthBin]) -> dict[DepthBin, _Measured]:
+        place = np.floor(np.minimum(part.depth * len(DEPTH_BINS), len(DEPTH_BINS) - 1))
+        return {name: measure(part.subset(place == DEPTH_BINS.index(name))) for name in sorted(set(used))}
 
-    return binned(table, (index for _, index in depths)), {
+    return binned(table, (name for _, name in depths)), {
         str(length): binned(
-            table.subset(table.length == length), (index for at, index in depths if at == length)
+            table.subset(table.length == length), (name for at, name in depths if at == length)
         )
         for length in lengths
         if any(at == length for at, _ in depths)
@@ -106,16 +109,38 @@ def _macro(scored: Sequence[JudgmentRecord], table: ScoreTable, drawn: Bootstrap
 
 
 def _mean_of_parts(table: ScoreTable, part: IntArray, drawn: Bootstrap) -> Estimate:
-    """The mean over parts of their accuracies; a part that a resample missed is left out of that one's mean."""
-    if not part.size:
-        return UNDEFINED
+    """The mean over parts of their accuracies; undefined where a part has no answer.
+
+    Its limits are recovered from those of the parts (Zou and Donner 2008): value - sqrt(d' C d) / P with the distances
+    d of the P lower limits from their values and the correlation C of the parts' values, and likewise above. Resampling
+    all groups at once would hold a part to be certain in which all groups agree, and takes for granted as many groups
+    as all parts have together.
+    """
+    names = np.unique(part)
     # With two responses top-1 and pair accuracy are one, so that it holds main accuracy for every row.
-    weight = (part[:, None] == np.unique(part)).astype(np.float64)
-    total = weight * TOP1.earned(table)[:, None]
-    value = float((total.sum(axis=0) / weight.sum(axis=0)).mean())
-    parts = ratio_replicates(total, weight, table.group, **drawn)
-    limits = bootstrap_interval(value, np.nanmean(parts, axis=1), table.groups, SHARE)
-    return Estimate(value, *limits, part.size, table.groups)
+    found = [estimate_metric(table.subset(part == name), TOP1, **drawn) for name in names]
+    ends = [(one.low, one.value, one.high) for one in found]
+    if not ends or None in sum(ends, ()):
+        return UNDEFINED
+    low, values, high = np.array(ends, np.float64).T
+    weight = (part[:, None] == names).astype(np.float64)
+    together = _correlation(weight * (TOP1.earned(table)[:, None] - values), table.group)
+    # Of a part without spread nothing tells; at worst it goes with another as far as both have the same groups.
+    together = np.where(np.isnan(together), _correlation(weight, table.group), together)
+    below, above = (
+        float(np.sqrt(max(0.0, reach @ together @ reach))) / names.size
+        for reach in (values - low, high - values)
+    )
+    value = float(values.mean())
+    return Estimate(value, value - below, value + above, part.size, table.groups)
+
+
+def _correlation(columns: FloatArray, group: IntArray) -> FloatArray:
+    """The correlation of columns by their sums over groups, [columns, columns]; NaN where a column has none."""
+    sums = np.stack([np.bincount(group, column) for column in columns.T], axis=1)
+    size = np.linalg.norm(sums, axis=0)
+    size[size < _NO_SPREAD] = np.nan
+    return np.asarray(sums.T @ sums / np.outer(size, size))
 
 
 def _pairs(scored: Sequence[JudgmentRecord], table: ScoreTable, drawn: Bootstrap) -> PairBreakdown | None:

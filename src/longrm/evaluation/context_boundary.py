@@ -61,7 +61,9 @@ class _Bucket:
 def boundary_of(
     table: ScoreTable, *, threshold: float | None, **drawn: Unpack[Bootstrap]
 ) -> ContextBoundary | None:
-    """Finds the context boundary; None where no scored comparison knows its length.
+    """Finds the context boundary; None where no answered comparison knows its length.
+
+    A length without any answer plays no part: how well the model judges there is not known.
 
     Args:
         table: The judged comparisons.
@@ -75,9 +77,10 @@ def boundary_of(
         raise ValueError(
             f"the accuracy threshold lies between 0 and 1, got {threshold}; 0.75 is usual for pairs"
         )
-    table = table.subset(table.length > 0)
-    if not table.size.size:
+    measured = table.length[table.answered & (table.length > 0)]
+    if not measured.size:
         return None
+    table = table.subset(np.isin(table.length, measured))
     metric = TOP1 if bool((table.size > 2).all()) else PAIR_ACCURACY
     level = metric.chance_on(table)
     threshold = (1 + level) / 2 if threshold is None else threshold
@@ -103,6 +106,7 @@ def boundary_of(
         effective_n={str(length): n for length, n in effective.items()},
         pairs_to_resolve=_pairs_to_resolve(buckets, effective, fit, threshold) if fitted else None,
         headline="slope" if np.median(list(effective.values())) < EFFECTIVE_PAIRS else "boundary",
+        groups=min(bucket.groups for bucket in buckets),
     )
 
 

@@ -2,7 +2,8 @@
 
 Comparisons of one group share a context, so they are no independent draws: the group is what is resampled.
 `ERROR` records and records without a gold order are left out. Every other record without an answer counts as
-wrong, except in the areas under ROC curves, which rank the scores that exist.
+wrong, except in the areas under ROC curves, which rank the scores that exist. Where none was answered, nothing was
+measured: what a model says to nothing is not that it is always wrong.
 """
 
 from collections.abc import Sequence
@@ -45,8 +46,10 @@ def metrics_for(
 
 
 def estimate_metric(table: ScoreTable, metric: EvaluationMetric, **drawn: Unpack[Bootstrap]) -> Estimate:
-    """One metric of a table with its interval."""
+    """One metric of a table with its interval; undefined where no row that it is of was answered."""
     rows = table.rows_for(metric.needs)
+    if not table.answered[rows].any():
+        return UNDEFINED
     sample, group = metric.sample(table), table.group
     if not rows.all():
         sample, group = sample.subset(rows), group[rows]

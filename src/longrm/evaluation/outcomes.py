@@ -10,7 +10,7 @@ from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.samples import Bootstrap
 from longrm.evaluation.summaries import AccuracyReadings, FailureRates
 from longrm.evaluation.table import ScoreTable, codes_of
-from longrm.runs.records import Estimate, JudgmentRecord
+from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 from longrm.types import Outcome
 
 _WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
@@ -19,8 +19,13 @@ _WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
 def accuracy(
     scored: Sequence[JudgmentRecord], table: ScoreTable, **drawn: Unpack[Bootstrap]
 ) -> AccuracyReadings:
-    """Accuracy of a table, made of these records, with what is not answered counted wrong, by chance, or left out."""
+    """Accuracy of a table, made of these records, with what is not answered counted wrong, by chance, or left out.
+
+    All are undefined where nothing was answered.
+    """
     answered = np.array([record.outcome is Outcome.ANSWERED for record in scored], np.float64)
+    if not answered.any():
+        return AccuracyReadings(UNDEFINED, UNDEFINED, UNDEFINED)
     right, every = TOP1.earned(table), np.ones_like(answered)
     lucky = right + (1 - answered) * TOP1.earned(table, by_chance=True)
     return AccuracyReadings(

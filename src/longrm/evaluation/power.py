@@ -13,6 +13,7 @@ from longrm.evaluation.metrics.top1 import top1_credit
 from longrm.evaluation.samples import Bootstrap, ratio_replicates
 from longrm.evaluation.summaries import BaselineComparison, RecommendedSize
 from longrm.evaluation.table import ScoreTable
+from longrm.reward_models.baselines import BASELINES
 from longrm.runs.records import JudgmentRecord
 
 DIFFERENCE, POWER = 0.1, 0.95
@@ -40,7 +41,8 @@ def against_baselines(
         value = ratio(right, run, table.group, **drawn)
         difference = ratio(earned - right, run, table.group, span=(-1.0, 1.0), **drawn)
         beaten = difference.low is not None and difference.low > 0
-        compared[name] = BaselineComparison(value, difference, beaten)
+        reads = name in BASELINES and BASELINES[name].reads_context
+        compared[name] = BaselineComparison(value, difference, beaten, reads)
     return compared
 
 

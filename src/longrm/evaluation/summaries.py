@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
 
 from pydantic import ConfigDict, Field, FiniteFloat
 from pydantic_core import core_schema
@@ -18,6 +18,14 @@ BoundaryStatus = Literal["resolved", "unresolved", "below_range", "beyond_range"
 CrossingSide = Literal["within_range", "below_range", "beyond_range", "undefined"]
 DepthBin = Literal["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
 """Bins of depth: 1 belongs to the last one; every other edge to the bin above it."""
+DEPTH_BINS: tuple[DepthBin, ...] = get_args(DepthBin)
+
+
+def depth_bin(depth: float) -> DepthBin:
+    """The bin of a depth from 0 to 1."""
+    return DEPTH_BINS[min(int(depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)]
+
+
 Link = Literal["logistic", "logistic, temperature fitted", "vote share"]
 """How a margin becomes a confidence."""
 UnitShare = Annotated[FiniteFloat, Field(ge=0, le=1)]
@@ -168,8 +176,41 @@ class MetricBreakdown:
 
 
 @_record
+class PartAnswers:
+    """How much of a part of the comparisons was answered, where that is not all of it.
+
+    Attributes:
+        comparisons: Comparisons of the part.
+        answered: Those that were answered.
+        outcomes: How many of the others had each outcome.
+        reason: That in words, with what the first of each outcome was told.
+    """
+
+    comparisons: Positive
+    answered: Count
+    outcomes: dict[Outcome, Positive]
+    reason: str
+
+
+@_record
+class MissingAnswers:
+    """The parts in which some comparison was not answered; those that are not here were answered whole."""
+
+    overall: PartAnswers | None = None
+    by_length: dict[Tokens, PartAnswers] = field(default_factory=dict)
+    by_depth: dict[DepthBin, PartAnswers] = field(default_factory=dict)
+    by_length_and_depth: dict[Tokens, dict[DepthBin, PartAnswers]] = field(default_factory=dict)
+    by_task: dict[str, PartAnswers] = field(default_factory=dict)
+    by_subtype: dict[str, PartAnswers] = field(default_factory=dict)
+    by_task_and_length: dict[str, dict[Tokens, PartAnswers]] = field(default_factory=dict)
+
+
+@_record
 class AccuracyReadings:
-    """Main accuracy with what is not answered counted wrong, credited with chance, or left out."""
+    """Main accuracy with what is not answered counted wrong, credited with chance, or left out.
+
+    All are undefined where nothing was answered.
+    """
 
     strict: Estimate
     chance_credit: Estimate
@@ -277,11 +318,19 @@ class VoteCurve:
 
 @_record
 class BaselineComparison:
-    """A baseline's accuracy, the model's minus it on the same comparisons, and whether that is above 0."""
+    """A baseline's accuracy beside the model's.
+
+    Attributes:
+        value: The baseline's accuracy.
+        difference: The model's minus it, on the same comparisons.
+        beaten: Whether that is above 0.
+        reads_context: Whether the rule reads the context, and not the responses alone.
+    """
 
     value: Estimate
     difference: Estimate
     beaten: bool
+    reads_context: bool = False
 
 
 @_record
@@ -346,6 +395,7 @@ class ContextBoundary:
         pairs_to_resolve: Outcomes a bucket that would tell the buckets around the crossing from the threshold; null
             where a bucket lies on it, and where the crossing is undefined.
         headline: What to say first: the `boundary`, or the `slope` where the median bucket has few effective outcomes.
+        groups: The fewest groups that a length has; 0 where it was not told.
     """
 
     metric: Literal["pair_accuracy", "top1"]
@@ -360,6 +410,7 @@ class ContextBoundary:
     effective_n: dict[Tokens, Annotated[FiniteFloat, Field(gt=0)]]
     pairs_to_resolve: Positive | None
     headline: Literal["boundary", "slope"]
+    groups: Count = 0
 
 
 @_record
@@ -427,22 +478,24 @@ class EvaluationSummary:
         model: The reward model's name.
         bench: The benchmark's name.
         scale: What a difference of two scores means.
-        complete: Whether no comparison ended in an error.
+        complete: Whether no comparison ended in an error, and every length, every cell of a length and a depth, and
+            every task has an answer.
         counts: What was counted.
         chance: The chance level of every reported metric.
         metrics: The metrics over everything, and in each part.
         outcome_rates: Share of all comparisons with each outcome.
         failures: The failure patterns of generative judges.
         accuracy: Main accuracy under three readings of a missing answer.
-        position: Position bias; null where no comparison was asked in two orders.
+        position: Position bias; null where no comparison was asked in two orders, or nothing was answered.
         length_bias: Length bias; null where the length of no response is known.
         ties: Share of judged gold pairs that tie.
         calibration: Calibration; null where margins mean nothing.
-        votes: Main accuracy by votes; null where there was one.
-        baselines: The model against each baseline.
-        beats_baselines: Whether it beats all of them; null where none ran.
+        votes: Main accuracy by votes; null where there was one, or nothing was answered.
+        baselines: The model against each baseline; empty where nothing was answered.
+        beats_baselines: Whether it beats all of them, those that read the context included; null where none ran.
         recommended: Comparisons that a comparison with another judge needs; null where nothing is scored.
-        boundary: The context boundary; null where no scored comparison knows its length.
+        boundary: The context boundary; null where no answered comparison knows its length.
+        missing: Where, and why, comparisons were not answered.
         audit: What is odd about the benchmark, where it was audited.
         measured: What lengths count in, and what the benchmark was made of, where it says so.
         shard: Which part of the comparisons was judged, where it is a part, such as "2/4".
@@ -472,6 +525,7 @@ class EvaluationSummary:
     boundary: ContextBoundary | None
     rules: dict[str, RuleScore] = field(default_factory=dict)
     audit: AuditSummary | None = None
+    missing: MissingAnswers = MissingAnswers()
     measured: MeasuredWith | None = None
     shard: Annotated[str, Field(pattern="^[1-9][0-9]*/[1-9][0-9]*$")] | None = None
 

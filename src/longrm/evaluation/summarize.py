@@ -23,6 +23,7 @@ from longrm.evaluation.summaries import (
 )
 from longrm.evaluation.summary_schema import to_json
 from longrm.evaluation.table import GoldPairs, ScoreTable, has_gold_order, is_scored
+from longrm.evaluation.unanswered import empty_cells, missing_answers
 from longrm.evaluation.vote_curve import vote_curve
 from longrm.runs.folder import SCHEMA_VERSION
 from longrm.runs.records import JudgmentRecord
@@ -55,8 +56,8 @@ def summarize(
         accuracy_threshold: Level that defines the context boundary; (1 + chance) / 2 if None.
 
     Returns:
-        An `EvaluationSummary` as JSON values. `complete` is false where a record is an error. Buckets without a
-        scored record have metrics of null with n = 0.
+        An `EvaluationSummary` as JSON values. `complete` is false where a record is an error, or a cell has no answer.
+        Buckets without an answered record have metrics of null with n = 0.
 
     Raises:
         ValueError: If a depth lies outside [0, 1], the threshold outside (0, 1), or an answer does not fit its gold.
@@ -64,12 +65,13 @@ def summarize(
     drawn: Bootstrap = {"seed": seed, "resamples": resamples}
     table = ScoreTable.of(records)
     metrics = breakdown(records, table, **drawn)
-    # Where nothing was answered there is no judgment whose reach could be told.
-    answered = any(record.outcome is Outcome.ANSWERED for record in records)
+    # Where nothing was answered there is no judgment to tell anything of.
+    answered = bool(table.answered.any())
+    missing = missing_answers(records)
     rules = [*([rule] if rule else []), *(["release"] if release_rule else [])]
     scored = [record for record in records if is_scored(record)]
     pairs = GoldPairs.of(scored, table)
-    baselines = against_baselines(scored, table, **drawn)
+    baselines = against_baselines(scored, table, **drawn) if answered else {}
     shown = reported(pairs_only=not (table.size > 2).any()) if table.size.size else ()
     summary = EvaluationSummary(
         schema_version=SCHEMA_VERSION,
@@ -77,22 +79,23 @@ def summarize(
         model=model,
         bench=bench,
         scale=scale,
-        complete=all(record.outcome is not Outcome.ERROR for record in records),
+        complete=all(record.outcome is not Outcome.ERROR for record in records) and not empty_cells(missing),
         counts=_counts(records),
         chance={metric.name: metric.chance_on(table) for metric in shown},
         metrics=metrics,
         outcome_rates=outcome_rates(records, **drawn),
         failures=failures(records, **drawn),
         accuracy=accuracy(scored, table, **drawn),
-        position=position_bias(scored, table, **drawn),
+        position=position_bias(scored, table, **drawn) if answered else None,
         length_bias=length_bias(pairs, **drawn),
         ties=ratio((pairs.margin == 0) * 1.0, pairs.answered, pairs.group, **drawn),
         calibration=calibration(scored, pairs, scale, seed=seed),
-        votes=vote_curve(scored, table, **drawn),
+        votes=vote_curve(scored, table, **drawn) if answered else None,
         baselines=baselines,
         beats_baselines=all(one.beaten for one in baselines.values()) if baselines else None,
-        recommended=recommended(table, **drawn),
-        boundary=boundary_of(table, threshold=accuracy_threshold, **drawn) if answered else None,
+        recommended=recommended(table, **drawn) if answered else None,
+        boundary=boundary_of(table, threshold=accuracy_threshold, **drawn),
+        missing=missing,
     )
     return {**to_json(summary), **figures_by_rule(rules, records, scale)}
 

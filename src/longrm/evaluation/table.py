@@ -71,6 +71,11 @@ class ScoreTable:
         )
 
     @property
+    def answered(self) -> Mask:
+        """The rows that were answered."""
+        return np.array([bool(values) for values in self.values], np.bool_)
+
+    @property
     def groups(self) -> int:
         """Number of groups in the table."""
         return int(self.group.max()) + 1 if self.group.size else 0

@@ -35,9 +35,8 @@ def why_uncut(query: Query, policy: Policy) -> str:
 
 def too_long(query: Query, policy: Policy, tokens: int, limit: int, prompt_tokens: int) -> Judgment:
     """The judgment of a query whose prompt and longest response have more tokens than a model reads."""
-    detail = (
-        f"prompt and longest response have {tokens} tokens, the model reads {limit}{why_uncut(query, policy)}"
-    )
+    said = "prompt and longest response have more than the model reads"
+    detail = f"{tokens:,} > {limit:,} tokens; {said}{why_uncut(query, policy)}"
     return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=prompt_tokens)
 
 

@@ -85,9 +85,10 @@ class LocalWriter(Writer):
 
     def _answer(self, prompt: list[int], request: Request) -> Completion:
         if self.limit is not None and len(prompt) + request.max_tokens > self.limit:
+            needed = len(prompt) + request.max_tokens
             detail = (
-                f"the prompt has {len(prompt)} tokens and {request.max_tokens} are to be written, the model reads "
-                f"and writes {self.limit}"
+                f"{needed:,} > {self.limit:,} tokens; the prompt has {len(prompt):,}, and "
+                f"{request.max_tokens:,} are to be written"
             )
             return Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(prompt))
         try:

@@ -55,11 +55,14 @@ def build(runs: Sequence[Path], out: Path) -> None:
     found = list(tables.differences(data.demo)) if data.demo is not None else []
     forest = figures.forest(found) if found else None
     themes = sections(data.stages)
+    depths = tables.depth_tables(data.stages, metric)
     folder = out.with_name(f"{out.stem}-figures")
     page = _page(data, metric) | {
         "sections": themes,
         "families": families,
         "heat": [figure for figure in heat if figure],
+        "heat_note": wording.few_note(table.note for table in depths),
+        "depths": depths,
         "forest": forest,
         "points": max((figures.bin_size(len(run.steps)) for run in data.trained), default=1),
         "differences": tables.difference_table(found) if found else None,
@@ -112,10 +115,12 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         "threshold": " or ".join(map(wording.level, sorted({found.tau for found in boundaries}))),
         "few_pairs": any(found.headline == "slope" for found in boundaries),
         "recommended": recommended,
-        "depths": tables.depth_tables(stages, metric),
         "measured": findings.measured(stages),
         "measured_best_of": findings.measured(best_of),
         "measured_pointwise": findings.measured(data.pointwise),
+        "few_note": wording.few_note(
+            [findings.finding(data), *(entry.text for entry in findings.statements(data))]
+        ),
         "best_of": tables.length_table("Best of 4: top-1 by length", best_of, TOP1.name, chance=True),
         "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
         "pointwise": tables.length_table(
@@ -152,6 +157,7 @@ def _family(data: ReportData, families: Sequence[str], number: int, metric: str)
     curves = [figures.accuracy(stages, metric, width, suffix) for width in (figures.WIDE, figures.NARROW)]
     known = dict(STAGES.values()) if data.demo is not None else {}
     measured = metric_of(metric).title.capitalize()
+    by_length = tables.length_table(f"{measured} by length in {unit}", stages, metric)
     return {
         "title": f"{title}{measured} against context length",
         "statements": findings.statements(replace(data, stages=tuple(stages))),
@@ -160,7 +166,8 @@ def _family(data: ReportData, families: Sequence[str], number: int, metric: str)
         "accuracy": [figure for figure in curves if figure],
         "meanings": [(stage, known.get(stage.label, "")) for stage in stages] if known else [],
         "measured": findings.measured(stages),
-        "by_length": tables.length_table(f"{measured} by length in {unit}", stages, metric),
+        "by_length": by_length,
+        "few_note": by_length.note if by_length else "",
         "boundary": tables.boundary_table(f"{title}Context boundary, in {unit}, with 95% intervals", stages),
         "overall": tables.overall_table(
             f"{title}Every metric, with 95% intervals, and what chance would earn", stages

@@ -1,6 +1,7 @@
 """How every figure of the report is drawn: colors, dashes and sizes that it shares with the others."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,23 +62,39 @@ def _scale_of(values: Sequence[Any]) -> alt.Scale:
 def banded_curves(
     rows: Rows, styles: Sequence[Style], x: alt.X, y: alt.Y, scale: alt.Scale
 ) -> list[alt.Chart]:
-    """Curve k in style k: its interval from `low` to `high` as a band on the scale of y, a line, and its points."""
+    """Curve k in style k: its interval from `low` to `high` as a band on the scale of y, a line, and its points.
+
+    A point that is alone has no band: its interval is a bar. `few` marks the points from too few groups.
+    """
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=colors_of(styles))
-    return [
-        base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q"),
+    points = Counter(row["curve"] for row in rows)
+    alone = [row for row in rows if points[row["curve"]] == 1]
+    low = alt.Y("low:Q", scale=scale)
+    layers = [
+        base.mark_area(opacity=0.16).encode(y=low, y2="high:Q"),
         base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
         base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles)),
     ]
+    if alone:
+        bars = alt.Chart(alt.InlineData(values=alone)).encode(x=x, color=colors_of(styles))
+        layers.append(bars.mark_rule(strokeWidth=2.2, opacity=0.6).encode(y=low, y2="high:Q"))
+    if any(row["few"] for row in rows):
+        layers.append(base.mark_text(dx=8, dy=-8, fontSize=12).encode(y=y, text="few:N"))
+    return layers
 
 
 def forest_plot(base: alt.Chart, title: str, points: Any, **mark: Any) -> alt.LayerChart | alt.FacetChart:
-    """Intervals from `low` to `high` around a line at zero, in the rows of `base`; `points` is the values' shape."""
+    """Intervals from `low` to `high` around a line at zero, in the rows of `base`; `points` is the values' shape.
+
+    `few` marks the intervals from too few groups.
+    """
     zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color=MUTED, strokeDash=[2, 3])
     low = alt.X("low:Q", title=title, axis=alt.Axis(tickCount=4, labelOverlap="greedy"))
     return alt.layer(
         zero.encode(x="zero:Q"),
         base.mark_rule(strokeWidth=2, **mark).encode(x=low, x2="high:Q"),
         base.mark_point(filled=True, size=70, opacity=1, **mark).encode(x="value:Q", shape=points),
+        base.mark_text(dx=8, fontSize=12, **mark).encode(x="high:Q", text="few:N"),
     )
 
 

@@ -9,6 +9,7 @@ from longrm.evaluation.metrics import metric_of
 from longrm.report import wording
 from longrm.report.drawing import (
     INK,
+    LINE,
     MUTED,
     NO_LINES,
     PAPER,
@@ -31,6 +32,7 @@ _SMALL = (190, 130)  # width and height of small multiples
 _LABEL_GAP = 15  # pixels between the direct labels of neighboring curves
 _POINTS = 120  # points that a training curve is drawn with at most
 _CURVES_WITH_LABELS = 8
+_NO_STEP = "none"  # of a cell of a heat map that nothing was answered in
 
 
 def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: str = "") -> Figure | None:
@@ -41,6 +43,7 @@ def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: 
     curves = [(stage, found) for stage in stages if (found := stage.by_length(metric))]
     if not curves:
         return None
+    silent = [(number, length) for number, (stage, _) in enumerate(curves) for length in stage.unanswered]
     chances = {stage.summary.chance[metric] for stage, _ in curves}
     thresholds = {stage.summary.boundary.tau for stage, _ in curves if stage.summary.boundary}
     lows = [m.low for _, found in curves for m in found.values() if m.low is not None]
@@ -49,11 +52,16 @@ def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: 
     scale = alt.Scale(domain=[bottom, 1.0], nice=False)
     layers = [
         *_level_lines({"chance": chances, "threshold": thresholds}, scale),
-        *_curves(curves, metric_of(metric).title, scale),
+        *_curves(curves, [length for _, length in silent], metric_of(metric).title, scale),
     ]
+    if silent:
+        layers.append(_no_answers(silent, [stage for stage, _ in curves], bottom, scale))
     if len(curves) <= _CURVES_WITH_LABELS:
         layers.append(_end_labels(curves, (1 - bottom) * _LABEL_GAP / height, width, scale))
-    ends = "; ".join(_ends(stage.label, found) for stage, found in curves)
+    ends = "; ".join(
+        _ends(stage.label, found) + "".join(f", no answer at {wording.tokens(at)}" for at in stage.unanswered)
+        for stage, found in curves
+    )
     return Figure(
         f"accuracy{suffix}" if width == WIDE else f"accuracy{suffix}-narrow",
         "Accuracy against context length",
@@ -72,7 +80,7 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
             "length": int(length),
             "depth": depth,
             "step": str(heat_step(found.value, chance, boundary.tau)),
-            "text": f"{100 * found.value:.0f}",
+            "text": f"{100 * found.value:.0f}{wording.few(found.groups)}",
         }
         for length in stage.summary.metrics.by_length_and_depth
         for depth, found in stage.by_depth(length, metric).items()
@@ -80,6 +88,12 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
     ]
     if not rows:
         return None
+    rows += [
+        {"length": int(length), "depth": depth, "step": _NO_STEP, "text": wording.MISSING}
+        for length, found in stage.summary.missing.by_length_and_depth.items()
+        for depth, part in found.items()
+        if not part.answered
+    ]
     lengths = sorted({row["length"] for row in rows})
     across = alt.Axis(labelExpr=axis_names(lengths), **NO_LINES)
     down = alt.Axis(labelExpr="replace(datum.label,'-','–')", **NO_LINES)
@@ -87,8 +101,8 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
         x=alt.X("length:O", title=["length in", wording.token_unit(stage.summary.measured)], axis=across),
         y=alt.Y("depth:O", title="depth (0 = start)", axis=down),
     )
-    colors = [COLORS[f"heat-{step}"][0] for step in range(HEAT_STEPS)]
-    steps = alt.Scale(domain=[str(step) for step in range(HEAT_STEPS)], range=colors)
+    colors = [*(COLORS[f"heat-{step}"][0] for step in range(HEAT_STEPS)), LINE]
+    steps = alt.Scale(domain=[*map(str, range(HEAT_STEPS)), _NO_STEP], range=colors)
     tiles = base.mark_rect(stroke=PAPER, strokeWidth=2).encode(
         color=alt.Color("step:N", scale=steps, legend=None)
     )
@@ -96,7 +110,8 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
     return Figure(
         f"depth-{number}",
         stage.label,
-        f"Heat map of {metric_of(metric).title} in percent by length and depth, for {stage.label}.",
+        f"Heat map of {metric_of(metric).title} in percent by length and depth, for {stage.label}; a dash is a cell "
+        "without an answer.",
         svg_of(alt.layer(tiles, numbers), max(_SMALL[0], 26 * len(lengths)), _SMALL[1]),
     )
 
@@ -136,6 +151,7 @@ def forest(differences: Sequence[Difference]) -> Figure:
     """Differences with their intervals around zero, in percentage points."""
     rows = [
         {"label": item.label, "value": 100 * m.value, "low": 100 * m.low, "high": 100 * m.high}
+        | {"few": wording.few(m.groups)}
         for item in differences
         if (m := item.estimate).value is not None and m.low is not None and m.high is not None
     ]
@@ -152,15 +168,22 @@ def forest(differences: Sequence[Difference]) -> Figure:
 
 
 def _curves(
-    curves: Sequence[tuple[EvaluatedModel, Mapping[int, Estimate]]], title: str, scale: alt.Scale
+    curves: Sequence[tuple[EvaluatedModel, Mapping[int, Estimate]]],
+    unanswered: Sequence[int],
+    title: str,
+    scale: alt.Scale,
 ) -> list[alt.Chart]:
     rows: Rows = [
         {"curve": str(index), "length": length, "value": m.value, "low": m.low, "high": m.high}
+        | {"few": wording.few(m.groups)}
         for index, (_, found) in enumerate(curves)
         for length, m in found.items()
     ]
-    lengths = sorted({row["length"] for row in rows})
+    lengths = sorted({*(row["length"] for row in rows), *unanswered})
     ends = [lengths[0], lengths[-1]] if len(lengths) > 1 else [lengths[0] / 2, lengths[0] * 2]
+    if len(lengths) == 1:  # bars side by side
+        for row in rows:
+            row["length"] *= 2 ** ((int(row["curve"]) - (len(curves) - 1) / 2) / (2 * len(curves)))
     x = alt.X(
         "length:Q",
         title=["context length, log scale, in", wording.shared_unit(s.summary.measured for s, _ in curves)],
@@ -170,6 +193,24 @@ def _curves(
     y = alt.Y("value:Q", title=title, scale=scale, axis=alt.Axis(format=".0%", tickCount=6))
     styles = [stage.style for stage, _ in curves]
     return banded_curves(rows, styles, x, y, scale)
+
+
+def _no_answers(
+    silent: Sequence[tuple[int, int]], stages: Sequence[EvaluatedModel], bottom: float, scale: alt.Scale
+) -> alt.Chart:
+    """At the foot of the figure, the lengths at which a curve has no point for nothing was answered."""
+    names = {length: wording.NO_ANSWER for _, length in silent}
+    rows = [
+        {"curve": str(number), "length": length, "at": bottom, "label": names.pop(length, "")}
+        for number, length in silent
+    ]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(
+        x="length:Q", y=alt.Y("at:Q", scale=scale), color=colors_of([stage.style for stage in stages])
+    )
+    crosses = base.mark_text(text="×", fontSize=18, dy=-8)
+    names_of = base.mark_text(align="right", dx=-9, dy=-8, fontSize=11).encode(text="label:N")
+    layered: alt.LayerChart = alt.layer(crosses, names_of)
+    return layered
 
 
 def _end_labels(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.summaries import ContextBoundary, DemoSummary, EvaluationSummary
+from longrm.evaluation.unanswered import empty_cells
 from longrm.report import wording
 from longrm.report.load import EvaluatedModel, ReportData, defined, short_name
 from longrm.report.palette import Style
@@ -13,6 +14,14 @@ from longrm.runs.records import Estimate
 from longrm.types import Outcome
 
 _MOST_STATEMENTS = 8  # models; the tables hold all of them
+_MOST_CELLS = 4  # without an answer, that are named; the tables hold all of them
+_HELPS = {
+    Outcome.TOO_LONG: "of what is too long, --cut names what may be cut; or shorter lengths, or another model",
+    Outcome.TRUNCATED: "of what was truncated, a larger judge.max_tokens lets it end",
+    Outcome.UNPARSED: "of what was unparsed, --retries, --format or --template ask otherwise",
+    Outcome.REFUSED: "of what was refused, another --template or model may not be",
+}
+"""What may bring an answer, by what became of a comparison; errors, which the same command asks again, apart."""
 _WRONG_DATA = (
     "rising_scores",
     "duplicates",
@@ -84,7 +93,9 @@ def accuracy(summary: EvaluationSummary) -> str:
     """The main accuracy with its interval, against chance."""
     metric, estimate = metric_of(summary.main_metric), summary.accuracy.strict
     if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "No judgment has a known gold order, so there is no accuracy."
+        silent = summary.missing.overall is not None and not summary.missing.overall.answered
+        why = "Nothing was answered" if silent else "No judgment has a known gold order"
+        return f"{why}, so there is no accuracy."
     level = summary.chance[metric.name]
     side = "above" if estimate.low > level else "below" if estimate.high < level else "not told from"
     comparisons = wording.plural(estimate.n, "comparison")
@@ -98,7 +109,11 @@ def baselines(summary: EvaluationSummary) -> str:
     """Which baselines the model beats and which it does not; empty if none ran beside it."""
     found = summary.baselines
     beaten = [name for name, one in found.items() if one.beaten]
-    others = [f"{name} ({_gap(one.difference)})" for name, one in found.items() if not one.beaten]
+    others = [
+        f"{name}{', which reads the context' if one.reads_context else ''} ({_gap(one.difference)})"
+        for name, one in found.items()
+        if not one.beaten
+    ]
     won = f"beats {wording.listed(beaten)}" if beaten else ""
     not_won = f"does not beat {wording.listed(others)}" if others else ""
     sentence = "; ".join(filter(None, (won, not_won)))
@@ -117,7 +132,25 @@ def missing(summary: EvaluationSummary) -> str:
         return ""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in silent.items())
     all_of_them = wording.plural(counts.comparisons, "comparison")
-    return f"{sum(silent.values()):,} of {all_of_them} without a verdict, counted as wrong: {kinds}."
+    wrong = ", counted as wrong" if counts.outcomes[Outcome.ANSWERED] else ""
+    return f"{sum(silent.values()):,} of {all_of_them} without a verdict{wrong}: {kinds}."
+
+
+def no_answer(summary: EvaluationSummary) -> list[str]:
+    """One sentence for every length, depth and task without any answer: which, and why."""
+    cells = [f"No answer {name}: {part.reason}." for name, part in empty_cells(summary.missing).items()]
+    more = len(cells) - _MOST_CELLS
+    return [
+        *cells[:_MOST_CELLS],
+        *([f"No answer in {wording.plural(more, 'more cell')}."] if more > 0 else []),
+    ]
+
+
+def what_may_help(summary: EvaluationSummary) -> str:
+    """What may bring answers where there is none, by what became of those that were asked; empty if nothing may."""
+    outcomes = {outcome for part in empty_cells(summary.missing).values() for outcome in part.outcomes}
+    helps = [text for outcome, text in _HELPS.items() if outcome in outcomes]
+    return "; ".join(helps)
 
 
 def cuts(summary: EvaluationSummary) -> str:
@@ -192,13 +225,17 @@ def different_data(stages: Sequence[EvaluatedModel]) -> str:
 
 
 def incomplete(stages: Sequence[EvaluatedModel]) -> list[str]:
-    """One line a stage whose evaluation is incomplete."""
-    return [
-        f"{stage.label}: {stage.summary.counts.outcomes[Outcome.ERROR]} comparisons ended in an error and are "
-        "not scored; run the same evaluation again to judge them"
-        for stage in stages
-        if not stage.summary.complete
-    ]
+    """One line a stage whose evaluation is incomplete: for errors, and for cells without an answer."""
+    lines = []
+    for stage in stages:
+        if errors := stage.summary.counts.outcomes[Outcome.ERROR]:
+            lines.append(
+                f"{stage.label}: {wording.plural(errors, 'comparison')} ended in an error and are not scored; run the "
+                "same evaluation again to judge them"
+            )
+        if silent := no_answer(stage.summary):
+            lines.append(f"{stage.label}: {' '.join(silent)}")
+    return lines
 
 
 def _reach(boundary: ContextBoundary) -> str:
@@ -208,9 +245,10 @@ def _reach(boundary: ContextBoundary) -> str:
     below = wording.tokens(boundary.below)
     match boundary.status:
         case "beyond_range":
-            return f"holds {threshold} or more up to {wording.tokens(max(lengths))} tokens, the longest length tested"
+            return f"holds {threshold} or more up to {wording.tokens(max(lengths))} tokens, the longest length measured"
         case "below_range":
-            return f"is below {threshold} already at {wording.tokens(min(lengths))} tokens, the shortest length tested"
+            shortest = f"{wording.tokens(min(lengths))} tokens, the shortest length measured"
+            return f"is below {threshold} already at {shortest}"
         case "resolved":
             crossing = wording.tokens(boundary.estimate.value)
             interval = wording.boundary_interval(boundary)
@@ -246,9 +284,10 @@ def _contrast(demo: DemoSummary) -> str:
         return f", but no difference from equal training on short data is resolved ({shown})"
     sign = 1 if gap.value > 0 else -1
     ends = sorted(100 * sign * end for end in (gap.low, gap.high))
+    side = "above" if sign > 0 else "below"
     return (
         f"; at {length} that is {wording.decimal(100 * sign * gap.value, 1)} points "
-        f"[{wording.decimal(ends[0], 1)}, {wording.decimal(ends[1], 1)}] {'above' if sign > 0 else 'below'} "
+        f"[{wording.decimal(ends[0], 1)}, {wording.decimal(ends[1], 1)}]{wording.few(gap.groups)} {side} "
         "equal training on short data"
     )
 

@@ -93,6 +93,12 @@ class EvaluatedModel:
         """The metric at each length, shortest first; a length where it is undefined is left out."""
         return _defined({int(key): row for key, row in self.summary.metrics.by_length.items()}, metric)
 
+    @property
+    def unanswered(self) -> list[int]:
+        """The lengths at which nothing was answered, shortest first."""
+        missing = self.summary.missing.by_length
+        return sorted(int(length) for length, part in missing.items() if not part.answered)
+
     def by_depth(self, length: str, metric: str) -> dict[str, Estimate]:
         """The metric at each depth, for contexts of one length."""
         return _defined(dict(self.summary.metrics.by_length_and_depth[length]), metric)

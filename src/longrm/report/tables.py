@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
-from longrm.evaluation.summaries import DemoSummary, EvaluationSummary
+from longrm.evaluation.summaries import DemoSummary, EvaluationSummary, PartAnswers
 from longrm.report import wording
 from longrm.report.load import (
     EvaluatedModel,
@@ -46,6 +46,11 @@ class Table:
     def __post_init__(self) -> None:
         assert all(len(row.cells) + 1 == len(self.columns) for row in self.rows), self.caption
 
+    @property
+    def note(self) -> str:
+        """What must be known of its intervals; empty where nothing must."""
+        return wording.few_note(cell.detail for row in self.rows for cell in row.cells)
+
 
 def percent_cell(estimate: Estimate | None, *, n: bool = False) -> TableCell:
     """A share with its interval, and how many stand behind it."""
@@ -53,6 +58,19 @@ def percent_cell(estimate: Estimate | None, *, n: bool = False) -> TableCell:
         return TableCell(wording.MISSING)
     detail = wording.percent_interval(estimate)
     return TableCell(wording.percent(estimate.value), f"{detail} n = {estimate.n}" if n else detail)
+
+
+def answered_cell(estimate: Estimate | None, missing: PartAnswers | None, *, n: bool = False) -> TableCell:
+    """A share with its interval, and how many were answered where not all were; why, where none was."""
+    if missing is not None and not missing.answered:
+        return TableCell(wording.NO_ANSWER, missing.reason)
+    cell = percent_cell(defined(estimate), n=n)
+    return cell if missing is None else TableCell(cell.text, f"{cell.detail} {answered(missing)}".strip())
+
+
+def answered(missing: PartAnswers) -> str:
+    """How much of a part was answered."""
+    return f"{missing.answered:,} of {missing.comparisons:,} answered"
 
 
 def points_cell(estimate: Estimate) -> TableCell:
@@ -128,7 +146,7 @@ def length_table(
     caption: str, stages: Sequence[EvaluatedModel], metric: str, *, chance: bool = False
 ) -> Table | None:
     """One metric of every stage at every length and its mean over them, and the chance level as a last row."""
-    lengths = sorted({length for stage in stages for length in stage.by_length(metric)})
+    lengths = sorted({length for stage in stages for length in (*stage.by_length(metric), *stage.unanswered)})
     if not lengths:
         return None
     rows = []
@@ -136,7 +154,9 @@ def length_table(
         found, summary = stage.by_length(metric), stage.summary
         # A summary has the unweighted mean over lengths of the main metric alone.
         mean = defined(summary.metrics.macro.by_length) if metric == summary.main_metric else None
-        cells = (*(percent_cell(found.get(length)) for length in lengths), percent_cell(mean))
+        by_length = summary.missing.by_length
+        shares = [answered_cell(found.get(length), by_length.get(str(length))) for length in lengths]
+        cells = (*shares, percent_cell(mean))
         rows.append(TableRow(stage.label, cells, stage.style))
     if chance:
         level = next(stage.summary.chance[metric] for stage in stages if metric in stage.summary.chance)
@@ -154,8 +174,10 @@ def overall_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | Non
     for stage in stages:
         written = [_written(name, stage.summary.metrics.overall.get(name)) for name in names]
         needed = stage.summary.recommended  # so many would tell another judge from this one
-        detail = f"{wording.tokens(needed.comparisons)} recommended" if needed else ""
-        scored = TableCell(wording.tokens(stage.summary.accuracy.strict.n), detail)
+        missing = stage.summary.missing.overall
+        details = [answered(missing)] if missing else []
+        details += [f"{wording.tokens(needed.comparisons)} recommended"] if needed else []
+        scored = TableCell(wording.tokens(stage.summary.accuracy.strict.n), ", ".join(details))
         rows.append(TableRow(stage.label, (*written, scored), stage.style))
     for levels in sorted(
         {tuple(stage.summary.chance.get(name) for name in names) for stage in stages}, key=str
@@ -177,10 +199,16 @@ def depth_tables(stages: Sequence[EvaluatedModel], metric: str) -> list[Table]:
             length: stage.by_depth(length, metric)
             for length in sorted(stage.summary.metrics.by_length_and_depth, key=int)
         }
-        depths = sorted({depth for found in cells.values() for depth in found})
+        missing = stage.summary.missing.by_length_and_depth
+        depths = sorted(
+            {depth for length, found in cells.items() for depth in (*found, *missing.get(length, ()))}
+        )
         rows = []
         for depth in depths:
-            row = tuple(percent_cell(found.get(depth), n=True) for found in cells.values())
+            row = tuple(
+                answered_cell(found.get(depth), missing.get(length, {}).get(depth), n=True)
+                for length, found in cells.items()
+            )
             rows.append(TableRow(depth.replace("-", "–"), row))
         columns = ("depth", *(wording.tokens(int(length)) for length in cells))
         if rows:

@@ -5,9 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from longrm.evaluation.summaries import BoundaryStatus, ContextBoundary, CrossingSide, MeasuredWith
-from longrm.runs.records import Estimate
+from longrm.runs.records import FEW_GROUPS, Estimate
 
 MISSING = "–"
+NO_ANSWER = "no answer"
+FEW = "†"
+FEW_NOTE = f"{FEW} from fewer than {FEW_GROUPS} groups: a rough interval, most often too narrow."
+"""What the mark of such an interval means; said once wherever it stands."""
 _MINUS = "−"
 _LONGEST_TOKENIZER = 40  # characters of its name
 _TOKENIZERS = {
@@ -133,7 +137,7 @@ def boundary_interval(boundary: ContextBoundary) -> str:
     crossing = boundary.estimate
     low = _end(boundary, crossing.low, crossing.low_place)
     high = _end(boundary, crossing.high, crossing.high_place)
-    return f"[{low}, {high}]" if low != high else ""
+    return f"[{low}, {high}]{few(boundary.groups)}" if low != high else ""
 
 
 def _end(boundary: ContextBoundary, value: float | None, side: CrossingSide) -> str:
@@ -151,10 +155,20 @@ def _end(boundary: ContextBoundary, value: float | None, side: CrossingSide) -> 
             raise ValueError(f"the place {unknown!r} of a boundary's estimate is not known")
 
 
+def few(groups: int) -> str:
+    """The mark of an interval from too few groups, for which `FEW_NOTE` stands; empty from enough."""
+    return FEW if 0 < groups < FEW_GROUPS else ""
+
+
+def few_note(texts: Iterable[str]) -> str:
+    """What the mark means, where one of the texts has it; else empty."""
+    return FEW_NOTE if any(FEW in text for text in texts) else ""
+
+
 def _interval(estimate: Estimate, write: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f"[{write(estimate.low)}, {write(estimate.high)}]"
+    return f"[{write(estimate.low)}, {write(estimate.high)}]{few(estimate.groups)}"
 
 
 def _signed(value: float, places: int) -> str:

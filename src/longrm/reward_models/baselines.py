@@ -1,4 +1,4 @@
-"""Baselines: rules without a model. A reward model that does not beat them has learned nothing of use."""
+"""Baselines: rules without a model. A reward model that does not beat one may be doing no more than the rule does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,10 +55,12 @@ class BaselineRule:
     Attributes:
         scores: One number a response, higher is better.
         sees_order: Whether the place at which a response is shown changes its score.
+        reads_context: Whether it reads the prompt, and not the responses alone.
     """
 
     scores: Callable[[Query], Sequence[float]]
     sees_order: bool = False
+    reads_context: bool = False
 
 
 BASELINES: Mapping[str, BaselineRule] = {
@@ -67,7 +69,7 @@ BASELINES: Mapping[str, BaselineRule] = {
     "last": BaselineRule(_last, sees_order=True),
     "longest": BaselineRule(_longest),
     "shortest": BaselineRule(_shortest),
-    "overlap": BaselineRule(_overlap),
+    "overlap": BaselineRule(_overlap, reads_context=True),
 }
 """The registry of baselines: a new one is one function and one entry."""
 

@@ -113,8 +113,9 @@ class GenerativeRewardModel(RewardModel):
             fitted = fit(query, measure, self._limit - max_tokens, self._tokenizer, self._settings.cut)
             if fitted is None:
                 tokens = measure(query)
-                room = f"{self._limit - max_tokens} fit beside the answer's {max_tokens}"
-                detail = f"the prompt has {tokens} tokens; {room}{why_uncut(query, self._settings.cut)}"
+                room = self._limit - max_tokens
+                said = f"the prompt has more than fit beside the answer's {max_tokens:,}"
+                detail = f"{tokens:,} > {room:,} tokens; {said}{why_uncut(query, self._settings.cut)}"
                 return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=tokens)
             query, cut = fitted
         return tuple(

@@ -56,6 +56,9 @@ class Estimate:
 UNDEFINED = Estimate(None, None, None, 0, 0)
 """The estimate of nothing."""
 
+FEW_GROUPS = 10
+"""Fewer groups than these make no interval that one could trust: no bootstrap of so few is wide enough."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:

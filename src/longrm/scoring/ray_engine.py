@@ -1,7 +1,7 @@
 """Scores rows by the workers of a Ray cluster: Ray Data streams batches to actors, each of which holds the model.
 
 The cluster is the one that RAY_ADDRESS names, or one on this machine that lives as long as the scoring. A worker that
-is lost is started anew, and its rows are scored again.
+is lost is started anew, and its rows are scored again; rows that take worker after worker with them end in errors.
 """
 
 import logging
@@ -24,6 +24,7 @@ from longrm.data import ComparisonReader
 from longrm.errors import ConfigError, LongRMError, RunError, first_line
 from longrm.reward_models import JudgeSettings
 from longrm.scoring.row_scores import RowScores, ScoreBatch, ScoreRecord, batches, score
+from longrm.types import Outcome
 
 # Batches travel to a worker together until they have so many bytes, some 16,000 tokens of text: Ray takes some 30 ms
 # for a block, and a killed run loses one for each worker.
@@ -32,7 +33,7 @@ _BLOCK_BYTES = 1 << 16
 _STORE_BYTES = 1 << 29
 # Seconds in which the head of a cluster answers.
 _CONNECT_SECONDS = 10.0
-# A block that has taken so many workers with it is at fault itself.
+# A batch that has taken so many workers with it is at fault itself.
 _MAX_TRIES = 4
 
 
@@ -46,7 +47,7 @@ def scored_by_ray(
 
     Raises:
         ConfigError: Ray is not installed, or this machine has too few GPUs.
-        RunError: Workers were lost again and again.
+        RunError: The cluster was lost, or can start no more workers.
     """
     with _cluster(workers) as gpus:
         import ray
@@ -115,7 +116,7 @@ def _read(
 
 
 class _Starts:
-    """Counts how often work was begun on a block; one that takes its workers with it would be begun for ever."""
+    """Counts how often a batch was begun and not ended; one that takes its workers with it would be begun for ever."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -124,6 +125,10 @@ class _Starts:
         """Counts one more beginning; returns how many there were."""
         self._counts[first_row] += 1
         return self._counts[first_row]
+
+    def clear(self, first_row: int) -> None:
+        """Takes note that a batch was ended."""
+        del self._counts[first_row]
 
 
 class _Worker:
@@ -151,14 +156,20 @@ class _Worker:
             if isinstance(one, LongRMError):
                 raise one
             some.append(one)
-        first, last = some[0][0][0], some[-1][-1][0]
-        if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
-            raise RunError(
-                f"{_MAX_TRIES} workers of Ray were killed while they scored rows {first} to {last}, perhaps for "
-                "want of memory; look at these rows, or give a worker more"
-            )
         self._loaded = self._loaded or reward_models.load(self._model, judge=self._judge)
-        return [record for batch in some for record in score(batch, self._loaded)]
+        records: list[ScoreRecord] = []
+        for batch in some:
+            first, last = batch[0][0], batch[-1][0]
+            if ray.get(self._starts.add.remote(first)) > _MAX_TRIES:
+                detail = (
+                    f"{_MAX_TRIES} workers of Ray were killed while they scored rows {first} to {last}, perhaps for "
+                    "want of memory; look at these rows, or give a worker more"
+                )
+                records += [ScoreRecord(number, Outcome.ERROR, detail=detail) for number, _ in batch]
+                continue
+            records += score(batch, self._loaded)
+            ray.get(self._starts.clear.remote(first))
+        return records
 
 
 def _enter(home: str) -> None:

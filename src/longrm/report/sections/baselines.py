@@ -1,4 +1,4 @@
-"""The models against the baselines that were run beside them."""
+"""The models against the baselines that judged beside them."""
 
 from collections.abc import Sequence
 
@@ -22,12 +22,23 @@ def baselines(stages: Sequence[EvaluatedModel]) -> Section | None:
     return Section(
         "Against simple rules",
         "Baselines",
-        "The same comparisons judged by a simple rule, such as preferring the longest response. A model that does not "
-        "beat the rule may be doing no more than the rule does. Differences are paired; one whose interval holds 0 is "
-        "not resolved.",
+        f"The same comparisons judged by rules without a model. {_what_they_read(shown)} A model that does not beat a "
+        "rule may be doing no more than the rule does. Differences are paired; one whose interval holds 0 is not "
+        "resolved.",
         tables=(_table(shown),),
         figure=_figure(shown),
     )
+
+
+def _what_they_read(stages: Sequence[EvaluatedModel]) -> str:
+    """Which rules read the context, for a model that does not beat these may read it still."""
+    found = {name: one.reads_context for stage in stages for name, one in stage.summary.baselines.items()}
+    sides = [[name for name, reads in found.items() if reads is side] for side in (False, True)]
+    said = (
+        f"{wording.listed(sides[0])}: of the responses alone.",
+        f"{wording.listed(sides[1])}: of the context too.",
+    )
+    return " ".join(line for line, names in zip(said, sides, strict=True) if names)
 
 
 def _table(stages: Sequence[EvaluatedModel]) -> Table:
@@ -56,6 +67,7 @@ def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
             "value": 100 * gap.value,
             "low": 100 * gap.low,
             "high": 100 * gap.high,
+            "few": wording.few(gap.groups),
         }
         for number, stage in enumerate(stages)
         for name, found in stage.summary.baselines.items()

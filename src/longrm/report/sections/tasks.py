@@ -1,12 +1,13 @@
 """Accuracy by task and subtype, and by task and length."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from longrm.evaluation.summaries import PartAnswers
 from longrm.report import wording
 from longrm.report.load import EvaluatedModel, defined
 from longrm.report.sections.section import Section
-from longrm.report.tables import Table, TableCell, TableRow, percent_cell
+from longrm.report.tables import Table, TableCell, TableRow, answered_cell, percent_cell
 from longrm.runs.records import Estimate
 
 _Part = Literal["by_task", "by_subtype"]
@@ -42,34 +43,42 @@ def _names(stages: Sequence[EvaluatedModel], part: _Part) -> list[str]:
     return sorted({name for stage in stages for name in _parts(stage, part)})
 
 
+def _missing(stage: EvaluatedModel, part: _Part) -> Mapping[str, PartAnswers]:
+    missing = stage.summary.missing
+    return missing.by_task if part == "by_task" else missing.by_subtype
+
+
 def _by_part(caption: str, column: str, part: _Part, stages: Sequence[EvaluatedModel]) -> Table:
     """One row a task and one column a model; beneath, the whole."""
     rows = [
-        _row(name, [(stage, _parts(stage, part).get(name, {})) for stage in stages])
+        TableRow(
+            name,
+            tuple(_cell(s, _parts(s, part).get(name, {}), _missing(s, part).get(name)) for s in stages),
+        )
         for name in _names(stages, part)
     ]
-    rows.append(_row("all comparisons (micro)", [(stage, stage.summary.metrics.overall) for stage in stages]))
+    every = tuple(_cell(s, s.summary.metrics.overall, s.summary.missing.overall) for s in stages)
+    rows.append(TableRow("all comparisons (micro)", every))
     if part == "by_task":
         macro = [defined(stage.summary.metrics.macro.by_task) for stage in stages]
         rows.append(TableRow("mean over tasks (macro)", tuple(map(percent_cell, macro))))
     return Table(f"{caption}, with 95% intervals", (column, *(s.label for s in stages)), tuple(rows))
 
 
-def _row(header: str, measured: Sequence[tuple[EvaluatedModel, dict[str, Estimate]]]) -> TableRow:
-    return TableRow(header, tuple(_cell(found.get(stage.summary.main_metric)) for stage, found in measured))
-
-
-def _cell(estimate: Estimate | None) -> TableCell:
-    return percent_cell(defined(estimate), n=True)
+def _cell(stage: EvaluatedModel, measured: Mapping[str, Estimate], missing: PartAnswers | None) -> TableCell:
+    return answered_cell(measured.get(stage.summary.main_metric), missing, n=True)
 
 
 def _by_length(stage: EvaluatedModel) -> Table | None:
-    held, name = stage.summary.metrics.by_task_and_length, stage.summary.main_metric
+    held, missing = stage.summary.metrics.by_task_and_length, stage.summary.missing.by_task_and_length
     lengths = sorted({length for row in held.values() for length in row}, key=int)
     if len(lengths) < 2:
         return None
     rows = [
-        TableRow(task, tuple(_cell(row.get(length, {}).get(name)) for length in lengths))
+        TableRow(
+            task,
+            tuple(_cell(stage, row.get(length, {}), missing.get(task, {}).get(length)) for length in lengths),
+        )
         for task, row in held.items()
     ]
     columns = ("task", *(wording.tokens(int(length)) for length in lengths))

@@ -46,6 +46,7 @@ def _table(stages: Sequence[EvaluatedModel]) -> Table:
 def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
     rows: Rows = [
         {"curve": str(number), "votes": int(k), "value": m.value, "low": m.low, "high": m.high}
+        | {"few": wording.few(m.groups)}
         for number, stage in enumerate(stages)
         for k, m in _curve(stage).items()
         if m.value is not None

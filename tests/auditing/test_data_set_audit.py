@@ -10,8 +10,10 @@ import krippendorff
 import pytest
 
 from longrm.auditing import AuditSettings, as_html, as_text, audit
+from longrm.auditing.audit_tables import tables
 from longrm.data import write, write_rows
 from longrm.errors import DataError
+from longrm.report.wording import FEW, FEW_NOTE
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -161,6 +163,11 @@ def test_places_and_lengths_that_give_the_answer_away(put):
     assert (found.first.value, found.first.chance, found.first.groups) == (0.75, 0.5, 40)
     assert found.first.low > 0.5
     assert found.longer.value == 1
+    few = audit(put("few.jsonl", *rows[:9]))
+    for one, marked in ((found, False), (few, True)):
+        (biases,) = (table for table in tables(one) if table.title.startswith("The better response"))
+        assert [FEW in row[2] for row in biases.rows] == [marked, marked]
+        assert (FEW_NOTE in biases.note) is marked
     chosen = [{"prompt": f"q {n}", "chosen": f"yes {n}", "rejected": f"no {n}"} for n in range(4)]
     assert audit(put("b.jsonl", *chosen)).first.value is None  # this format lists it first by rule
 

@@ -1,8 +1,11 @@
+from itertools import product
+
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from longrm.evaluation.breakdown import breakdown
-from longrm.evaluation.estimates import metrics_for
+from longrm.evaluation.breakdown import _mean_of_parts, breakdown
+from longrm.evaluation.estimates import metrics_for, unanimity_bounds
 from longrm.evaluation.table import ScoreTable
 
 OPTIONS = {"seed": 3, "resamples": 200}
@@ -83,3 +86,55 @@ def test_without_tasks_or_lengths_macro_is_undefined(judgment):
     assert found.macro.by_task.value is None
     assert found.macro.by_length.value is None
     assert found.by_task == found.by_subtype == found.by_task_and_length == {}
+
+
+def by_length(judgment, rng, rates, groups, *, shared, per_group=4):
+    """Pairs at each rate; half of what makes one right or wrong is the context's, which all lengths may share."""
+    contexts = {place: rng.normal(size=groups) for place in range(len(rates))}
+    found = []
+    for place, rate in enumerate(rates):
+        own = contexts[0 if shared else place]
+        for g, k in product(range(groups), range(per_group)):
+            right = np.sqrt(0.5) * own[g] + np.sqrt(0.5) * rng.normal() < norm.ppf(rate)
+            name = f"{g}" if shared else f"{place}-{g}"
+            scores = (1.0, 0.0) if right else (0.0, 1.0)
+            found.append(judgment(f"{place}-{g}-{k}", name, scores=scores, length=128 << place))
+    return found
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_interval_of_a_mean_over_lengths_covers_it_with_few_contexts_a_length(judgment, shared):
+    rates, covered, naive, runs = (0.9, 0.8, 0.7), 0, 0, 100
+    mean = np.mean(rates)
+    for seed in range(runs):
+        records = by_length(judgment, np.random.default_rng(seed), rates, 6, shared=shared)
+        table = ScoreTable.of(records)
+        found = _mean_of_parts(table, table.length, {"seed": 0, "resamples": 200})
+        covered += found.low <= mean <= found.high
+        # As if every comparison were a context of its own.
+        half = 1.96 * np.sqrt(found.value * (1 - found.value) / found.n)
+        naive += abs(found.value - mean) <= half
+    assert covered / runs >= 0.92
+    assert naive / runs < 0.85, "contexts matter here"
+
+
+def test_a_mean_over_lengths_goes_with_what_the_lengths_share(judgment):
+    pairs = {True: [], False: []}
+    for shared, seed in product(pairs, range(10)):
+        records = by_length(judgment, np.random.default_rng(seed), (0.8,) * 4, 40, shared=shared)
+        table = ScoreTable.of(records)
+        found = _mean_of_parts(table, table.length, {"seed": 0, "resamples": 200})
+        pairs[shared].append(found.high - found.low)
+    # Of independent lengths variances add up; those of one context go together.
+    assert 1.3 < np.mean(pairs[True]) / np.mean(pairs[False]) < 2.0
+
+
+def test_a_length_at_which_all_contexts_agree_is_not_taken_to_be_certain(judgment):
+    split = [judgment(f"a{k}", scores=(1.0, 0.0) if k % 2 else (0.0, 1.0), length=128) for k in range(40)]
+    sure = [judgment(f"b{k}", scores=(1.0, 0.0), length=256) for k in range(6)]
+    one = divided(split).macro.by_length
+    both = divided([*split, *sure]).macro.by_length
+    # Half of the first one's, and at most as far below as six that agree may be wrong.
+    assert both.high - both.value == pytest.approx((one.high - one.value) / 2)
+    below = np.hypot(one.value - one.low, 1 - unanimity_bounds(1.0, 6, (0.0, 1.0))[0]) / 2
+    assert both.value - both.low == pytest.approx(below)

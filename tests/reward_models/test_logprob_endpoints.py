@@ -75,6 +75,34 @@ def test_without_any_of_the_tokens_there_is_no_verdict(server, pairs, said):
     assert len(server.seen) == 1, "asking again would bring the same"
 
 
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, 1e308, 800.0, 10**400, -(10**400), -1e308, True, "x", None]
+)
+@pytest.mark.parametrize("kind", ["tokens", "likelihood"])
+def test_what_is_no_log_probability_costs_its_comparison_alone(server, kind, value, tmp_path):
+    bytes_tokenizer().save(tmp_path)
+
+    def script(seen, number):
+        bad = number == 1
+        if kind == "tokens":
+            return told(("A", value if bad else -1.0), ("B", -2.0))
+        size = len(bytes_tokenizer().encode(seen.body["prompt"]))
+        reply = peer.said("", finish="length", usage=(size, 1))
+        values = [None, *[-1.0] * (size - 3), *([value, value] if bad else [-2.0, -2.0]), -1.0]
+        reply.body["choices"][0] |= {
+            "text": "",
+            "logprobs": {"tokens": ["t"] * (size + 1), "token_logprobs": values},
+        }
+        return reply
+
+    server.script = script
+    model = load(server, kind, {"tokenizer": str(tmp_path)})
+    judged = model.judge_in_all_orders(queries((20, 2), (30, 2)))
+    assert sorted(trial.outcome for trial in judged) == [Outcome.ANSWERED, Outcome.UNPARSED]
+    (failed,) = (trial for trial in judged if trial.outcome is Outcome.UNPARSED)
+    assert "is nan" in failed.detail or "the score of response" in failed.detail
+
+
 @pytest.mark.parametrize("kind", ["tokens", "likelihood"])
 def test_a_server_that_tells_none_is_refused_in_one_line(server, kind, tmp_path):
     bytes_tokenizer().save(tmp_path)

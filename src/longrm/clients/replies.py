@@ -18,6 +18,8 @@ REQUEST_STATUSES = frozenset([400, 413, 422])
 
 # How servers say it: OpenAI and vLLM "maximum context length", llama.cpp "exceeds the available context size",
 # TGI "`inputs` must have less than", Anthropic "prompt is too long", Gemini "input token count exceeds".
+_LEAST_LOGPROB, _ROUNDING = -1e30, 1e-3
+
 _TOO_LONG = re.compile(
     r"context[ _](length|window|size)|(prompt|input|request) (is )?too (long|large)"
     r"|must have less than|input token count",
@@ -157,8 +159,14 @@ def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
 
 
 def _logprob(value: Any) -> float:
-    """A log-probability as a server gives it: NaN where it is no number."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    """A log-probability as a server gives it, minus infinity included: NaN where it is none.
+
+    What is above 0 by more than rounding, or so far below that no sum of such numbers is finite, is none either: one
+    answer with it must not end the run.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return float(value) if value == -math.inf or _LEAST_LOGPROB < value < _ROUNDING else math.nan
 
 
 def _text(message: Mapping[str, Any], reason: Any) -> str:

@@ -5,8 +5,9 @@ from typing import Unpack
 
 import numpy as np
 
-from longrm.evaluation.estimates import estimate_metric
+from longrm.evaluation.estimates import bootstrap_interval, estimate_metric
 from longrm.evaluation.metrics import TOP1, EvaluationMetric, reported
+from longrm.evaluation.metrics.metric import SHARE
 from longrm.evaluation.samples import Bootstrap, FloatArray, IntArray
 from longrm.evaluation.summaries import (
     DEPTH_BINS,
@@ -116,21 +117,24 @@ def _mean_of_parts(table: ScoreTable, part: IntArray, drawn: Bootstrap) -> Estim
     all groups at once would hold a part to be certain in which all groups agree, and takes for granted as many groups
     as all parts have together.
     """
-    names = np.unique(part)
+    names, ends = np.unique(part), list[tuple[float, float, float]]()
     # With two responses top-1 and pair accuracy are one, so that it holds main accuracy for every row.
-    found = [estimate_metric(table.subset(part == name), TOP1, **drawn) for name in names]
-    ends = [(one.low, one.value, one.high) for one in found]
-    if not ends or None in sum(ends, ()):
+    for own in (table.subset(part == name) for name in names):
+        if not own.answered.any():
+            return UNDEFINED
+        sample = TOP1.sample(own)
+        # Not Wilson's limits: they lean to one half, and over several parts that adds up.
+        replicates = sample.replicates(own.group, **drawn)
+        low, high = bootstrap_interval(sample.value, replicates, own.groups, SHARE)
+        ends.append((sample.value, sample.value - low, high - sample.value))
+    if not ends:
         return UNDEFINED
-    low, values, high = np.array(ends, np.float64).T
+    values, *reaches = np.array(ends, np.float64).T
     weight = (part[:, None] == names).astype(np.float64)
     together = _correlation(weight * (TOP1.earned(table)[:, None] - values), table.group)
     # Of a part without spread nothing tells; at worst it goes with another as far as both have the same groups.
     together = np.where(np.isnan(together), _correlation(weight, table.group), together)
-    below, above = (
-        float(np.sqrt(max(0.0, reach @ together @ reach))) / names.size
-        for reach in (values - low, high - values)
-    )
+    below, above = (float(np.sqrt(max(0.0, reach @ together @ reach))) / names.size for reach in reaches)
     value = float(values.mean())
     return Estimate(value, value - below, value + above, part.size, table.groups)
 

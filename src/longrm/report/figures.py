@@ -55,7 +55,7 @@ def accuracy(stages: Sequence[EvaluatedModel], metric: str, width: int, suffix: 
         *_curves(curves, [length for _, length in silent], metric_of(metric).title, scale),
     ]
     if silent:
-        layers.append(_no_answers(silent, [stage for stage, _ in curves], bottom, scale))
+        layers.extend(_no_answers(silent, [stage for stage, _ in curves], bottom, scale))
     if len(curves) <= _CURVES_WITH_LABELS:
         layers.append(_end_labels(curves, (1 - bottom) * _LABEL_GAP / height, width, scale))
     ends = "; ".join(
@@ -197,7 +197,7 @@ def _curves(
 
 def _no_answers(
     silent: Sequence[tuple[int, int]], stages: Sequence[EvaluatedModel], bottom: float, scale: alt.Scale
-) -> alt.Chart:
+) -> list[alt.Chart]:
     """At the foot of the figure, the lengths at which a curve has no point for nothing was answered."""
     names = {length: wording.NO_ANSWER for _, length in silent}
     rows = [
@@ -209,8 +209,7 @@ def _no_answers(
     )
     crosses = base.mark_text(text="×", fontSize=18, dy=-8)
     names_of = base.mark_text(align="right", dx=-9, dy=-8, fontSize=11).encode(text="label:N")
-    layered: alt.LayerChart = alt.layer(crosses, names_of)
-    return layered
+    return [crosses, names_of]
 
 
 def _end_labels(

@@ -14,7 +14,7 @@ from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
 
 from ..clients.faults import FAULTS, HANGING, LIES, ODD, FaultyServer, serving
 
-RESULTS = (JUDGMENTS, GOLD, EXAMPLES, "summary.json", "results.csv", "config.toml")
+RESULTS = (JUDGMENTS, GOLD, EXAMPLES, "summary.json", "results.csv", "items.parquet", "config.toml")
 # Each costs as long as one answer may take; here one of them stands for all.
 WAITED_FOR = HANGING - {"a byte at a time"}
 

@@ -22,7 +22,8 @@ def make(rng: random.Random, folder: Path) -> list[str]:
     read = [
         name
         for name in files
-        if Path(name).name not in (".lock", "results.csv", "contexts.jsonl", "data.json")
+        if Path(name).name
+        not in (".lock", "results.csv", "items.parquet", "items.csv", "contexts.jsonl", "data.json")
     ]
     summaries = [name for name in read if name == "summary.json"]
     if rng.random() < 0.4:

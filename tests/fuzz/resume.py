@@ -22,7 +22,9 @@ def make(rng: random.Random, folder: Path) -> list[str]:
     if rng.random() < 0.3:
         files["judgments.part-1.jsonl"] = folders.evaluation()["judgments.jsonl"]
     run = folders.lay(folder / "run", files)
-    folders.damage(rng, run, [name for name in files if name != "results.csv"])
+    folders.damage(
+        rng, run, [name for name in files if name not in ("results.csv", "items.parquet", "items.csv")]
+    )
     return [*folders.EVALUATE, "--out", str(run)]
 
 

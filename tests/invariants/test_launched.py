@@ -20,7 +20,7 @@ from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 SHAPE = ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.3)
-LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "summary.json")
+LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "items.parquet", "summary.json")
 pytestmark = [pytest.mark.distributed]
 
 

@@ -18,7 +18,7 @@ from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 COUNT = 3
-LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "summary.json")
+LOGS = ("judgments.jsonl", "gold.jsonl", "examples.jsonl", "results.csv", "items.parquet", "summary.json")
 
 
 # A killed process leaves its files to the system, and a thread its generators to the collector.

@@ -9,6 +9,7 @@ from longrm.benchmarks import LoadedBenchmark
 from longrm.data.fields import length_and_depth
 from longrm.errors import DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
+from longrm.evaluation.items import write_items
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.shard import DealtBatches, Shard
 from longrm.evaluation.summarize import summarize
@@ -133,6 +134,7 @@ def conclude(
     )
     summary["counts"] |= {name: value for name, value in counted.items() if value is not None}
     summary |= {name: value for name, value in added.items() if value is not None}
+    write_items(records, folder.path)
     folder.write_summary(summary)
     write_results(parse_evaluation(summary), folder.path / "results.csv")
     return summary

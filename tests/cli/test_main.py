@@ -161,7 +161,8 @@ def test_scoring_writes_the_same_rows_and_their_scores(tmp_path, pairs):
     after = [json.loads(line) for line in out.read_text().splitlines()]
     for old, new in zip(before, after, strict=True):
         lengths = [-float(len(response[0]["content"])) for response in old["responses"]]
-        assert new == {**old, "scores": lengths, "scores_outcome": "answered"}
+        said = {"scores": lengths, "scores_outcome": "answered", "scores_by": "baseline:shortest"}
+        assert new == old | said
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["scored.jsonl"]
     again = longrm("score", "--model", "baseline:longest", "--data", out, "--out", tmp_path / "twice.jsonl")
     assert "the rows have a column 'scores' already; the scores go to 'model_scores'" in again.stderr

@@ -12,6 +12,7 @@ from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.logs import Log
 from longrm.runs.records import JudgmentRecord, Trial
+from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.types import Comparison, Cut, Outcome, query_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
@@ -327,3 +328,53 @@ def test_what_a_judge_wrote_comes_to_what_its_recorded_decisions_come_to(tmp_pat
     summary = run_evaluation(settings, tmp_path / "run")
     assert (summary["judgebench_rule"]["correct"], summary["judgebench_rule"]["pairs"]) == (correct, 270)
     assert summary["counts"]["trials"]["outcomes"]["unparsed"] == 0
+
+
+def score_rows(folder: Path, model: str, form: str = "jsonl", **columns: object) -> tuple[Path, Path]:
+    """Pairs, and the file that scoring them writes."""
+    data, out = folder / "pairs.jsonl", folder / f"scored.{form}"
+    rows = [
+        {"prompt": f"Question {n}?", "chosen": "so it is" * (n % 3 + 1), "rejected": "no" * n, **columns}
+        for n in range(1, 20)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score_file(ScoreSettings(model=model, data=str(data)), out)
+    return data, out
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("columns", [{}, {"scores": "of others"}])
+def test_scored_rows_are_evaluated_as_the_model_that_scored_them(tmp_path, form, columns):
+    data, out = score_rows(tmp_path, "baseline:longest", form, **columns)
+    settings = {"bench": f"file:{data}", "judging": JudgingSettings(resamples=100, orders="one")}
+    again = run_evaluation(Evaluation(recorded=str(out), **settings), tmp_path / "again")
+    model = run_evaluation(Evaluation(model="baseline:longest", **settings), tmp_path / "model")
+    assert again["model"] == "recorded:baseline:longest"
+    assert again["metrics"]["overall"] == model["metrics"]["overall"]
+    assert again["complete"]
+    assert 0 < again["metrics"]["overall"]["pair_accuracy"]["value"] < 1
+    # Negative control: the scores of another model are others.
+    _, other = score_rows(tmp_path, "baseline:shortest", form, **columns)
+    control = run_evaluation(Evaluation(recorded=str(other), **settings), tmp_path / "other")
+    assert control["metrics"]["overall"] != model["metrics"]["overall"]
+
+
+def test_scored_rows_without_a_score_keep_their_outcome_and_changed_ones_are_errors(tmp_path):
+    data, out = score_rows(tmp_path, "baseline:longest")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    rows[0] |= {"scores": None, "scores_outcome": "too_long"}
+    rows[1] |= {"scores": None, "scores_outcome": "error"}
+    rows[2]["prompt"] += " Or not?"
+    rows[3]["scores_by"] = "another"
+    out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = Evaluation(recorded=str(out), bench=f"file:{data}", judging=JudgingSettings(resamples=100))
+    summary = run_evaluation(settings, tmp_path / "run")
+    assert summary["model"] == "recorded:scored.jsonl"  # two models gave them
+    found = [
+        (record.outcome, record.detail) for record in Log(tmp_path / "run/judgments.jsonl", JudgmentRecord)
+    ]
+    assert found[0] == (Outcome.TOO_LONG, "the recorded row says: too_long")
+    assert found[1] == (Outcome.ERROR, "the recorded row says: error")
+    assert found[2][0] == Outcome.ERROR
+    assert "was recorded about another text" in found[2][1]
+    assert {outcome for outcome, _ in found[3:]} == {Outcome.ANSWERED}

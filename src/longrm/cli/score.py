@@ -21,7 +21,9 @@ from longrm.errors import DataError, RunError
     required=True,
 )
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
-    """Writes the same rows plus `scores` (one per response, higher is better) and `scores_outcome`.
+    """Writes the same rows plus `scores`, one per response, higher is better.
+
+    Beside them come `scores_outcome`, and `scores_by`: the model that was asked.
 
     Scores follow the row's own order: chosen, then rejected; or candidates as listed. Rows without an answer have null
     scores, and an outcome that says why: too_long; unparsed (a score is NaN); error (out of memory, or no reply).

@@ -8,7 +8,9 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from longrm.data import read
 from longrm.data.files import raw_rows
+from longrm.data.scored_rows import SCORES, read_scored, written_columns
 from longrm.errors import DataError
 from longrm.judging import load_format
 from longrm.reading import check_file, read_object, reading, short, shown, typed
@@ -66,7 +68,8 @@ class RecordedRewardModel(RewardModel):
         - a JudgeBench file with `judgments`: scores of a reward model, or the raw text of a judge;
         - result files of the LongRM release, a folder with one JSONL a task, or one of them: raw text, or the scores
           of a discriminative model. A row belongs to the item on line `index` (from 0) of its task's file; without
-          that column, to the item on its own line.
+          that column, to the item on its own line;
+        - what `longrm score` writes: a row's scores, under the name of the model that gave them.
 
         Raises:
             DataError: There is no record of a known kind.
@@ -74,12 +77,13 @@ class RecordedRewardModel(RewardModel):
         files = _files(path)
         first = next(raw_rows(files[:1], repair=True), None)
         columns = first.checked().keys() if first else set()
-        for recognized, read in _READERS:
+        for recognized, read_record in _READERS:
             if recognized <= columns:
-                return cls(f"recorded:{Path(os.path.realpath(path)).name}", *read(files))
+                trials, scale, model = read_record(files)
+                return cls(f"recorded:{model or Path(os.path.realpath(path)).name}", trials, scale)
         raise DataError(
-            f"{shown(files[0])}: no record of judgments; known are a run folder of longrm, JudgeBench's files with "
-            "'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"
+            f"{shown(files[0])}: no record of judgments; known are a run folder of longrm, what longrm score writes, "
+            "JudgeBench's files with 'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"
         )
 
     @property
@@ -127,7 +131,8 @@ class RecordedRewardModel(RewardModel):
         )
 
 
-_Read = tuple[dict[str, tuple[RecordedTrial, ...]], Scale]
+_Read = tuple[dict[str, tuple[RecordedTrial, ...]], Scale, str]
+"""The trials, what their scores mean, and the name of the model where the record tells it."""
 
 
 def _from_runs(files: Sequence[Path]) -> _Read:
@@ -150,7 +155,7 @@ def _from_runs(files: Sequence[Path]) -> _Read:
         )
         for name, record in records.items()
     }
-    return trials, scale
+    return trials, scale, ""
 
 
 def _check_answered(trial: Trial, place: str) -> None:
@@ -194,7 +199,7 @@ def _from_judgebench(files: Sequence[Path]) -> _Read:
         if row.pair_id in trials:
             raise DataError(f"{place}, field 'pair_id': a second record of {short(row.pair_id)}; remove one")
         trials[row.pair_id] = tuple(_judgebench_trial(*entry, place) for entry in entries)
-    return trials, _scale(trials)
+    return trials, _scale(trials), ""
 
 
 def _judgebench_trial(order: tuple[int, ...], entry: "_RecordedJudgment | None", place: str) -> RecordedTrial:
@@ -245,7 +250,7 @@ def _from_release(files: Sequence[Path]) -> _Read:
                     f"{place}, field 'index': a second result for the item {short(identity)}; remove one"
                 )
             trials[identity] = (_release_trial(row, place),)
-    return trials, _scale(trials)
+    return trials, _scale(trials), ""
 
 
 class _ReleaseRow(BaseModel):
@@ -276,6 +281,29 @@ def _release_trial(row: _ReleaseRow, place: str) -> RecordedTrial:
     )
 
 
+def _from_scored(files: Sequence[Path]) -> _Read:
+    """The rows of `longrm score`: one trial each, in the row's own order; nothing tells what their scores mean."""
+    trials: dict[str, tuple[RecordedTrial, ...]] = {}
+    models = set()
+    for row in read_scored(read(_only(files), repair=True)):
+        comparison = row.comparison
+        known = row.outcome in tuple(Outcome)
+        trials[comparison.id] = (
+            RecordedTrial(
+                tuple(range(len(comparison.responses))),
+                Judgment(
+                    Outcome(row.outcome) if known else Outcome.ERROR,
+                    scores=row.scores,
+                    detail="" if row.scores else f"the recorded row says: {row.outcome}",
+                ),
+                digest=text_digest(comparison.prompt, comparison.responses),
+            ),
+        )
+        models.add(row.columns.get(written_columns(row.column)[2]))
+    model = models.pop() if len(models) == 1 else None
+    return trials, "none", model if isinstance(model, str) else ""
+
+
 def _scored(scores: Sequence[float], order: tuple[int, ...], place: str) -> Judgment:
     if len(scores) != len(order):
         raise DataError(f"{place}: {len(order)} responses need as many scores, got {len(scores)}")
@@ -292,6 +320,7 @@ _READERS: tuple[tuple[set[str], Callable[[Sequence[Path]], _Read]], ...] = (
     ({"id", "group", "outcome"}, _from_runs),
     ({"pair_id", "judgments"}, _from_judgebench),
     ({"output", "shuffled_order"}, _from_release),
+    *((set(written_columns(name)[:2]), _from_scored) for name in SCORES),
 )
 """The columns that each kind of record has, and what reads it."""
 

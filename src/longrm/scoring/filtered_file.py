@@ -5,11 +5,11 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from longrm.data.scored_rows import ScoredRow
 from longrm.errors import ConfigError
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring.row_selection import SelectionCounts, SelectionSettings, select_rows
-from longrm.scoring.scored_rows import ScoredRow
 
 
 class FilterSettings(SelectionSettings):

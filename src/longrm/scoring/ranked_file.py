@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from longrm.data.fields import ranks_by_scores
 from longrm.data.native import to_native_row
+from longrm.data.scored_rows import ScoredRow, written_columns
 from longrm.errors import ConfigError
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring.row_selection import SelectionCounts, SelectionSettings, select_rows
-from longrm.scoring.scored_rows import ScoredRow
 from longrm.types import Comparison, Span, message_text
 
 
@@ -59,7 +59,7 @@ def rank_file(
 
 
 def _ranked(row: ScoredRow, settings: RankSettings) -> dict[str, Any] | str:
-    own = {row.column, f"{row.column}_outcome"}  # in the input's order
+    own = written_columns(row.column)  # in the input's order
     metadata = {name: value for name, value in row.comparison.metadata.items() if name not in own}
     comparison, scores = replace(row.comparison, metadata=metadata), row.scores
     order = sorted(_distinct(comparison), key=lambda index: -scores[index])
@@ -78,8 +78,9 @@ def _ranked(row: ScoredRow, settings: RankSettings) -> dict[str, Any] | str:
         kept = tuple(comparison.responses[index] for index in order)
         ranks = ranks_by_scores([scores[index] for index in order])
         form = to_native_row(replace(comparison, responses=kept, ranks=ranks))
+    held = {name: row.columns[name] for name in own if name in row.columns}
     said = {row.column: [scores[index] for index in order], f"{row.column}_outcome": row.outcome}
-    return {**form, **said, "order": order}
+    return {**form, **held, **said, "order": order}
 
 
 def _distinct(comparison: Comparison) -> list[int]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from longrm.clients.addresses import ModelName
 from longrm.data import read, write_rows
+from longrm.data.scored_rows import ScoredRow, read_scored
 from longrm.errors import ConfigError
 from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring.scored_file import RowSettings, ScoreSettings, check_out, score_file
-from longrm.scoring.scored_rows import ScoredRow, read_scored
 from longrm.types import Outcome
 
 

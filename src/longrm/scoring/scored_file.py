@@ -16,6 +16,7 @@ from longrm import reward_models
 from longrm.clients.addresses import ModelName, refuse_server
 from longrm.config import OPERATIONAL, Config
 from longrm.data import ComparisonReader, check_writable, read, write_rows
+from longrm.data.scored_rows import ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.modeling.gguf_files import converted, facts_of, find_gguf
 from longrm.reward_models import JudgeSettings
@@ -24,7 +25,6 @@ from longrm.runs.logs import Log, join_parts, part_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup, check_seen
 from longrm.scoring.row_scores import RowScores, ScoreRecord, batches, score
-from longrm.scoring.scored_rows import ScoredRow
 from longrm.types import Outcome
 
 _logger = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class RowSettings(Config):
         data: The file or folder of preference data.
         format: The rows' format; recognized from the columns when not given.
         on_bad_row: What an unreadable row does.
-        column: The column of the scores; `COLUMN_outcome` is that of the outcomes. By default
-            "scores", or "model_scores" where the rows have a column of that name already.
+        column: The column of the scores; `COLUMN_outcome` is that of the outcomes, `COLUMN_by` that of the
+            model's name. By default "scores", or "model_scores" where the rows have a column of that name already.
         judge: How queries are put to the model; a generative one is slow where `judge.max_tokens` is large.
         engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
@@ -124,7 +124,7 @@ def score_file(
             return None
         join_parts(path, ScoreRecord)
         result = ScoreCounts(reading.format)
-        write_rows(out, arrange(_rows(reading, RowScores(path), column, result)))
+        write_rows(out, arrange(_rows(reading, RowScores(path), column, settings.model, result)))
         result.skipped = reading.skipped.count
         reading.log_skipped()
     if not result.outcomes[Outcome.ERROR]:
@@ -205,7 +205,7 @@ def _scored_here(
 
 
 def _rows(
-    reading: ComparisonReader, scores: RowScores, column: str, result: ScoreCounts
+    reading: ComparisonReader, scores: RowScores, column: str, model: str, result: ScoreCounts
 ) -> Iterator[ScoredRow]:
     for row, record in scores.of(reading):
         outcome, values = str(record.outcome), None
@@ -215,15 +215,15 @@ def _rows(
             values = list(record.scores)
         else:
             result.first_unscored.setdefault(outcome, f"row {record.number}: {record.detail}")
-        columns = {**row.source, column: values, f"{column}_outcome": outcome}
-        yield ScoredRow(row.comparison, columns, column, tuple(values or ()), outcome)
+        said = {column: values, f"{column}_outcome": outcome, f"{column}_by": model}
+        yield ScoredRow(row.comparison, {**row.source, **said}, column, tuple(values or ()), outcome)
 
 
 def _free_column(reading: ComparisonReader, wanted: str | None) -> str:
     """A column that no row would lose; rows of one file have the same columns."""
     taken = next(iter(reading)).source.keys()
     choices = [wanted] if wanted else ["scores", "model_scores"]
-    free = next((name for name in choices if name not in taken and f"{name}_outcome" not in taken), None)
+    free = next((name for name in choices if taken.isdisjoint(written_columns(name))), None)
     if free is None:
         names = "' and '".join(choices)
         raise DataError(

@@ -5,17 +5,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.data import ComparisonReader, ComparisonRow
 from longrm.data.fields import FieldError, scores_of
+from longrm.data.readers import ComparisonReader, ComparisonRow
 from longrm.errors import DataError
 from longrm.reading import located, short
 from longrm.types import Comparison, Outcome
 
-_COLUMNS = ("scores", "model_scores")
+SCORES = ("scores", "model_scores")
 """The columns that `longrm score` writes to by default."""
 
 _NO_SCORES = "no scores"
 """The outcome of a row that has no scores, and no column that says why."""
+
+
+def written_columns(name: str) -> tuple[str, str, str]:
+    """The columns that `longrm score` writes, by that of the scores: scores, outcome, and the name of the model."""
+    return name, f"{name}_outcome", f"{name}_by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def read_scored(reading: ComparisonReader, column: str | None = None) -> Iterato
 def _written_column(reading: ComparisonReader) -> str:
     """The column that `longrm score` has written; rows of one file have the same columns."""
     first = next(iter(reading))
-    found = [name for name in reversed(_COLUMNS) if f"{name}_outcome" in first.source]
+    found = [name for name in reversed(SCORES) if f"{name}_outcome" in first.source]
     if not found:
         raise DataError(
             f"{first.place}: no scores that longrm score has written; name a --model to score with, or the --column"

@@ -67,7 +67,10 @@ def test_what_it_advises_fits():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nothere.toml",), "there is no file 'nothere.toml', and no recipe of that name; longrm recipes lists them"),
+        (
+            ("nothere.toml",),
+            "there is no file 'nothere.toml', and no recipe of that name; longrm recipes lists them",
+        ),
         (
             ("mine.toml", "--set", "plan.rows=[]"),
             "data/nowhere.jsonl is not there; make it, or state its rows",

@@ -5,10 +5,11 @@ from html import unescape
 
 import pytest
 
+from longrm.evaluation import wording
 from longrm.evaluation.summaries import MeasuredWith
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import parse_evaluation
-from longrm.report import findings, wording
+from longrm.report import findings
 from longrm.report.build import build
 
 TOLD = {"tokenizer": "acme/judge-1b", "worlds": ["single-fact", "two-hops"], "depths": [0.0, 0.5, "uniform"]}

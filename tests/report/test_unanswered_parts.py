@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from longrm.cli.summary_text import print_evaluation
+from longrm.evaluation import wording
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import parse_evaluation
-from longrm.report import figures, findings, tables, wording
+from longrm.report import figures, findings, tables
 from longrm.report.build import build
 from longrm.report.load import EvaluatedModel
 from longrm.report.palette import Style

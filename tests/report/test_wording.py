@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
+from longrm.evaluation import wording
 from longrm.evaluation.summaries import BoundaryStatus, CrossingSide
-from longrm.report import wording
 from longrm.runs.records import Estimate
 
 

@@ -9,5 +9,7 @@ def record(accuracy):
 
 
 def test_a_step_tells_what_it_learned_and_how_fast():
-    assert progress_note(record(0.75), 2.0) == "loss 0.693, accuracy 0.75, learning rate 2.0e-06, 2,500 tokens/s"
+    assert (
+        progress_note(record(0.75), 2.0) == "loss 0.693, accuracy 0.75, learning rate 2.0e-06, 2,500 tokens/s"
+    )
     assert "accuracy" not in progress_note(record(None), 2.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longrm.auditing.result import NOT_READ, DataSetAudit, Depths, Lengths, Votes
-from longrm.report.wording import few, few_note, plural, tokens
+from longrm.evaluation.wording import few, few_note, plural, tokens
 from longrm.runs.records import Estimate
 
 _SHOWN = 12  # kinds of a count; the rest is summed up, and stands in the JSON

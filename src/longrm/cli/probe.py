@@ -95,8 +95,8 @@ def command(
 
 def _announce(parts: Sequence["ProbePart"], measured: Mapping[str, Any], shards: int) -> None:
     """Says what will be judged, before any of it is."""
+    from longrm.evaluation import wording
     from longrm.evaluation.summaries import MeasuredWith
-    from longrm.report import wording
 
     asked, contexts = sum(len(part.places) for part in parts), sum(len(part.contexts) for part in parts)
     tokens = sum(part.tokens for part in parts)

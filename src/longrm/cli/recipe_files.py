@@ -29,7 +29,7 @@ def _rows_of_comment(lines: list[str]) -> int:
     return next((row for row, line in enumerate(lines) if not line.startswith("#")), len(lines))
 
 
-class RecipeFile(click.ParamType):
+class RecipeFile(click.Path):
     """A file of settings: a path, or the name of a recipe of the package."""
 
     name = "file"

@@ -19,7 +19,7 @@ FAILURES = {
 
 def percentage(estimate: "Estimate", *, interval: bool = True) -> str:
     """A metric as a percentage, with its 95% interval, marked if few groups made it; a dash where undefined."""
-    from longrm.report import wording
+    from longrm.evaluation import wording
 
     if estimate.value is None:
         return "–"
@@ -31,7 +31,8 @@ def percentage(estimate: "Estimate", *, interval: bool = True) -> str:
 
 def print_evaluation(summary: "EvaluationSummary") -> None:
     """Prints accuracy by length and by task, and one line for each other result that there is."""
-    from longrm.report import findings, wording
+    from longrm.evaluation import wording
+    from longrm.report import findings
 
     print_lines([f"{summary.model} on {summary.bench}"])
     cells = _print_metrics(summary) if summary.chance else []
@@ -57,7 +58,7 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
 
 def _print_metrics(summary: "EvaluationSummary") -> list[str]:
     """Prints accuracy by length and by task; returns what stands in the cells."""
-    from longrm.report import wording
+    from longrm.evaluation import wording
 
     metrics, name = summary.metrics, summary.main_metric
     found = summary.missing
@@ -107,7 +108,7 @@ def _unchecked(counts: "EvaluationCounts") -> str:
 
 def boundary_line(boundary: "ContextBoundary", unit: str = "tokens") -> str:
     """The context boundary in one sentence, with what it counts in."""
-    from longrm.report import wording
+    from longrm.evaluation import wording
 
     parts = [wording.STATUSES[boundary.status][1]]
     if boundary.estimate.value is not None:

@@ -212,7 +212,7 @@ _HINTS = {
 
 def _agreement(found: Mapping[str, Any]) -> str:
     """How much the judges agree, in one line."""
-    from longrm.report.wording import few, few_note
+    from longrm.evaluation.wording import few, few_note
 
     alpha, pairwise = found["krippendorff_alpha"], found["pairwise"]
     parts = [

@@ -13,8 +13,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from longrm import __version__
 from longrm.errors import RunError
+from longrm.evaluation import wording
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, metric_of
-from longrm.report import findings, tables, wording
+from longrm.report import findings, tables
 from longrm.report.examples import browser
 from longrm.report.load import STAGES, ReportData, load_report
 from longrm.report.palette import style_sheet

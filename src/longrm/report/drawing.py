@@ -9,8 +9,8 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from longrm.evaluation import wording
 from longrm.reading import visible
-from longrm.report import wording
 from longrm.report.palette import COLORS, Style, follow_theme
 
 INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import altair as alt
 
+from longrm.evaluation import wording
 from longrm.evaluation.metrics import metric_of
-from longrm.report import wording
 from longrm.report.drawing import (
     INK,
     LINE,

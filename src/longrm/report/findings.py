@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from longrm.evaluation import wording
 from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.summaries import ContextBoundary, DemoSummary, EvaluationSummary
 from longrm.evaluation.unanswered import empty_cells
-from longrm.report import wording
 from longrm.report.load import EvaluatedModel, ReportData, defined, short_name
 from longrm.report.palette import Style
 from longrm.runs.records import Estimate

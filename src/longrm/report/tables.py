@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from longrm.evaluation import wording
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
 from longrm.evaluation.summaries import DemoSummary, EvaluationSummary, PartAnswers
-from longrm.report import wording
 from longrm.report.load import (
     EvaluatedModel,
     ReportData,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longrm.report import wording
+from longrm.evaluation import wording
 from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
 from longrm.report.tables import EstimateColumn, Table, TableCell, estimate_table

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from longrm.evaluation import wording
 from longrm.evaluation.summaries import BaselineComparison
-from longrm.report import wording
 from longrm.report.drawing import NO_LINES, Figure, Rows, colors_of, forest_plot, shapes_of, svg_of
 from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section

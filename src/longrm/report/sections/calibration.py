@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import altair as alt
 
+from longrm.evaluation import wording
 from longrm.evaluation.summaries import CalibrationError, ConfidenceBin
-from longrm.report import wording
 from longrm.report.drawing import MUTED, Figure, Rows, colors_of, dashes_of, shapes_of, svg_of
 from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from longrm.evaluation import wording
 from longrm.evaluation.rules import RULES
 from longrm.evaluation.summaries import RuleScore
-from longrm.report import wording
 from longrm.report.load import EvaluatedModel
 from longrm.report.sections.section import Section
 from longrm.report.tables import Table, TableCell, TableRow

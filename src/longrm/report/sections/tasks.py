@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from longrm.evaluation import wording
 from longrm.evaluation.summaries import PartAnswers
-from longrm.report import wording
 from longrm.report.load import EvaluatedModel, defined
 from longrm.report.sections.section import Section
 from longrm.report.tables import Table, TableCell, TableRow, answered_cell, percent_cell

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from longrm.report import wording
+from longrm.evaluation import wording
 from longrm.report.drawing import Figure, Rows, banded_curves, svg_of
 from longrm.report.load import EvaluatedModel, defined
 from longrm.report.sections.section import Section

@@ -1,4 +1,4 @@
-"""Numbers in words: every number of the report is written here, and a missing one is a dash."""
+"""Numbers in words: every number that a report or a comparison tells is written here; a missing one is a dash."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

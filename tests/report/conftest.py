@@ -183,7 +183,7 @@ def write_evaluation(
         with Log(folder / "judgments.jsonl", JudgmentRecord) as log:
             log.append(*(replace(record, ranks=None) for record in records))
         with Log(folder / "gold.jsonl", GoldRecord) as log:
-            log.append(*(GoldRecord(record.id, record.ranks) for record in records))
+            log.append(*(GoldRecord(record.id, record.ranks, f"of {record.id}") for record in records))
         with Log(folder / "examples.jsonl", ExampleRecord) as log:
             for record in records:
                 if kept and record.length and int(record.id[-4:]) < kept:

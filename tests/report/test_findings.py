@@ -216,18 +216,6 @@ def test_rules_and_wrong_data_are_told(summary: EvaluationSummary) -> None:
     assert findings.rules(summary) == findings.wrong_data(summary) == []
 
 
-def test_runs_on_different_data_are_not_to_be_compared(summary: EvaluationSummary) -> None:
-    one, same, other = (
-        EvaluatedModel(name, Style(0), replace(summary, bench=bench), None)
-        for name, bench in (("a", "probe"), ("b", "probe"), ("c", "leval:/data/leval"))
-    )
-    assert findings.different_data([one, same]) == ""
-    assert (
-        findings.different_data([one, same, other])
-        == "Not judged on the same data, so not to be compared: probe and leval:leval."
-    )
-
-
 def test_of_many_models_the_first_are_told_and_the_others_counted(summary: EvaluationSummary) -> None:
     stages = tuple(
         EvaluatedModel(f"run {n}", Style(n), replace(summary, model=f"model-{n}"), None) for n in range(10)

@@ -46,6 +46,7 @@ COMMANDS = {
     "rank": Subcommand("longrm.cli.rank", continues=True, shared=True),
     "filter": Subcommand("longrm.cli.filter", continues=True, shared=True),
     "parity": Subcommand("longrm.cli.parity"),
+    "compare": Subcommand("longrm.cli.compare"),
     "report": Subcommand("longrm.cli.report"),
     "serve": Subcommand("longrm.cli.serve"),
 }

@@ -109,7 +109,7 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         "title": title,
         "finding": findings.finding(data),
         "incomplete": findings.incomplete([*stages, *best_of, *data.pointwise]),
-        "about_data": [line for line in (findings.different_data(stages), *wrong) if line],
+        "about_data": [*wrong],
         "demo": demo,
         "start": demo.notes.start if demo else "",
         "metric": metric_of(metric).title,

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from longrm.comparing import compare
+from longrm.errors import RunError
 from longrm.evaluation import wording
 from longrm.evaluation.metrics import metric_of
 from longrm.evaluation.rules import RULES
@@ -63,7 +65,7 @@ def statements(data: ReportData) -> list[ModelStatement]:
 
 
 def finding(data: ReportData) -> str:
-    """What a demo shows, or that there is no evaluation, in a sentence; else empty, for `statements` says it."""
+    """What a demo shows, how several runs compare, or that there is no evaluation; of one run, `statements` say all."""
     stages = {stage.label: found for stage in data.stages if (found := stage.summary.boundary)}
     if data.demo is not None and {"short", "long"} <= stages.keys():
         reach = (
@@ -74,7 +76,20 @@ def finding(data: ReportData) -> str:
     if not data.stages:
         return f"{wording.plural(len(data.trained), 'training run')}, no evaluation."
     more = len(data.stages) - _MOST_STATEMENTS
-    return f"{wording.plural(more, 'more model')} in the tables below." if more > 0 else ""
+    untold = f"{wording.plural(more, 'more model')} in the tables below." if more > 0 else ""
+    return " ".join(filter(None, (*compared(data.stages[:_MOST_STATEMENTS]), untold)))
+
+
+def compared(stages: Sequence[EvaluatedModel]) -> list[str]:
+    """Every run but the first against the first, one sentence each, as `longrm compare` tells it; none of a demo."""
+    folders = [stage.folder for stage in stages if stage.folder is not None and not stage.family]
+    sentences = []
+    for folder in folders[1:]:
+        try:
+            sentences.append(compare(folders[0], folder).sentence)
+        except RunError as error:
+            sentences.append(f"Not compared: {error}.")
+    return sentences
 
 
 def judges(stages: Sequence[EvaluatedModel]) -> str:
@@ -212,16 +227,6 @@ def measured(stages: Sequence[EvaluatedModel]) -> list[str]:
     if len({*told.values()}) == 1:
         return [wording.measured(one) for one in {*told.values()} if one]
     return [f"{label}: {wording.measured(one)}" for label, one in told.items() if one]
-
-
-def different_data(stages: Sequence[EvaluatedModel]) -> str:
-    """That the models did not judge the same benchmark, where they did not."""
-    names = list(dict.fromkeys(short_name(stage.summary.bench) for stage in stages))
-    return (
-        f"Not judged on the same data, so not to be compared: {wording.listed(names)}."
-        if len(names) > 1
-        else ""
-    )
 
 
 def incomplete(stages: Sequence[EvaluatedModel]) -> list[str]:

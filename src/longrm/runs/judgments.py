@@ -21,7 +21,7 @@ def read_judgments(folder: Path) -> list[JudgmentRecord]:
     Raises:
         RunError: A line of a log is damaged, or a judgment is not of as many responses as its gold.
     """
-    ranks = {gold.id: gold.ranks for gold in _all(folder / GOLD, GoldRecord)}
+    ranks = {gold.id: gold.ranks for gold in read_gold(folder)}
     # A comparison that was judged again, after an error, has its last record.
     records = {record.id: record for record in _all(folder / JUDGMENTS, JudgmentRecord)}
     for name, record in records.items():
@@ -33,6 +33,15 @@ def read_judgments(folder: Path) -> list[JudgmentRecord]:
                 f"{folder / JUDGMENTS}: the judgment of {short(name)} does not fit its ranks in {GOLD}: {error}"
             ) from None
     return list(records.values())
+
+
+def read_gold(folder: Path) -> Iterator[GoldRecord]:
+    """The gold of every comparison, in the order of the log.
+
+    Raises:
+        RunError: A line of the log is damaged.
+    """
+    return _all(folder / GOLD, GoldRecord)
 
 
 def _all(path: Path, record_type: type[LoggedRecord]) -> Iterator[LoggedRecord]:

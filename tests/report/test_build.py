@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from longrm.comparing import compare
 from longrm.errors import RunError
 from longrm.report import build
 from longrm.runs.folder import RunFolder
@@ -256,8 +257,25 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     assert "long · long/final Pair accuracy 9" in words
     assert "Holds 75% or more up to 4,096 tokens, the longest length measured." in words
     assert "longrm train bradley-terry --config" in words
+    sentence = compare(tmp_path / "short", tmp_path / "long").sentence
+    assert sentence.startswith("long is right more often than short: ")
+    assert sentence in words
     for absent in ("positional extrapolation", "Choosing the best of four", "Tokens a second", "controls"):
         assert absent not in words
+
+
+def test_runs_that_share_nothing_are_said_not_to_be_compared(synthetic: ModuleType, tmp_path: Path) -> None:
+    records = synthetic.judgments(synthetic.CURVES["long"], 0)
+    renamed = [replace(record, id=f"other {record.id}") for record in records]
+    for name, judged in (("one", records), ("two", renamed), ("three", records)):
+        synthetic.write_evaluation(tmp_path / name, judged)
+    build([tmp_path / name for name in ("one", "two", "three")], tmp_path / "page.html")
+    words = Structure((tmp_path / "page.html").read_text()).words()
+    assert (
+        f"Not compared: {tmp_path}/one and {tmp_path}/two share no comparison (probe, probe); evaluate"
+        in words
+    )
+    assert "No difference between one and three is shown: " in words
 
 
 def test_sections_without_data_are_left_out(synthetic: ModuleType, tmp_path: Path) -> None:

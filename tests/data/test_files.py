@@ -93,7 +93,7 @@ def test_several_splits_are_named(tmp_path):
 
 
 def test_what_is_no_data_is_one_line(tmp_path):
-    (tmp_path / "a.csv").write_text("a,b")
+    (tmp_path / "a.tsv").write_text("a,b")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing more")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode())[:-20])
     (tmp_path / "a.json").write_text('[{"prompt":')
@@ -102,7 +102,7 @@ def test_what_is_no_data_is_one_line(tmp_path):
     (tmp_path / "half/state.json").write_text('{"_data_files": [{"filename": "gone.arrow"}]}')
     for name, problem in [
         ("none.jsonl", "no such file or folder"),
-        ("a.csv", "unknown kind of file"),
+        ("a.tsv", "unknown kind of file"),
         ("a.parquet", "cannot be read"),
         ("a.jsonl.gz", "damaged or cut off"),
         ("a.json", "not valid JSON"),

@@ -1,6 +1,8 @@
 """Rows of preference data, demonstrations, documents and candidates in JSONL, JSON and gzip."""
 
+import csv
 import gzip
+import io
 import json
 import random
 from pathlib import Path
@@ -15,16 +17,47 @@ def make(rng: random.Random, folder: Path) -> list[str]:
     """A file or folder of rows in which something is wrong."""
     rows: list[Any] = [dict(row) for row in rng.choice(seeds.rows())]
     lines = _lines(rng, rows)
-    suffix = rng.choice([".jsonl", ".jsonl", ".jsonl", ".json", ".jsonl.gz"])
-    if suffix == ".json" and rng.random() < 0.6:
+    suffix = rng.choice([".jsonl", ".jsonl", ".jsonl", ".json", ".jsonl.gz", ".csv", ".csv", ".csv.gz"])
+    if suffix.startswith(".csv"):
+        content = _table(rng, rows).encode(errors="replace")
+    elif suffix == ".json" and rng.random() < 0.6:
         content = ("[" + ",".join(lines) + "]").encode(errors="surrogatepass")
     else:
         content = "\n".join(lines).encode(errors="surrogatepass")
     content = _around(rng, content)
-    if suffix == ".jsonl.gz":
+    if suffix.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
         content = hostile.damaged(rng, content) if rng.random() < 0.4 else content
     return command(rng, hostile.put(rng, folder / f"rows{suffix}", content), folder)
+
+
+def _table(rng: random.Random, rows: list[Any]) -> str:
+    """Rows as CSV, in which a cell, a quotation mark or a row may be odd."""
+    held = [hostile.changed(rng, row) if rng.random() < 0.4 else row for row in rows]
+    held = [row for row in held if isinstance(row, dict)] or [seeds.TRL]
+    names = [*dict.fromkeys(str(name) for row in held for name in row)]
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator=rng.choice(["\n", "\r\n", "\r"]))
+    cells = [[_cell(row.get(name)) for name in names] for row in held]
+    if rng.random() < 0.3:
+        odd = rng.choice(cells)
+        odd.append("more") if rng.random() < 0.5 or not odd else odd.pop()
+    writer.writerows([names + rng.choice([[], [], [], names[:1], [""]]), *cells])
+    written = text.getvalue()
+    if rng.random() < 0.3:
+        at = rng.randrange(len(written) + 1)
+        return written[:at] + rng.choice(['"', ",", "\n", '"x', ";", "\x00"]) + written[at:]
+    return written
+
+
+def _cell(value: Any) -> str:
+    """A cell as a careful writer or a careless one has it."""
+    if isinstance(value, list | dict):
+        try:
+            return json.dumps(value) if len(str(value)) % 5 else str(value)
+        except (ValueError, RecursionError):
+            return "[" * 200
+    return "" if value is None else str(value)[:100_000]
 
 
 def command(rng: random.Random, path: Path, folder: Path) -> list[str]:
@@ -119,6 +152,18 @@ def _bomb(folder: Path) -> list[str]:
     return ["audit", str(folder / "bomb.jsonl.gz")]
 
 
+def _table_of(folder: Path, content: bytes) -> list[str]:
+    (folder / "rows.csv").write_bytes(content)
+    return ["audit", str(folder / "rows.csv")]
+
+
+def _packed_table(folder: Path) -> list[str]:
+    """A cell of three gigabytes."""
+    start, cell = gzip.compress(b'prompt,chosen,rejected\nq,"'), gzip.compress(b"x" * (64 << 20))
+    (folder / "rows.csv.gz").write_bytes(start + cell * 50)
+    return ["audit", str(folder / "rows.csv.gz")]
+
+
 def _saved(folder: Path, name: Any) -> list[str]:
     (folder / "saved").mkdir()
     (folder / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
@@ -133,6 +178,18 @@ CORPUS = {
         for field in ("extra", "chosen")
     },
     "gzip bomb": _bomb,
+    "a packed table": _packed_table,
+    **{
+        f"a table of {name}": lambda folder, content=content: _table_of(folder, content)
+        for name, content in {
+            "a mark that is never closed": b'prompt,chosen,rejected\nq,"' + b"a\n" * 40_000_000,
+            "ten million cells": b"prompt,chosen,rejected\n" + b"," * 10_000_000,
+            "a million columns": b"," * 1_000_000 + b"\nq",
+            "nested lists": b'prompt,candidates\nq,"' + b"[" * 100_000 + b'"\n',
+            "a number of many digits": b"prompt,chosen,rejected,length\nq,a,b," + b"9" * 100_000,
+            "NUL bytes": b"prompt,chosen,rejected\n" + bytes(1_000_000),
+        }.items()
+    },
     "state names a file outside": lambda folder: _saved(folder, "../outside.jsonl"),
     "state names an absolute path": lambda folder: _saved(folder, "/etc/passwd"),
     "state names no text": lambda folder: _saved(folder, 5),

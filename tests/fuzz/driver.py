@@ -48,7 +48,8 @@ _SHARED = ("longrm.cli.audit", "longrm.cli.evaluate", "longrm.cli.score", "longr
 _BLAMES_ROW = re.compile(r", (line|row) \d+")
 _WHOLE_ROW = re.compile(
     r"(line|row) \d+(?: is damaged)?(, field '|: (not valid JSON|not UTF-8|not a JSON object|nested more"
-    r"|the key .* stands twice|holds half of a surrogate|longer than|the columns \(|a whole number of|holds more))"
+    r"|the key .* stands twice|holds half of a surrogate|longer than|the columns \(|a whole number of|holds more"
+    r"|holds [\d,]+ cells))"
 )
 
 

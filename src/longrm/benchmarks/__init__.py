@@ -37,16 +37,18 @@ class BenchmarkEntry:
         load: Makes its comparisons.
         rule: How its authors sum it up, a name of `longrm.evaluation.rules.RULES`; empty for our figures alone.
         needs_path: Whether a path follows its name.
+        own_columns: Whether the rows are anybody's own, so that their columns may have other names.
     """
 
     load: Callable[[BenchmarkRequest], LoadedBenchmark]
     rule: str = ""
     needs_path: bool = True
+    own_columns: bool = False
 
 
 BENCHMARKS: Mapping[str, BenchmarkEntry] = {
     "probe": BenchmarkEntry(load_probe, needs_path=False),
-    "file": BenchmarkEntry(load_comparison_file),
+    "file": BenchmarkEntry(load_comparison_file, own_columns=True),
     "long-rewardbench": BenchmarkEntry(load_long_rewardbench),
     "rewardbench": BenchmarkEntry(load_rewardbench, rule="rewardbench"),
     "rewardbench-2": BenchmarkEntry(load_rewardbench_2, rule="rewardbench-2"),
@@ -74,13 +76,18 @@ def load(
         own: Finds the tokenizer of the model that will judge, where a benchmark wants it; None where there is none.
 
     Raises:
-        ConfigError: An unknown name, or a name without the path that it needs.
+        ConfigError: An unknown name, a name without the path that it needs, or columns renamed of a benchmark whose
+            columns are given.
         DataError: There is nothing to read at the path.
         ModelError: There is no such tokenizer to measure lengths with.
     """
     name, _, path = bench.partition(":")
     entry = BENCHMARKS.get(name)
     if entry is not None and bool(path) == entry.needs_path:
+        if source.columns and not entry.own_columns:
+            raise ConfigError(
+                f"the columns of {name} are its own; leave --columns out, which is of file:PATH"
+            )
         return replace(entry.load(BenchmarkRequest(bench, path, source, probe, leval, own)), rule=entry.rule)
     usage = {known: f"{known}:PATH" if one.needs_path else known for known, one in BENCHMARKS.items()}
     near = (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from longrm.benchmarks.auditor import AuditedComparisons, Auditor
+from longrm.column_names import ColumnNames
 from longrm.config import Config
 from longrm.data import ComparisonReader
 from longrm.data.chunking import approximate_tokens
@@ -25,6 +26,7 @@ class BenchmarkSource(Config):
 
     Attributes:
         format: The rows' format, of `file` only; recognized from the columns when not given.
+        columns: What a file of `file` calls columns that longrm knows by another name, as `prompt = "question"`.
         on_bad_row: What a row that cannot be read does: "stop", or "skip" (counted and said).
         limit: Take a stratified sample of so many comparisons, spread over lengths, depths and tasks.
         strict: Refuse a benchmark whose candidates come best first by order, but not by their scores.
@@ -33,6 +35,7 @@ class BenchmarkSource(Config):
     """
 
     format: str | None = None
+    columns: ColumnNames | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     limit: int | None = Field(None, ge=1)
     strict: bool = False

@@ -23,7 +23,7 @@ def load_comparison_file(request: BenchmarkRequest) -> LoadedBenchmark:
         DataError: There is nothing to read, or a row cannot be read though that stops the run.
     """
     source = request.source
-    reading = read(request.path, format=source.format, on_bad_row=source.on_bad_row)
+    reading = read(request.path, format=source.format, on_bad_row=source.on_bad_row, columns=source.columns)
     measure = measure_with(source.tokenizer)
     read_through(_comparisons(reading), source)
     rows = AuditedComparisons(lambda _: with_length(_comparisons(reading), measure), limit=source.limit)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import judging_options, resolve, run_options
+from longrm.cli.options import columns_option, judging_options, resolve, run_options
 from longrm.cli.progress_bar import shared_work
 from longrm.cli.summary_text import print_evaluation
 from longrm.cli.terminal import echo, print_json
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--bench", help="probe, or NAME:PATH with a name from above.")
 @run_options("Run folder; the same command continues what is there.")
 @judging_options
+@columns_option("source__columns")
 @click.option(
     "--on-bad-row",
     "source__on_bad_row",

@@ -8,7 +8,8 @@ import click
 
 from longrm.cli.recipe_files import RecipeFile
 from longrm.config import Config, parse_assignments
-from longrm.errors import nearest
+from longrm.errors import ConfigError, nearest
+from longrm.reading import short
 
 Settings = TypeVar("Settings", bound=Config)
 _Command = Callable[..., Any]
@@ -112,6 +113,7 @@ def scoring_options(*, model: str, column: str, required: bool) -> Callable[[_Co
                 help="What an unreadable row does.",
             ),
             click.option("--column", help=column),
+            columns_option(),
             click.option("--format", help="Format of the rows; recognized from the columns by default."),
             click.option(
                 "--out",
@@ -131,6 +133,31 @@ def scoring_options(*, model: str, column: str, required: bool) -> Callable[[_Co
         return command
 
     return add
+
+
+def columns_option(setting: str = "columns") -> Callable[[_Command], _Command]:
+    """The option `--columns`, whose value is the setting of this name."""
+    return click.option(
+        "--columns",
+        setting,
+        metavar="OURS=THEIRS,...",
+        callback=lambda ctx, option, value: None if value is None else _named_columns(value),
+        help="What your columns are called, such as prompt=question,chosen=good,rejected=bad.",
+    )
+
+
+def _named_columns(text: str) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for pair in text.split(","):
+        ours, equals, theirs = (part.strip() for part in pair.partition("="))
+        if not ours or not equals:
+            raise ConfigError(
+                f"--columns needs OURS=THEIRS, such as prompt=question,chosen=good; got {short(pair)}"
+            )
+        if ours in names:
+            raise ConfigError(f"--columns names '{ours}' twice; name one column for it")
+        names[ours] = theirs
+    return names
 
 
 def resolve(

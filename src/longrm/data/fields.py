@@ -19,7 +19,8 @@ IDENTITY = frozenset({*_IDS, *_GROUPS, "metadata"})
 """Columns that every foreign format may have, and whose meaning is known."""
 
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
-_QUESTIONS = ("question", "query")
+QUESTIONS = ("question", "query")
+"""The columns that may hold the question, of which the first one counts that a row fills."""
 
 
 class FieldError(Exception):
@@ -196,7 +197,7 @@ def _find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
 
 def find_question(row: FileRow, prompt: Sequence[Message]) -> Span | None:
     """Finds the last occurrence of a `question` or `query` column's text in the prompt."""
-    text = next((row[name] for name in _QUESTIONS if isinstance(row.get(name), str)), "")
+    text = next((row[name] for name in QUESTIONS if isinstance(row.get(name), str)), "")
     return _find(text.strip(), prompt) if text.strip() else None
 
 

@@ -2,14 +2,16 @@
 
 import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import BaseModel, Field, TypeAdapter
 
+from longrm.column_names import check_held, renamed
 from longrm.data.columnar import Numbered, arrow_rows, parquet_rows
+from longrm.data.csv_rows import csv_rows, read_cells
 from longrm.errors import DataError
 from longrm.reading import (
     MAX_FILE_BYTES,
@@ -29,7 +31,8 @@ from longrm.reading import (
 )
 
 _SHARDS = (".jsonl", ".jsonl.gz", ".parquet")
-_SUFFIXES = (*_SHARDS, ".json", ".arrow")
+_TABLES = (".csv", ".csv.gz")
+_SUFFIXES = (*_SHARDS, *_TABLES, ".json", ".arrow")
 _PIECE = 1 << 20
 _SPACES = re.compile(r"[ \t\r\n]*")
 _TOO_LONG = f"longer than {MAX_ROW_BYTES:,} bytes, which is the most that is read of a row"
@@ -39,7 +42,7 @@ _TOO_LONG = f"longer than {MAX_ROW_BYTES:,} bytes, which is the most that is rea
 class RawRow:
     """One row as its container holds it, and its place, which is file and row."""
 
-    number: int  # counts from 1 over all files: the line in JSONL, else the row
+    number: int  # counts from 1 over all files: the line in JSONL, else the row, a header not counted
     place: str
     value: dict[str, Any] | None  # None where it cannot be read
     fault: str = ""  # why it cannot be; begins with the field where one is to blame
@@ -59,8 +62,8 @@ class RawRow:
 def find_files(path: Path) -> list[Path]:
     """The files that hold the rows of a path, in order.
 
-    The path is a file, a folder written by `datasets.save_to_disk`, a folder of JSONL or Parquet shards, or a run
-    folder of `longrm synthesize`, whose shards lie in `rows/`.
+    The path is a file, a folder written by `datasets.save_to_disk`, a folder of JSONL or Parquet shards (or of CSV
+    files, where there are none of these), or a run folder of `longrm synthesize`, whose shards lie in `rows/`.
 
     Raises:
         DataError: There is nothing to read, or it is several data sets.
@@ -72,19 +75,43 @@ def find_files(path: Path) -> list[Path]:
     return files
 
 
-def raw_rows(files: Sequence[Path], *, repair: bool = False) -> Iterator[RawRow]:
+def is_row_file(path: Path) -> bool:
+    """Whether a file in a folder is one of those that hold its rows, by its name."""
+    return path.name.endswith((*_SHARDS, *_TABLES))
+
+
+def raw_rows(
+    files: Sequence[Path], *, repair: bool = False, columns: Mapping[str, str] | None = None
+) -> Iterator[RawRow]:
     """Reads the rows of all files, a few at a time; raises `DataError` where a file cannot be read any further.
 
-    `repair` makes question marks of halves of surrogate pairs; else rows that hold one cannot be read.
+    `repair` makes question marks of halves of surrogate pairs; else rows that hold one cannot be read. `columns` are
+    names of longrm, each with the name that the column has in the files; the first row that can be read has to have
+    them all.
     """
-    before = 0
+    columns, before, is_first = columns or {}, 0, True
     for file in files:
         last = 0
         kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
         for last, value, fault in _numbered(file, repair):
+            place = f"{shown(file)}, {kind} {last}"
+            if value is not None and columns:
+                if is_first:
+                    _check_held(value, columns, place)
+                    is_first = False
+                value, fault = renamed(value, columns)
+            if value is not None and file.name.endswith(_TABLES):
+                value, fault = read_cells(value, repair)
             if value is not None or fault:
-                yield RawRow(before + last, f"{shown(file)}, {kind} {last}", value, fault)
+                yield RawRow(before + last, place, value, fault)
         before += last
+
+
+def _check_held(row: Mapping[str, Any], columns: Mapping[str, str], place: str) -> None:
+    try:
+        check_held(row, columns)
+    except ParseError as error:
+        raise DataError(located(place, error)) from None
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -106,16 +133,20 @@ def _files_of(path: Path) -> list[Path]:
     state = path / "state.json"
     if state.exists():
         return _saved_files(state)
-    shards = sorted(file for file in path.iterdir() if file.name.endswith(_SHARDS))
-    if shards:
-        return shards
+    for suffixes in (_SHARDS, _TABLES):
+        shards = sorted(file for file in path.iterdir() if file.name.endswith(suffixes))
+        if shards:
+            return shards
     splits = sorted(folder.name for folder in path.iterdir() if (folder / "state.json").is_file())
     if splits:
         raise DataError(
             located(path, f"holds several data sets ({', '.join(splits)}); name one: {path / splits[0]}")
         )
     raise DataError(
-        located(path, f"no data in this folder; it needs {', '.join(_SHARDS)} files or a saved data set")
+        located(
+            path,
+            f"no data in this folder; it needs {', '.join((*_SHARDS, *_TABLES))} files or a saved data set",
+        )
     )
 
 
@@ -148,7 +179,15 @@ def _numbered(file: Path, repair: bool) -> Numbered:
         return parquet_rows(file, repair)
     if file.name.endswith(".arrow"):
         return arrow_rows(file, repair)
-    return _json_rows(file, repair)
+    return _csv_rows(file) if file.name.endswith(_TABLES) else _json_rows(file, repair)
+
+
+def _csv_rows(file: Path) -> Numbered:
+    with open_file(file, DataError) as content, reading(file, DataError):
+        try:
+            yield from csv_rows(content)
+        except ParseError as error:
+            raise DataError(located(file, error)) from None
 
 
 def _json_rows(file: Path, repair: bool) -> Numbered:

@@ -22,6 +22,7 @@ from longrm.data.fields import (
     scores_of,
     to_json_types,
 )
+from longrm.data.row_prompts import KnownPrompt, joined_prompt, prompt_of
 from longrm.types import Comparison, Demonstration, Message, Response, message_text
 
 _PROMPTS = ("prompt", "prompt_template", "chat_template")
@@ -39,30 +40,32 @@ class RowFormat:
 
 
 def from_trl(row: FileRow, number: int) -> Comparison:
-    """TRL's preference rows: messages or plain text, the prompt explicit or what all responses begin with.
+    """TRL's preference rows: messages or plain text; the prompt is given, or what all responses begin with.
+
+    Else it is the texts of `context` and `question`.
 
     One or many rejected responses; all of them share rank 2.
     """
     field, given = _chosen_and_rejected(row)
     answers = [messages_of(value, name, "assistant") for name, value in given.items()]
-    explicit = next((name for name in _PROMPTS if row.get(name) is not None), None)
-    prompt: tuple[Message, ...] = ()
-    if explicit is not None:
-        prompt = messages_of(row[explicit], explicit, "user")
-    elif all(isinstance(value, str) for value in given.values()):
+    known = _explicit_or_joined(row, answers)
+    prompt = known.messages
+    if not prompt and all(isinstance(value, str) for value in given.values()):
         prompt, answers = _split_texts(list(given.values()))
     if all(_begins_with(answer, prompt) for answer in answers):
         prompt, answers = _split_conversations(answers)
     return assemble_comparison(
         row,
         number,
-        used={"chosen", field, explicit or "prompt", *IDENTITY},
+        used={"chosen", field, known.column, *IDENTITY},
         prompt=prompt,
         responses=[
             messages_of(answer, name, "assistant") for name, answer in zip(given, answers, strict=True)
         ],
         ranks=(1, *[2] * (len(given) - 1)),
         field=field,
+        context=known.context,
+        question=known.question,
     )
 
 
@@ -95,8 +98,7 @@ def from_candidates(row: FileRow, number: int) -> Comparison:
 
     A column `scores` is not looked at: scoring a file writes a model's scores there.
     """
-    name, given = required(row, *_PROMPTS)
-    prompt = messages_of(given, name, "user")
+    prompt = prompt_of(row, *_PROMPTS)
     candidates = responses_of(required(row, "candidates")[1], "candidates")
     if row.get("ranks") is not None:
         ranks = ranks_of(row["ranks"], len(candidates), "ranks")
@@ -112,23 +114,27 @@ def from_candidates(row: FileRow, number: int) -> Comparison:
     return assemble_comparison(
         row,
         number,
-        used={name, "candidates", "ranks", *IDENTITY},
-        prompt=prompt,
+        used={prompt.column, "candidates", "ranks", *IDENTITY},
+        prompt=prompt.messages,
         responses=candidates,
         ranks=ranks,
         field="candidates",
+        context=prompt.context,
+        question=prompt.question,
     )
 
 
 def demonstration_from(row: FileRow, number: int) -> Demonstration:
     """A prompt and its `golden` (or `completion`): stage-1 rows."""
-    name, given = required(row, "chat_template", "prompt")
+    prompt = prompt_of(row, "chat_template", "prompt")
     field, completion = required(row, "golden", "completion")
     return Demonstration(
         id=name_of(row, "id") if row.get("id") is not None else f"row-{number}",
-        prompt=messages_of(given, name, "user"),
+        prompt=prompt.messages,
         completion=messages_of(completion, field, "assistant"),
-        metadata={key: to_json_types(value) for key, value in row.items() if key not in {"id", name, field}},
+        metadata={
+            key: to_json_types(value) for key, value in row.items() if key not in {"id", prompt.column, field}
+        },
     )
 
 
@@ -146,7 +152,10 @@ FORMATS: dict[str, RowFormat] = {
     ),
     "longrm": RowFormat(
         "prompt, responses, ranks",
-        lambda columns: "prompt" in columns and bool(columns & {"responses", "ranks", "group"}),
+        lambda columns: (
+            ("prompt" in columns and bool(columns & {"responses", "ranks", "group"}))
+            or columns >= {"context", "question", "responses"}
+        ),
         native.from_native_row,
     ),
 }
@@ -173,6 +182,20 @@ def _chosen_and_rejected(row: FileRow) -> tuple[str, dict[str, Any]]:
     if not rejected:
         raise FieldError(field, "no response in it; a comparison needs at least 2 responses")
     return field, {"chosen": chosen} | {f"{field}[{index}]": item for index, item in enumerate(rejected)}
+
+
+def _explicit_or_joined(row: FileRow, answers: Sequence[Response]) -> KnownPrompt:
+    """The prompt of a row of TRL's; without messages where it is what all responses begin with."""
+    explicit = any(row.get(name) is not None for name in _PROMPTS)
+    joined = None if explicit else joined_prompt(row)
+    if joined is None:
+        return prompt_of(row, *_PROMPTS) if explicit else KnownPrompt("prompt", ())
+    spoken = all(len(answer) > 1 and answer[0].get("role") != "assistant" for answer in answers)
+    shared = commonprefix([message_text(answer[0]) for answer in answers])  # noqa: RUF071  # they are no paths
+    text = message_text(joined.messages[0])
+    spans = (*joined.context, joined.question)
+    begun = all(text[span.start : span.end] in shared for span in spans if span is not None)
+    return KnownPrompt("prompt", ()) if spoken or begun else joined
 
 
 def _begins_with(answer: Response, prompt: Sequence[Message]) -> bool:

@@ -8,11 +8,11 @@ from longrm.data.fields import (
     FieldError,
     FileRow,
     assemble_comparison,
-    messages_of,
     ranks_of,
     required,
     responses_of,
 )
+from longrm.data.row_prompts import prompt_of
 from longrm.types import Comparison, Message, Span, message_text
 
 _KEYS = frozenset(
@@ -41,8 +41,8 @@ def to_native_row(comparison: Comparison) -> dict[str, Any]:
 
 def from_native_row(row: FileRow, number: int) -> Comparison:
     """The inverse of `to_native_row`; columns that are not ours become metadata."""
-    _, given = required(row, "prompt")
-    prompt = messages_of(given, "prompt", "user")
+    known = prompt_of(row, "prompt")
+    prompt = known.messages
     responses = responses_of(required(row, "responses")[1], "responses")
     ranks = None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks")
     if not isinstance(row.get("metadata") or {}, Mapping):
@@ -59,8 +59,8 @@ def from_native_row(row: FileRow, number: int) -> Comparison:
         ranks=ranks,
         field="responses",
         role="judgment" if role == "judgment" else "response",
-        context=_spans(row, "context", prompt),
-        question=next(iter(_spans(row, "question", prompt)), None),
+        context=known.context or _spans(row, "context", prompt),
+        question=known.question or next(iter(_spans(row, "question", prompt)), None),
         evidence=_spans(row, "evidence", prompt),
     )
 

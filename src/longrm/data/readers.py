@@ -1,11 +1,12 @@
 """Reading preference data: the format is recognized, and every fault names file, row and field."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+from longrm.column_names import check_columns
 from longrm.data.fields import FieldError
 from longrm.data.files import RawRow, find_files, raw_rows
 from longrm.data.formats import FORMATS, demonstration_from, describe_formats, recognize
@@ -23,9 +24,9 @@ OnBadRow = Literal["stop", "skip"]
 class ComparisonRow:
     """One comparison of a file: what the row at a place, the file and the row, means."""
 
-    number: int  # counts from 1 over all files: the line in JSONL, else the row
+    number: int  # counts from 1 over all files: the line in JSONL, else the row, a header not counted
     place: str
-    source: dict[str, Any]  # the row as the file holds it
+    source: dict[str, Any]  # the row as the file holds it, its columns renamed where that was asked for
     comparison: Comparison
 
     @property
@@ -99,6 +100,7 @@ class RowReader(Generic[_AnyRow]):
 
     Attributes:
         format: A key of `FORMATS`, or "demonstrations".
+        columns: Names of longrm, each with that of the column in the files; empty where none is renamed.
         skipped: What the latest iteration has left out so far.
     """
 
@@ -107,6 +109,7 @@ class RowReader(Generic[_AnyRow]):
     format: str
     on_bad_row: OnBadRow
     repair: bool
+    columns: Mapping[str, str]
     convert: Callable[[RawRow, dict[str, Any]], _AnyRow]
     skipped: Skipped = field(default_factory=Skipped, init=False)
 
@@ -117,7 +120,7 @@ class RowReader(Generic[_AnyRow]):
     def __iter__(self) -> Iterator[_AnyRow]:
         self.skipped = Skipped()
         seen: dict[str, str] = {}
-        for raw in raw_rows(self.files, repair=self.repair):
+        for raw in raw_rows(self.files, repair=self.repair, columns=self.columns):
             try:
                 row = convert_row(raw, self.convert, seen)
             except DataError as error:
@@ -133,31 +136,39 @@ DemonstrationReader = RowReader[DemonstrationRow]
 
 
 def read(
-    path: str | Path, *, format: str | None = None, on_bad_row: OnBadRow = "stop", repair: bool = False
+    path: str | Path,
+    *,
+    format: str | None = None,
+    on_bad_row: OnBadRow = "stop",
+    repair: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> ComparisonReader:
     """Opens preference data in any format that users have.
 
     Args:
-        path: A `.jsonl`, `.jsonl.gz`, `.json`, `.parquet` or `.arrow` file, a folder that `datasets` saved to
-            disk, or a folder of shards.
+        path: A `.jsonl`, `.jsonl.gz`, `.json`, `.csv`, `.csv.gz`, `.parquet` or `.arrow` file, a folder that `datasets`
+            saved to disk, or a folder of shards.
         format: A key of `FORMATS`; recognized from the columns of the first row when not given.
         on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
         repair: Make question marks of halves of surrogate pairs; else rows that hold one cannot be read.
+        columns: Names of longrm, each with the name that the column has in the file, such as
+            `{"prompt": "question", "chosen": "good"}`; renamed before anything else is looked at.
 
     Raises:
-        DataError: Nothing to read, an unknown format, or (while iterating, and for the first row at once) a
-            row that cannot be read.
+        ConfigError: A name in `columns` that longrm does not read, or two for one column.
+        DataError: Nothing to read, an unknown format, no such column to be renamed, or (while iterating, and for the
+            first row at once) a row that cannot be read.
     """
-    path = Path(path)
+    path, columns = Path(path), check_columns(columns or {})
     files = find_files(path)
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
-    known = format or _recognize(path, files, on_bad_row)
+    known = format or _recognize(path, files, on_bad_row, columns)
 
     def convert(raw: RawRow, value: dict[str, Any]) -> ComparisonRow:
         return ComparisonRow(raw.number, raw.place, value, FORMATS[known].convert(value, raw.number))
 
-    reading = ComparisonReader(path, files, known, on_bad_row, repair, convert)
+    reading = ComparisonReader(path, files, known, on_bad_row, repair, columns, convert)
     how = "as given" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, reading.format, how)
     if next(iter(reading), None) is None:
@@ -167,13 +178,18 @@ def read(
 
 
 def read_demonstrations(
-    path: str | Path, *, on_bad_row: OnBadRow = "stop", repair: bool = False
+    path: str | Path,
+    *,
+    on_bad_row: OnBadRow = "stop",
+    repair: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> DemonstrationReader:
     """Opens stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
 
     The arguments are those of `read`.
 
     Raises:
+        ConfigError: As `read`.
         DataError: Nothing to read, or (while iterating) a row that cannot be read.
     """
     path = Path(path)
@@ -181,22 +197,24 @@ def read_demonstrations(
     def convert(raw: RawRow, value: dict[str, Any]) -> DemonstrationRow:
         return DemonstrationRow(raw.place, demonstration_from(value, raw.number))
 
-    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, repair, convert)
+    columns = check_columns(columns or {})
+    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, repair, columns, convert)
 
 
-def _recognize(path: Path, files: list[Path], on_bad_row: str) -> str:
+def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[str, str]) -> str:
     problem = located(path, "no row in it")
-    for raw in raw_rows(files, repair=True):
+    for raw in raw_rows(files, repair=True, columns=columns):
         if raw.value is not None:
             name = recognize(raw.value.keys())
             if name is not None:
                 return name
-        columns = cut(", ".join(raw.value or ()))
-        reason = raw.fault or f"the columns ({columns}) are of no known format; known: {describe_formats()}"
+        names = cut(", ".join(raw.value or ()))
+        reason = raw.fault or (
+            f"the columns ({names}) are of no known format; known: {describe_formats()}; say what yours are called, "
+            "as --columns prompt=QUESTION,chosen=GOOD,rejected=BAD does"
+        )
         if raw.value is not None and {"prompt", "completion"} <= raw.value.keys():
-            reason = (
-                f"the columns ({columns}) are of a demonstration to imitate, which longrm train sft reads"
-            )
+            reason = f"the columns ({names}) are of a demonstration to imitate, which longrm train sft reads"
         problem = located(raw.place, reason)
         if on_bad_row == "stop":
             break

@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -97,6 +97,7 @@ def open_tokenized(
     *,
     kind: RowKind,
     format: str | None = None,
+    columns: Mapping[str, str] | None = None,
     on_bad_row: OnBadRow = "stop",
     cache: str | Path | None = None,
     progress: Progress = no_progress,
@@ -105,8 +106,8 @@ def open_tokenized(
 
     Several processes may open the same rows at once: one tokenizes them, the others wait.
 
-    Path, format and `on_bad_row` are as for `longrm.data.read`, but a row that cannot be trained on is a bad one, too.
-    The cache is the folder that `cache_folder` takes; progress is called with the number of rows tokenized.
+    Path, format, columns and `on_bad_row` are as for `longrm.data.read`, but a row that cannot be trained on is a bad
+    one, too. The cache is the folder that `cache_folder` takes; progress is called with the number of rows tokenized.
 
     Raises:
         DataError: Nothing to read, a bad row, or a cache that cannot be written.
@@ -114,9 +115,9 @@ def open_tokenized(
     reading: AnyReader
     match kind:
         case "comparison":
-            reading = read(path, format=format, on_bad_row=on_bad_row)
+            reading = read(path, format=format, on_bad_row=on_bad_row, columns=columns)
         case "demonstration":
-            reading = read_demonstrations(path, on_bad_row=on_bad_row)
+            reading = read_demonstrations(path, on_bad_row=on_bad_row, columns=columns)
         case unknown:
             assert_never(unknown)
     key = _key(reading, tokenizer)
@@ -170,7 +171,8 @@ def _key(reading: AnyReader, tokenizer: Tokenizer) -> str:
         sorted(tokenizer.special_tokens.items()),
         tokenizer.config.get("add_bos_token"),
     ]
-    text = json.dumps([LAYOUT, files, reading.format, reading.on_bad_row, ids])
+    named = [dict(sorted(reading.columns.items()))] if reading.columns else []
+    text = json.dumps([LAYOUT, files, reading.format, reading.on_bad_row, ids, *named])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

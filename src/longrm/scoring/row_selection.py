@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from longrm.clients.addresses import ModelName
-from longrm.data import read, write_rows
+from longrm.data import write_rows
 from longrm.data.scored_rows import ScoredRow, read_scored
 from longrm.errors import ConfigError
 from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
-from longrm.scoring.scored_file import RowSettings, ScoreSettings, check_out, score_file
+from longrm.scoring.scored_file import RowSettings, ScoreSettings, check_out, open_rows, score_file
 from longrm.types import Outcome
 
 
@@ -96,7 +96,7 @@ def select_rows(
     check_out(out, settings.data)
     if not workers.is_main_process:
         return None
-    reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
+    reading = open_rows(settings)
     write_rows(out, arrange(read_scored(reading, settings.column)))
     reading.log_skipped()
     counts.format = reading.format

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from longrm import reward_models
 from longrm.clients.addresses import ModelName, refuse_server
+from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
 from longrm.data import ComparisonReader, check_writable, read, write_rows
 from longrm.data.scored_rows import ScoredRow, written_columns
@@ -36,6 +37,8 @@ class RowSettings(Config):
     Attributes:
         data: The file or folder of preference data.
         format: The rows' format; recognized from the columns when not given.
+        columns: What the file calls columns that longrm knows by another name, as `prompt = "question"`; rows are
+            written under the names of longrm.
         on_bad_row: What an unreadable row does.
         column: The column of the scores; `COLUMN_outcome` is that of the outcomes, `COLUMN_by` that of the
             model's name. By default "scores", or "model_scores" where the rows have a column of that name already.
@@ -46,6 +49,7 @@ class RowSettings(Config):
 
     data: str
     format: str | None = None
+    columns: ColumnNames | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     column: str | None = None
     judge: JudgeSettings = JudgeSettings()
@@ -114,7 +118,7 @@ def score_file(
     workers = workers or WorkerGroup()
     _check_engine(settings, workers)
     check_out(out, settings.data)
-    reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
+    reading = open_rows(settings)
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
     with claimed_once(RunFolder(partial, "scoring", settings), workers) as folder:
@@ -130,6 +134,13 @@ def score_file(
     if not result.outcomes[Outcome.ERROR]:
         shutil.rmtree(partial)
     return result
+
+
+def open_rows(settings: RowSettings) -> ComparisonReader:
+    """Opens the rows as the settings say; see `longrm.data.read` for the errors."""
+    return read(
+        settings.data, format=settings.format, on_bad_row=settings.on_bad_row, columns=settings.columns
+    )
 
 
 def check_out(out: Path, data: str) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
 
 CompletionForm = Literal["fact", "pairwise", "pointwise"]
@@ -84,12 +85,14 @@ class SourceFile(Config):
     Attributes:
         path: Data in any format that `longrm.data` reads.
         format: The rows' format; recognized from the columns when not given.
+        columns: What the file calls columns that longrm knows by another name, as `prompt = "question"`.
         weight: Passes over it in one epoch: 0.5 reads one half, the next epoch the other; 2 reads it twice.
         name: What logs call it; the path by default.
     """
 
     path: str
     format: str | None = None
+    columns: ColumnNames | None = None
     weight: float = Field(1.0, gt=0.0)
     name: str = ""
 
@@ -105,6 +108,7 @@ class TrainingDataSettings(Config):
     Attributes:
         path: Training data in any format that `longrm.data` reads.
         format: The rows' format; recognized from the columns when not given.
+        columns: What the file calls columns that longrm knows by another name, as `prompt = "question"`.
         sources: Several files in place of `path`, mixed by their weights.
         world: Generate the data instead.
         on_bad_row: What a row does that cannot be read, has no gold order, or ties that the loss does not read.
@@ -118,6 +122,7 @@ class TrainingDataSettings(Config):
 
     path: str | None = None
     format: str | None = None
+    columns: ColumnNames | None = None
     sources: tuple[SourceFile, ...] = ()
     world: WorldDataSettings | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
@@ -138,8 +143,9 @@ class TrainingDataSettings(Config):
         changed = [name for name in rows if getattr(self, name) != type(self).model_fields[name].default]
         if self.world is not None and changed:
             raise ValueError(f"data.{changed[0]} is of rows in files, and data.world has none: leave it out")
-        if self.format is not None and self.path is None:
-            raise ValueError("data.format is of data.path; every one of data.sources has its own")
+        for name in ("format", "columns"):
+            if getattr(self, name) is not None and self.path is None:
+                raise ValueError(f"data.{name} is of data.path; every one of data.sources has its own")
         labels = [source.label for source in self.sources]
         if len(labels) != len(set(labels)):
             raise ValueError("data.sources need different names: give each a name")
@@ -147,7 +153,9 @@ class TrainingDataSettings(Config):
 
     def files(self) -> tuple[SourceFile, ...]:
         """The files that are read, each with its weight; none for a world."""
-        return self.sources or ((SourceFile(path=self.path, format=self.format),) if self.path else ())
+        if self.path is None:
+            return self.sources
+        return (SourceFile(path=self.path, format=self.format, columns=self.columns),)
 
 
 class CurriculumSettings(Config):

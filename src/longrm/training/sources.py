@@ -224,6 +224,7 @@ def open_source(
             tokenizer,
             kind=kind,
             format=file.format,
+            columns=file.columns,
             on_bad_row=data.on_bad_row,
             cache=data.cache,
             progress=progress,

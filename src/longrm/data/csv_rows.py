@@ -1,0 +1,140 @@
+"""Rows of CSV files, whose cells are texts: which columns hold lists or numbers is known by their names.
+
+Cells are separated by commas and quoted as RFC 4180 has it; the first row names the columns.
+"""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO, Any
+
+from longrm.data.columnar import Numbered
+from longrm.reading import MAX_ROW_BYTES, ParseError, one_line, parse_json, short
+
+_LISTS = frozenset(
+    {
+        *("candidates", "candidates_score", "responses", "ranks", "rejects", "rejected_responses"),
+        *("scores", "model_scores", "conf", "reject_models", "depths"),
+        *("evidence", "exemplars", "steps", "metadata"),
+    }
+)
+"""Columns in which a cell that begins with a bracket or a brace is JSON."""
+
+_MESSAGES = frozenset({"prompt", "chat_template", "chosen", "rejected", "golden", "completion"})
+"""Columns of texts, or of messages as JSON: any other list there is a text, for models write lists too."""
+
+_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score"})
+"""Columns in which a cell that is a number is read as one."""
+
+_NUMBER = re.compile(r"[+-]?(?:\d{1,300}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?")
+_MESSAGE_START = re.compile(r"\s*\[\s*\{\s*[\"'](?:role|content)[\"']\s*:")
+_TOO_LONG = f"longer than {MAX_ROW_BYTES:,} bytes, which is the most that is read of a row"
+
+
+def csv_rows(content: IO[bytes]) -> Numbered:
+    """Reads the rows of a CSV file, which it closes, behind its header: every cell a text, or None where it is empty.
+
+    Columns without a name are left out, and so are rows without a filled cell.
+
+    Raises:
+        ParseError: The file cannot be read any further: it is not UTF-8, its quotation marks do not match, or
+            its header names a column twice.
+    """
+    with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as text:
+        records = _records(_Lines(text))
+        header = next(records, [])
+        _check_header(header)
+        for number, cells in enumerate(records, start=1):
+            if not any(cells):
+                continue
+            if len(cells) == len(header):
+                named = zip(header, cells, strict=True)
+                yield number, {name: cell or None for name, cell in named if name}, ""
+            else:
+                fault = f"holds {len(cells):,} cells, and the header {len(header):,}; quote cells with commas in them"
+                yield number, None, fault
+
+
+def read_cells(row: dict[str, Any], repair: bool) -> tuple[dict[str, Any] | None, str]:
+    """The row with lists and numbers in the columns that hold such; None with the fault where one is not valid JSON."""
+    try:
+        return {name: cell and _read_cell(name, cell, repair) for name, cell in row.items()}, ""
+    except ParseError as error:
+        return None, str(error)
+
+
+def _read_cell(name: str, cell: str, repair: bool) -> Any:
+    if name in _NUMBERS:
+        return _number(cell)
+    listed = name in _LISTS and cell.lstrip()[:1] in ("[", "{")
+    if not listed and not (name in _MESSAGES and _MESSAGE_START.match(cell)):
+        return cell
+    try:
+        return parse_json(cell, repair=repair)
+    except ParseError as error:
+        raise ParseError(f"{error.problem}; write lists as JSON, as json.dumps does", name) from None
+
+
+def _number(cell: str) -> int | float | str:
+    if not _NUMBER.fullmatch(cell.strip()):
+        return cell  # whoever needs a number says so
+    return float(cell) if {*cell} & {*".eE"} else int(cell)
+
+
+class _Lines:
+    """The lines of a CSV file, whichever line break they end with; those of one row are bounded together."""
+
+    def __init__(self, text: IO[str]) -> None:
+        self._text = text
+        self._row = 0
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        try:
+            line = self._text.readline(MAX_ROW_BYTES + 1 - self._row)
+        except UnicodeDecodeError as error:
+            raise ParseError(f"not UTF-8 text ({one_line(error)}); save it as CSV in UTF-8") from None
+        self._row += len(line)
+        if self._row > MAX_ROW_BYTES:
+            raise ParseError(f"{_TOO_LONG}; perhaps a quotation mark is never closed")
+        if not line:
+            raise StopIteration
+        return line
+
+    def begin_row(self) -> None:
+        """Counts anew, for what comes next is another row."""
+        self._row = 0
+
+
+def _records(lines: _Lines) -> Iterator[list[str]]:
+    """The cells of every row but blank lines, the header among them."""
+    # A limit of the whole process, which is raised and never lowered: others may have raised it further.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
+    reader = csv.reader(lines, strict=True)
+    while True:
+        lines.begin_row()
+        first = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise ParseError(
+                f"from line {first} on: {one_line(error)}; double the quotation marks within a cell"
+            ) from None
+        except ParseError as error:
+            raise ParseError(f"from line {first} on: {error}") from None
+        if cells is None:
+            return
+        if cells:
+            yield cells
+
+
+def _check_header(header: list[str]) -> None:
+    twice = next((name for name, count in Counter(filter(None, header)).items() if count > 1), None)
+    if twice is not None:
+        raise ParseError("stands twice; rename one of the columns", twice)
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+        raise ParseError(f"holds one column, {short(header[0])}; separate the cells by commas")

@@ -26,7 +26,7 @@ def text(seed, count=120):
     return " ".join(f"w{random_.randrange(10_000)}" for _ in range(count))
 
 
-def comparison(number, context, question="What?", better="yes", worse="no", **more):
+def comparison(number, context, question="What?", better="yes", worse="nay", **more):
     return {
         "id": f"row {number}",
         "prompt": f"{context}\n\n{question}",
@@ -72,7 +72,7 @@ def test_exact_and_near_duplicates_are_counted_apart(put):
     path = put(
         "a.jsonl",
         comparison(1, long, question),
-        comparison(2, long, question, "no", "yes"),  # the same responses the other way round
+        comparison(2, long, question, "nay", "yes"),  # the same responses the other way round
         comparison(3, near, f"{question} Tell"),
         comparison(4, other, question),
         comparison(
@@ -459,3 +459,68 @@ def test_the_released_sample():
     assert votes.alpha.low < 0.72 < votes.alpha.high
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").votes is None
     assert audit(SHARED / "longrm-sample" / "sft" / "eval").labels == {"8": 1, "10": 1}
+
+
+def answers(count, better, worse, groups=None):
+    """Comparisons with these answers, of as many texts as there are groups."""
+    return [
+        comparison(n, text(n % (groups or count)), f"Q {text(n + 999, 9)}", better(n), worse(n))
+        for n in range(count)
+    ]
+
+
+def long_word(n):
+    return f"incomprehensibly{n % 10}"
+
+
+def short_word(n):
+    return f"so{n % 10}"
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "right", "rule"),
+    [
+        (long_word, short_word, 1.0, "longest"),  # one token each: a count of tokens sees no difference
+        (short_word, long_word, 1.0, "shortest"),
+        (lambda n: (long_word if n % 4 else short_word)(n), lambda n: f"sixsix{n % 10}", 0.75, "longest"),
+        (lambda n: f"aa{n % 10}", lambda n: f"bb{n % 10}", None, ""),
+        (lambda n: (long_word if n % 2 else short_word)(n), lambda n: f"sixsix{n % 10}", None, ""),
+    ],
+)
+def test_a_length_that_gives_the_answer_away_is_told_as_the_baseline_has_it(better, worse, right, rule, put):
+    from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
+    from longrm.reward_models.baselines import Baseline
+    from longrm.types import query_of
+
+    path = put("rows.jsonl", *answers(80, better, worse))
+    found = audit(path)
+    rows = load(f"file:{path}", source=BenchmarkSource(), probe=Probe(), leval=Leval()).comparisons
+    judged = [(row, Baseline("longest").judge([query_of(row, range(2))])[0].scores) for row in rows]
+    earned = [
+        0.5 if one == two else float((one > two) == (row.ranks[0] < row.ranks[1]))
+        for row, (one, two) in judged
+    ]
+    assert found.longer.value == pytest.approx(sum(earned) / 80)
+    assert found.longer.n == 80
+    shortcut = found.findings["length_shortcut"]
+    assert shortcut.count == (round(80 * right) if right else 0)
+    if right:
+        assert f"baseline:{rule} is right on {right:.1%} of 80 pairs [" in shortcut.examples[0]
+        assert "! length shortcut" in as_text(found)
+    else:
+        _, _, absent = " ".join(as_text(found).split()).partition("Looked for and not found")
+        assert "length shortcut" in absent.partition(".")[0]
+
+
+def test_the_folder_of_an_evaluation_is_known_and_what_shows_it_is_said(put, tmp_path):
+    from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+
+    path = put("rows.jsonl", *answers(4, long_word, short_word))
+    settings = Evaluation.resolve(
+        None, {"model": "baseline:longest", "bench": f"file:{path}", "judging.resamples": 100}
+    )
+    run_evaluation(settings, tmp_path / "run")
+    told = rf"run: the folder of a run \(evaluation\).*longrm report .*/run; .*longrm audit file:{re.escape(str(path))}"
+    with pytest.raises(DataError, match=told):
+        audit(tmp_path / "run")
+    assert audit(f"file:{path}").rows == 4

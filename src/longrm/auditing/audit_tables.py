@@ -166,7 +166,8 @@ def _biases(audit: DataSetAudit) -> AuditTable:
             rows.append((name, f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)))
     return AuditTable(
         "The better response is …",
-        "95% intervals (bootstrap over texts); a share that excludes chance helps a judge that reads nothing.",
+        "95% intervals (bootstrap over texts); a share that excludes chance helps a judge that reads nothing. Length "
+        "is in characters, as the baselines measure it; equal lengths count half.",
         ("", "share", "95% interval", "chance", "n"),
         tuple(rows),
     )

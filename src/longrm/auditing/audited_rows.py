@@ -21,7 +21,7 @@ from longrm.data.fields import FieldError, group_of, whole_length
 from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.readers import Skipped
-from longrm.errors import DataError, RunError
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.reading import cut, is_number, located, reading, shown, typed
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
 from longrm.synthesis.inputs.documents import Document, document_of, is_leval, read_documents
@@ -73,6 +73,7 @@ class AuditedRows:
             L-Eval's or Long-RewardBench's folder, or a run folder of `longrm synthesize`; or a benchmark's name
             with its path, such as `long-rewardbench:PATH`.
         format: A key of `longrm.data.FORMATS`, "demonstrations", "documents" or "leval"; None tells by the columns.
+        columns: As `longrm.data.read` takes them.
 
     Attributes:
         format: The format.
@@ -81,30 +82,36 @@ class AuditedRows:
         noted: What else only reading could see, once an iteration is complete, such as L-Eval's repeated documents.
 
     Raises:
-        DataError: There is nothing to read, or it is in no known format.
+        ConfigError: The columns of what is read are given, and cannot be renamed.
+        DataError: There is nothing to read, it is in no known format, or it is a run that makes no rows.
         RunError: The manifest is damaged.
     """
 
-    def __init__(self, path: str | Path, format: str | None = None) -> None:
+    def __init__(
+        self, path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
         name, _, place = str(path).partition(":")
         named = bool(place) and name in BENCHMARKS
         folder = Path(place) if named else Path(path)
         with reading(folder, DataError):
             self.origin = read_manifest(folder) if (folder / MANIFEST).is_file() else {}
+            _check_rows_of(folder, self.origin)
             if not named and format is None and _is_long_rewardbench(folder):
                 named, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
         self._path = folder
         self._benchmark = str(path) if named else ""
-        self._told_format = format
+        self._told_format, self._columns = format, columns
         self._rules = _rules_of(folder, self.origin)
-        self.format = name if named else format or _recognized(self._path)
+        self.format = name if named else format or _recognized(self._path, columns)
+        if columns and self.format == "leval":
+            raise ConfigError("the columns of L-Eval are its own; leave --columns out")
         self.unreadable = _unreadable()
         self.noted: dict[str, AuditFinding] = {}
 
     def __iter__(self) -> Iterator[AuditedRow]:
         self.unreadable = _unreadable()
         if self._benchmark:
-            bench = benchmark(self._benchmark)
+            bench = benchmark(self._benchmark, self._columns)
             yield from map(of_comparison, bench.comparisons)
             self._note(bench.audit)
             return
@@ -130,7 +137,7 @@ class AuditedRows:
     def _rows(self) -> Iterator[tuple[AuditedRow | None, Skipped]]:
         if self.format == "documents":
             skipped = Skipped()
-            for raw in raw_rows(find_files(self._path), repair=True):
+            for raw in raw_rows(find_files(self._path), repair=True, columns=self._columns):
                 row, fault = None, raw.message
                 if raw.value is not None:
                     try:
@@ -140,15 +147,30 @@ class AuditedRows:
                 skipped = skipped if row else skipped.with_one_more(fault)
                 yield row, skipped
         elif self.format == "demonstrations":
-            demonstrations = read_demonstrations(self._path, on_bad_row="skip")
+            demonstrations = read_demonstrations(self._path, on_bad_row="skip", columns=self._columns)
             for demonstration in demonstrations:
                 yield of_demonstration(demonstration.demonstration), demonstrations.skipped
             yield None, demonstrations.skipped
         else:
-            comparisons = read(self._path, format=self._told_format, on_bad_row="skip")
+            comparisons = read(self._path, format=self._told_format, on_bad_row="skip", columns=self._columns)
             for one in comparisons:
                 yield of_comparison(one.comparison, *self._rules), comparisons.skipped
             yield None, comparisons.skipped
+
+
+def _check_rows_of(folder: Path, origin: Mapping[str, Any]) -> None:
+    """Refuses the folder of a run that makes no rows to be audited, and says what shows it."""
+    kind = origin.get("kind", "")
+    if not origin or str(kind).startswith("synthesis"):
+        return
+    instead = ""
+    if kind == "evaluation":
+        asked = read_toml(folder / CONFIG).get("bench", "") if (folder / CONFIG).is_file() else ""
+        audited = f"; what it judged is audited by: longrm audit {shown(asked)}" if ":" in str(asked) else ""
+        instead = f"; see it with: longrm report {shown(folder)}{audited}"
+    raise DataError(
+        located(folder, f"the folder of a run ({kind}), which holds no rows of a data set{instead}")
+    )
 
 
 def _unreadable(count: int = 0, examples: tuple[str, ...] = ()) -> AuditFinding:
@@ -173,14 +195,15 @@ class _Agreement(BaseModel):
 _AGREEMENT: TypeAdapter[_Agreement | None] = TypeAdapter(_Agreement | None)
 
 
-def benchmark(name: str) -> LoadedBenchmark:
+def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenchmark:
     """A benchmark by its name and path, rows that cannot be read left out.
 
     Raises:
-        ConfigError: An unknown name.
+        ConfigError: An unknown name, or columns that are to be renamed of a benchmark whose columns are given.
         DataError: There is nothing to read.
     """
-    return load(name, source=BenchmarkSource(on_bad_row="skip"), probe=Probe(), leval=Leval())
+    source = BenchmarkSource(on_bad_row="skip", columns=columns)
+    return load(name, source=source, probe=Probe(), leval=Leval())
 
 
 def of_comparison(
@@ -267,28 +290,28 @@ def _places(answer: str, text: str) -> list[int]:
     return [match.start() for match in islice(re.finditer(wanted, text, re.IGNORECASE), 2)]
 
 
-def _recognized(path: Path) -> str:
+def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
     if is_leval(path):
         return "leval"
-    rows = raw_rows(find_files(path), repair=True)
+    rows = raw_rows(find_files(path), repair=True, columns=columns)
     first = next(rows, None)
     row = next((raw for raw in chain([first], rows) if raw is not None and raw.value is not None), None)
     if row is None or row.value is None:
         reason = f"; the first: {first.message}" if first else ""
         raise DataError(located(path, f"no row that can be read{reason}"))
-    columns = {name for name, value in row.value.items() if value is not None}
-    if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
+    filled = {name for name, value in row.value.items() if value is not None}
+    if filled & {"golden", "completion"} and not filled & {"chosen", "responses", "candidates"}:
         return "demonstrations"
-    name = recognize(columns)
-    if name is None and columns >= _DOCUMENT:
+    name = recognize(filled)
+    if name is None and filled >= _DOCUMENT:
         return "documents"
-    if columns >= _CANDIDATE:
+    if filled >= _CANDIDATE:
         raise DataError(
             f"{shown(path)}: these are candidates, which nobody has judged yet; audit what `longrm synthesize` "
             "makes of them"
         )
     if name is None:
-        names = cut(", ".join(sorted(columns)))
+        names = cut(", ".join(sorted(filled)))
         raise DataError(located(row.place, f"the columns ({names}) are of no known format"))
     return name
 

@@ -8,7 +8,14 @@ from typing import Any
 from longrm.auditing.audited_rows import AuditedRow, AuditedRows
 from longrm.auditing.duplicates import Duplicates
 from longrm.auditing.leakage import Leakage
-from longrm.auditing.measures import BiasMeasure, DepthMeasure, LengthMeasure, VoteMeasure, check
+from longrm.auditing.measures import (
+    BiasMeasure,
+    DepthMeasure,
+    LengthMeasure,
+    VoteMeasure,
+    check,
+    length_shortcut,
+)
 from longrm.auditing.result import FINDINGS, AuditSettings, DataSetAudit
 from longrm.benchmarks.auditor import AuditFinding, FindingCounter
 from longrm.benchmarks.benchmark_data import bucket
@@ -18,7 +25,7 @@ from longrm.runs.progress import Progress, no_progress
 _FREELY_LISTED = "longrm"  # the other formats list the best response first
 _STATED, _RESPONSES = "stated length", "number of responses"
 _OF_COMPARISONS = ("ties", "unknown_order")
-_OF_RUNS = ("rows_not_as_counted", "unfinished_run")
+_OF_ALL = ("rows_not_as_counted", "unfinished_run", "length_shortcut")  # not of one row
 _OF_JUDGMENTS = ("without_contrast", "contrast_of_form_only")
 
 
@@ -41,7 +48,7 @@ def audit(
         RunError: The manifest of the run folder is damaged.
     """
     settings = settings or AuditSettings()
-    rows = AuditedRows(path, settings.format)
+    rows = AuditedRows(path, settings.format, settings.columns)
     audit_pass = _AuditPass(settings, rows.format)
     for number, row in enumerate(rows, start=1):
         audit_pass.see(row)
@@ -70,7 +77,7 @@ class _AuditPass:
             {
                 kind: what
                 for kind, what in FINDINGS.items()
-                if kind not in _OF_RUNS and (settings.against or not kind.startswith("leaked_"))
+                if kind not in _OF_ALL and (settings.against or not kind.startswith("leaked_"))
             }
         )
         self._votes = VoteMeasure()
@@ -85,7 +92,7 @@ class _AuditPass:
         prompt, responses = measured[0]
         self._count(row)
         self._depths.see(row)
-        self._biases.see(row, responses)
+        self._biases.see(row)
         oddities = [*check(row), *self._duplicates.see(row)]
         if self._leakage is not None:
             oddities += self._leakage.see(row)
@@ -104,6 +111,8 @@ class _AuditPass:
                 counts[name] = dict(sorted(counts[name].items(), key=lambda item: int(item[0])))
         findings = {kind: one for kind, one in self._findings.findings.items() if self._applies(kind, one)}
         findings["unreadable_rows"] = rows.unreadable
+        if longer.value is not None:
+            findings["length_shortcut"] = length_shortcut(longer)
         findings |= rows.noted | _of_run(rows.origin, sum(self.kinds.values()) + rows.unreadable.count)
         return DataSetAudit(
             path=path,

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import combinations, zip_longest
 
@@ -10,7 +10,8 @@ import numpy as np
 from scipy import stats
 
 from longrm.auditing.audited_rows import AuditedRow
-from longrm.auditing.result import AuditSettings, Bias, Depths, Lengths, Votes
+from longrm.auditing.result import FINDINGS, AuditSettings, Bias, Depths, Lengths, Votes
+from longrm.benchmarks.auditor import AuditFinding
 from longrm.benchmarks.benchmark_data import bucket, measure_with
 from longrm.evaluation.estimates import ratio
 from longrm.synthesis.labels.agreement import Agreement
@@ -120,13 +121,13 @@ class BiasMeasure:
         self._listed = listed
         self.places: Counter[int] = Counter()
         self._groups: dict[str, int] = {}
-        # For every comparison with one best response, and for every pair of which one is better and one longer:
-        # its group, whether the best is first or the better one longer, and what chance would make of it.
+        # For every comparison with one best response, and for every pair of which one is better: its group, whether the
+        # best is first or the better one longer (a half where neither is), and what chance would make of it.
         self._first = array("q"), array("d"), array("d")
         self._longer = array("q"), array("d"), array("d")
 
-    def see(self, row: AuditedRow, lengths: Sequence[int]) -> None:
-        """Takes in a comparison, and the lengths of its responses in tokens."""
+    def see(self, row: AuditedRow) -> None:
+        """Takes in a comparison."""
         if row.kind not in ("comparison", "judgment") or not row.ranks:
             return
         group = self._groups.setdefault(row.group, len(self._groups))
@@ -135,9 +136,10 @@ class BiasMeasure:
             self.places[place] += 1
             _add(self._first, group, place == 1, 1 / len(row.ranks))
         for one, other in combinations(range(len(row.ranks)), 2):
-            better, longer = row.ranks[other] - row.ranks[one], lengths[one] - lengths[other]
-            if better and longer:
-                _add(self._longer, group, (better > 0) == (longer > 0), 0.5)
+            better = row.ranks[other] - row.ranks[one]
+            longer = len(row.responses[one]) - len(row.responses[other])  # as the baselines measure
+            if better:
+                _add(self._longer, group, 0.5 if not longer else (better > 0) == (longer > 0), 0.5)
 
     def result(self, settings: AuditSettings) -> tuple[Bias, Bias]:
         """How often the best response is listed first, and the better one is the longer one."""
@@ -180,10 +182,22 @@ class VoteMeasure:
 _Columns = tuple["array[int]", "array[float]", "array[float]"]
 
 
-def _add(columns: _Columns, group: int, found: bool, chance: float) -> None:
+def _add(columns: _Columns, group: int, found: float, chance: float) -> None:
     columns[0].append(group)
-    columns[1].append(float(found))
+    columns[1].append(found)
     columns[2].append(chance)
+
+
+def length_shortcut(longer: Bias) -> AuditFinding:
+    """What a rule that goes by the length alone gets right, where that is more than chance by its 95% interval."""
+    what = FINDINGS["length_shortcut"]
+    value, low, high = longer.value, longer.low, longer.high
+    if value is None or low is None or high is None or low <= 0.5 <= high:
+        return AuditFinding(what)
+    rule, right = ("longest", value) if value > 0.5 else ("shortest", 1 - value)
+    limits = sorted((low, high) if value > 0.5 else (1 - low, 1 - high))
+    told = f"baseline:{rule} is right on {right:.1%} of {longer.n:,} pairs [{limits[0]:.1%}, {limits[1]:.1%}]"
+    return AuditFinding(what, round(right * longer.n), (told,))
 
 
 def _bias(columns: _Columns, settings: AuditSettings) -> Bias:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from longrm.benchmarks.auditor import AuditFinding, findings_as_dict
+from longrm.column_names import ColumnNames
 from longrm.config import Config
 from longrm.runs.records import Estimate
 
@@ -32,6 +33,8 @@ FINDINGS: dict[str, str] = {
     "evidence_not_found": "rows that know an answer or evidence that does not stand in their context",
     "lengths_off": "rows whose stated length is more than twice or less than half of what was measured",
     "rows_not_as_counted": "rows that are there beyond what the run's manifest counts, or missing",
+    "length_shortcut": "pairs that a rule gets right which reads nothing and takes the longer response, or the "
+    "shorter one; equal lengths count half",
     "unfinished_run": "the run that writes these rows has not come to its end",
 }
 """What every data set is searched for, as far as its rows tell; an audit lists only what was looked for."""
@@ -44,6 +47,7 @@ class AuditSettings(Config):
         tokenizers: What measures lengths: "words", or tokenizers' files, folders or Hub ids; by default words and
             punctuation marks are counted, which approximate tokens.
         format: The rows' format; recognized from the columns when not given.
+        columns: What the rows call columns that longrm knows by another name, as `prompt = "question"`.
         similarity_threshold: Jaccard similarity of their shingles from which on two texts are near duplicates.
         shingle: Words of a shingle, a run of words.
         permutations: Of a MinHash; the standard error of a similarity of 0.8 is 0.035 with 128.
@@ -64,6 +68,7 @@ class AuditSettings(Config):
 
     tokenizers: tuple[str, ...] = ()
     format: str | None = None
+    columns: ColumnNames | None = None
     similarity_threshold: float = Field(0.8, gt=0, lt=1)
     shingle: int = Field(5, ge=1)
     permutations: int = Field(128, ge=16, le=65_536)
@@ -160,7 +165,8 @@ class DataSetAudit:
         depths: Where the evidence stands.
         places: Comparisons with one best response by the place, from 1, at which it is listed.
         first: How often the best response is listed first; not told where the format lists it first by rule.
-        longer: How often the better of two responses is the longer one.
+        longer: How often the better of two responses is the longer one in characters: the pair accuracy of
+            `baseline:longest`, where equal lengths count half.
         votes: What the judges of judgment rows said; None where no row tells.
         findings: Every kind that was looked for: those of `FINDINGS`, and those of a benchmark.
         settings: How closely was looked.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import resolve, set_option
+from longrm.cli.options import columns_option, resolve, set_option
 from longrm.cli.terminal import echo, print_json
 
 
@@ -27,6 +27,7 @@ from longrm.cli.terminal import echo, print_json
     metavar="NAME:PATH",
     help="A benchmark that the rows must not share text with; repeatable.",
 )
+@columns_option()
 @click.option("--format", "row_format", help="The rows' format; told by their columns if not given.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
 @set_option("similarity_threshold=0.9")
@@ -37,6 +38,7 @@ def command(
     tokenizers: tuple[str, ...],
     against: tuple[str, ...],
     row_format: str | None,
+    columns: dict[str, str] | None,
     config_file: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
@@ -55,7 +57,12 @@ def command(
     from longrm.cli.progress_bar import progress
     from longrm.runs.folder import write_file
 
-    flags = {"tokenizers": list(tokenizers) or None, "against": list(against) or None, "format": row_format}
+    flags = {
+        "tokenizers": list(tokenizers) or None,
+        "against": list(against) or None,
+        "format": row_format,
+        "columns": columns,
+    }
     settings = resolve(AuditSettings, config_file, assignments, flags)
     with progress() as report:
         found = audit(path, settings, progress=report)

@@ -91,3 +91,24 @@ def test_an_unknown_device_is_told():
     done = longrm("mine.toml", "--device", "h10")
     assert done.exit_code == 2
     assert "'h10' is unknown; known: cpu, rtx3090" in done.output
+
+
+def test_no_prompt_is_promised_that_the_model_does_not_read(tmp_path):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 100, **sizes}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    new = tmp_path / "new.toml"
+    new.write_text(
+        'objective = "bradley_terry"\n[model]\npath = "model"\n[data]\npath = "data/nowhere.jsonl"\n'
+        "[plan]\nrows = [{rows = 10, prompt = 100, responses = 2, response = 96}]\n"
+    )
+    done = longrm(str(new), "--device", "h100-80gb")
+    assert (
+        "prompts of 4,000 tokens would fit with these settings; with the response the model reads 4,096"
+        in " ".join(done.stdout.split())
+    ), done.output
+    free = json.loads(
+        longrm("mine.toml", "--device", "h100-80gb", "--json", "--set", "model.lora.rank=4").stdout
+    )
+    assert free["model_reads"] is None

@@ -149,6 +149,8 @@ def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     fitting = "no prompt fits with these settings, however short"
     if longest is not None:
         fitting = f"prompts of {longest:,} tokens would fit with these settings"
+    if sizes.limit is not None:
+        fitting += f"; with the response the model reads {sizes.limit:,}"
     facts.append(("longest", fitting))
     if plan.offers.type == "cuda":
         facts.append(("", "Counted for this device, not yet measured on one."))

@@ -37,8 +37,8 @@ class Advice:
 
     Attributes:
         switches: What to switch on, in order, until it fits or nothing more helps; none where it fits as it is.
-        longest_prompt: Tokens of the longest prompt that fits as the recipe is, with the responses of the longest
-            row; None where not even the model does.
+        longest_prompt: Tokens of the longest prompt that fits as the recipe is and that the model reads, with the
+            responses of the longest row; None where not even the model fits, or reads these responses.
     """
 
     switches: tuple[Switch, ...]
@@ -74,14 +74,15 @@ def advise(
 def longest_prompt(
     settings: TrainingSettings, sizes: ModelSizes, workload: Workload, device: Device, devices: int = 1
 ) -> int | None:
-    """By bisection: memory grows with the prompt."""
+    """By bisection, up to what the model reads: memory grows with the prompt."""
     branches = _longest_row(workload).branches
+    most = _LONGEST if sizes.limit is None else max(0, sizes.limit - max(branches))
 
     def fits(prompt: int) -> bool:
         alone = replace(workload, largest=PackedLayout((TreeShape(prompt, branches),)))
         return peak_memory(settings, sizes, alone, device.type, devices).total <= device.memory
 
-    low, high = 0, _LONGEST
+    low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

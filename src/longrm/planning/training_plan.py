@@ -75,6 +75,7 @@ class TrainingPlan:
             "utilization_assumed": UTILIZATION,
             "memory_bytes": asdict(self.memory) | {"total": self.memory.total},
             "longest_prompt_that_fits": self.advice.longest_prompt,
+            "model_reads": self.sizes.limit,
             "traffic": list(self.traffic),
             "switches": [asdict(switch) for switch in self.advice.switches],
         }

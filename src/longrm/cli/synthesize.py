@@ -10,6 +10,7 @@ import click
 from longrm.cli.options import resolve, run_options
 from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import echo, print_json
+from longrm.errors import RunError
 
 
 @click.group("synthesize", short_help="Make training data and benchmarks from documents of your own.")
@@ -40,6 +41,8 @@ def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None
                 print_json(manifest)
             else:
                 _report(manifest, out, _THEN_PAIRS if getattr(recipe, "rows", "") == "pairs" else then)
+            if not manifest["counts"]["rows"]:
+                raise RunError(_why_nothing(manifest["counts"], out))
 
         work.__doc__ = described.__doc__
         options = run_options("Run folder; the same command continues what is there.")
@@ -166,9 +169,7 @@ def _report(manifest: Mapping[str, Any], out: Path, then: str) -> None:
 
     counts = manifest["counts"]
     for step, found in counts["steps"].items():
-        dropped = ", ".join(
-            f"{count:,} {reason.replace('_', ' ')}" for reason, count in found["dropped"].items()
-        )
+        dropped = _listed(found["dropped"])
         echo(f"{step}: {found['kept']:,} of {found['in']:,} kept{f'; dropped: {dropped}' if dropped else ''}")
     for model, spent in manifest.get("spending", {}).items():
         cost = f", {spent['cost']:.2f} spent" if spent["cost"] else ""
@@ -176,27 +177,30 @@ def _report(manifest: Mapping[str, Any], out: Path, then: str) -> None:
         echo(f"{model}: {spent['answers']:,} answers, {read:,} tokens read and {written:,} written{cost}")
     if "agreement" in manifest:
         echo(_agreement(manifest["agreement"]))
-    where = out / ROWS if (out / ROWS).is_dir() else out
-    echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs, saved to {where}")
-    if not counts["rows"]:
-        _explain(counts["steps"], out)
-    else:
+    if counts["rows"]:
+        where = out / ROWS if (out / ROWS).is_dir() else out
+        echo(f"{counts['rows']:,} rows from {counts['inputs']:,} inputs, saved to {where}")
         advice = then.format(out=out)
         echo(advice[0].upper() + advice[1:])
 
 
-def _explain(steps: Mapping[str, Any], out: Path) -> None:
-    """Why a run came to nothing: the step at which the last of it was dropped, and where answers can be read."""
+def _why_nothing(counts: Mapping[str, Any], out: Path) -> str:
+    """Why a run came to nothing: what every step dropped, what helps most, and where answers can be read."""
     from longrm.synthesis.models import CACHE
 
-    last = next((name for name, found in steps.items() if not found["kept"]), None)
-    if last is None:
-        return
-    reasons = steps[last]["dropped"]
-    most = max(reasons, key=lambda reason: reasons[reason])
-    hint = _HINTS.get(most, "")
+    steps = counts["steps"]
+    told = [
+        f"{name} dropped {_listed(found['dropped'])}" for name, found in steps.items() if found["dropped"]
+    ]
+    last: Mapping[str, int] = next((found["dropped"] for found in steps.values() if not found["kept"]), {})
+    most = max(last, key=lambda reason: last[reason], default="")
+    hint = f"; {most.replace('_', ' ')}{_HINTS[most]}" if most in _HINTS else ""
     answers = f"; {out / CACHE} holds what the models answered" if (out / CACHE).exists() else ""
-    echo(f"Nothing was left after the step '{last}', most of it as {most.replace('_', ' ')}{hint}{answers}")
+    return f"{out}: no row from {counts['inputs']:,} inputs: {'; '.join(told) or 'nothing came in'}{hint}{answers}"
+
+
+def _listed(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items())
 
 
 _HINTS = {

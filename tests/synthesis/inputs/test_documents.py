@@ -179,3 +179,64 @@ def test_halves_of_surrogate_pairs_are_replaced(put):
 def test_documents_of_other_types_are_named(change, problem, put):
     with pytest.raises(DataError, match=re.escape(f"rows.jsonl, line 1, {problem}")):
         list(read_documents(put("rows.jsonl", {**ROW, **change})))
+
+
+ASKED = "file,question,answer,task\na.txt,Who?,Quill,QA\nsub/b.md,What?,code,\na.txt,Why?,So,\n"
+
+
+def texts(folder, asked=ASKED, name="questions.csv"):
+    (folder / "sub").mkdir()
+    (folder / "a.txt").write_bytes(b"\xef\xbb\xbfQuill wrote\r\nthe code.")
+    (folder / "sub/b.md").write_text("# The code\n\nIs here.")
+    (folder / "README.md").write_text("What this is.")
+    if asked:
+        (folder / name).write_text(asked)
+    return folder
+
+
+def test_texts_of_a_folder_become_documents_of_the_questions_about_them(tmp_path):
+    found = [*read_documents(texts(tmp_path))]
+    assert [(one.id, one.question, one.answer, one.task) for one in found] == [
+        ("1", "Who?", "Quill", "QA"),
+        ("2", "What?", "code", ""),
+        ("3", "Why?", "So", ""),
+    ]
+    assert [one.text for one in found] == [
+        "Quill wrote\r\nthe code.",
+        "# The code\n\nIs here.",
+        "Quill wrote\r\nthe code.",
+    ]
+    assert found[0].group == found[2].group != found[1].group
+    assert found[1].metadata == {"file": "sub/b.md"}
+    assert [*read_documents(tmp_path, "texts")] == found
+
+
+def test_rows_with_a_readme_beside_them_are_rows(tmp_path):
+    (tmp_path / "README.md").write_text("What this is.")
+    (tmp_path / "train.jsonl").write_text(json.dumps(ROW) + "\n")
+    assert [one.text for one in read_documents(tmp_path)] == [ROW["context"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (
+            "",
+            "3 texts, and no questions and gold answers about them: add questions.csv .* file, question, answer",
+        ),
+        (
+            "file,question,answer\na.text,Who?,Quill\n",
+            "row 1, field 'file': 'a.text' is none .*; did you mean 'a.txt'",
+        ),
+        (
+            "file,question,answer\n../a.txt,Who?,Quill\n",
+            "row 1, field 'file': '../a.txt' is none of the texts",
+        ),
+        ("file,question,answer\na.txt,,Quill\n", "row 1, field 'question': needs a text"),
+        ("file,question\na.txt,Who?\n", "row 1, field 'answer': needs a text"),
+    ],
+)
+def test_texts_that_nobody_asks_about_are_one_line(asked, fault, tmp_path):
+    with pytest.raises(DataError, match=fault) as caught:
+        list(read_documents(texts(tmp_path, asked)))
+    assert "\n" not in str(caught.value)

@@ -13,12 +13,13 @@ from longrm.benchmarks import leval
 from longrm.benchmarks.auditor import Auditor
 from longrm.data import ComparisonReader, read
 from longrm.data.fields import FieldError, name_of, to_json_types
-from longrm.data.files import find_files, raw_rows
+from longrm.data.files import find_files, is_row_file, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
-from longrm.reading import reading, short
+from longrm.reading import located, read_text, reading, short
 from longrm.types import Comparison, Span, message_text, text_of
 
 _TEXTS = ("context", "question", "answer")
+_PLAIN, _ASKED = (".txt", ".md"), "questions"
 _NAMED = (*_TEXTS, "id", "task", "metric")
 # How L-Eval says that an answer is rated, and its metric here; the gold answer of an exam decides which.
 _LEVAL_METRICS = {"f1": "token_f1", "rouge": "rouge_l"}
@@ -59,10 +60,10 @@ def read_documents(
 
     Args:
         path: A file or folder of rows with `context`, `question`, `answer` and, if given, `id`, `task` and
-            `metric`; L-Eval's folder; or comparisons whose context and question are known, such as `longrm world`
-            writes: their gold answer is the best response.
-        format: A key of `FORMATS`: "jsonl" (Parquet and the other containers too), "leval" or "comparisons"; None
-            decides between the first two by what is there.
+            `metric`; L-Eval's folder; a folder of `.txt` and `.md` with the questions about them; or comparisons whose
+            context and question are known, such as `longrm world` writes: their gold answer is the best response.
+        format: A key of `FORMATS`: "jsonl" (CSV, Parquet and the other containers too), "leval", "texts" or
+            "comparisons"; None decides between the first three by what is there.
         auditor: Counts what L-Eval's rows repeat, by the names of `benchmarks.leval.FINDINGS`.
 
     Raises:
@@ -71,7 +72,7 @@ def read_documents(
     """
     place = Path(path)
     if format is None:
-        format = "leval" if is_leval(place) else "jsonl"
+        format = "leval" if is_leval(place) else "texts" if _is_texts(place) else "jsonl"
     if format not in FORMATS:
         raise ConfigError(f"no format of documents '{format}'; {nearest(format, FORMATS)}")
     return FORMATS[format](place, auditor or Auditor(leval.FINDINGS))
@@ -81,6 +82,54 @@ def is_leval(path: Path) -> bool:
     """Whether a folder is laid out as L-Eval is."""
     with reading(path, DataError):
         return (path / "data").is_dir() and (path / "predictions").is_dir()
+
+
+def _is_texts(path: Path) -> bool:
+    """Whether a folder holds texts, and no rows but the questions about them."""
+    with reading(path, DataError):
+        rows = any(
+            is_row_file(file) and not _asks(file) for file in (path.iterdir() if path.is_dir() else ())
+        )
+    return not rows and bool(_texts_of(path))
+
+
+def _texts_of(path: Path) -> dict[str, Path]:
+    """The texts of a folder and of the folders in it, by their paths within it."""
+    with reading(path, DataError):
+        files = sorted(path.rglob("*")) if path.is_dir() else []
+        return {
+            file.relative_to(path).as_posix(): file
+            for file in files
+            if file.suffix in _PLAIN and file.is_file()
+        }
+
+
+def _asks(file: Path) -> bool:
+    return file.name.startswith(f"{_ASKED}.")
+
+
+def _text_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+    """The texts of a folder, each with the questions that rows of `questions.jsonl` or such ask about it."""
+    texts = _texts_of(path)
+    with reading(path, DataError):
+        asking = sorted(file for file in path.iterdir() if is_row_file(file) and _asks(file))
+    if not asking:
+        raise DataError(
+            located(
+                path,
+                f"{len(texts):,} texts, and no questions and gold answers about them: add {_ASKED}.csv or "
+                f"{_ASKED}.jsonl beside them, with the columns file, question, answer",
+            )
+        )
+    for raw in raw_rows(asking, repair=True):
+        row = raw.checked()
+        name = row.get("file")
+        if not isinstance(name, str) or name not in texts:
+            raise DataError(
+                f"{raw.place}, field 'file': {short(name)} is none of the texts of this folder; "
+                f"{nearest(str(name), texts.keys())}"
+            )
+        yield document_of({**row, "context": read_text(texts[name], DataError)}, raw.number, raw.place)
 
 
 def read_compared(path: Path) -> Iterator[tuple[Document, Comparison]]:
@@ -238,6 +287,7 @@ def _check_lists(row: Mapping[str, Any], place: str) -> None:
 
 FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {
     "jsonl": _row_documents,
+    "texts": _text_documents,
     "leval": lambda folder, auditor: (document for document, _ in read_answered(folder, auditor)),
     "comparisons": lambda path, auditor: (document for document, _ in read_compared(path)),
 }

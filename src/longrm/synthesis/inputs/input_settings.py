@@ -32,9 +32,11 @@ class DocumentSettings(Config):
     """Where documents come from.
 
     Attributes:
-        path: A file or folder of rows with `context`, `question`, `answer`; L-Eval's folder; or comparisons whose
-            context and question are known, such as `longrm world` writes.
-        format: "jsonl", "leval" or "comparisons"; by default one of the first two, whichever is there.
+        path: A file or folder of rows with `context`, `question`, `answer`; L-Eval's folder; a folder of `.txt` and
+            `.md` with rows about them, `file`, `question`, `answer`, in `questions.csv` or `questions.jsonl`; or
+            comparisons whose context and question are known, such as `longrm world` writes.
+        format: "jsonl" (rows in any file), "leval", "texts" or "comparisons"; by default one of the first three,
+            whichever is there.
         license: Of the texts, as manifest and data card pass it on.
         name: What the source is called there; by default the last part of the path.
         limit: Reads so many documents only; all by default.

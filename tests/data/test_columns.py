@@ -1,6 +1,8 @@
 """Columns under other names, and prompts that are a context and a question."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -196,3 +198,14 @@ def test_what_can_be_named_is_what_formats_say():
 
     said = {name for known in FORMATS.values() for name in known.columns.split(", ")}
     assert said <= set(COLUMNS)
+
+
+def test_the_example_of_the_page_reads_such_a_file(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/data.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{row['prompt']},a,b,{n}" for n, row in enumerate(ROWS)]
+    Path("pairs.csv").write_text("\n".join(["question,good,bad,id", *lines]))
+    held = {}
+    exec(compile(example, "data.md", "exec"), held)
+    assert [message_text(row.comparison.prompt[0]) for row in held["rows"]] == [row["prompt"] for row in ROWS]

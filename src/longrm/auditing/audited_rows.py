@@ -33,6 +33,8 @@ LARGEST = VotingSettings(majority=0.0)
 """Judges whose scores are equal form a cluster, and the only largest one decides: the rules of released rows,
 and of rows that do not lie in the folder of the run that wrote them."""
 _SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
+_WITHOUT_ROWS = ("evaluation", "training", "scoring", "demo")
+"""Kinds of runs whose folders hold no data set."""
 _DOCUMENT = {"context", "question", "answer"}
 _CANDIDATE = {"document", "model", "text"}
 # Metrics of answers that are not expected to stand in the context.
@@ -160,8 +162,8 @@ class AuditedRows:
 
 def _check_rows_of(folder: Path, origin: Mapping[str, Any]) -> None:
     """Refuses the folder of a run that makes no rows to be audited, and says what shows it."""
-    kind = origin.get("kind", "")
-    if not origin or str(kind).startswith("synthesis"):
+    kind = origin.get("kind")
+    if kind not in _WITHOUT_ROWS:
         return
     instead = ""
     if kind == "evaluation":
@@ -312,7 +314,13 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
         )
     if name is None:
         names = cut(", ".join(sorted(filled)))
-        raise DataError(located(row.place, f"the columns ({names}) are of no known format"))
+        raise DataError(
+            located(
+                row.place,
+                f"the columns ({names}) are of no known format; say what yours are called, as "
+                "--columns prompt=QUESTION,chosen=GOOD does",
+            )
+        )
     return name
 
 

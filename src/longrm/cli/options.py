@@ -142,7 +142,7 @@ def columns_option(setting: str = "columns") -> Callable[[_Command], _Command]:
         setting,
         metavar="OURS=THEIRS,...",
         callback=lambda ctx, option, value: None if value is None else _named_columns(value),
-        help="What your columns are called, such as prompt=question,chosen=good,rejected=bad.",
+        help="What columns are called in the data, such as chosen=good.",
     )
 
 

@@ -167,8 +167,12 @@ def _check_rows_of(folder: Path, origin: Mapping[str, Any]) -> None:
         return
     instead = ""
     if kind == "evaluation":
-        asked = read_toml(folder / CONFIG).get("bench", "") if (folder / CONFIG).is_file() else ""
-        audited = f"; what it judged is audited by: longrm audit {shown(asked)}" if ":" in str(asked) else ""
+        told = read_toml(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+        asked, source = str(told.get("bench", "")), told.get("source")
+        columns = source.get("columns") if isinstance(source, dict) else None
+        named = [f"{name}={own}" for name, own in columns.items()] if isinstance(columns, dict) else []
+        flag = f" --columns {shown(','.join(named))}" if named else ""
+        audited = f"; what it judged is audited by: longrm audit {shown(asked)}{flag}" if ":" in asked else ""
         instead = f"; see it with: longrm report {shown(folder)}{audited}"
     raise DataError(
         located(folder, f"the folder of a run ({kind}), which holds no rows of a data set{instead}")

@@ -243,7 +243,7 @@ def test_what_does_not_fit_is_too_long_and_what_cannot_be_rendered_an_error(llam
     done = writer.write([long, fits, asking("")])
     assert [completion.outcome for completion in done] == [Outcome.TOO_LONG, Outcome.TRUNCATED, Outcome.ERROR]
     assert done[0].prompt_tokens == writer.tokens(long.messages) == 4089
-    assert "4089 tokens" in done[0].detail
+    assert "the prompt has 4,089" in done[0].detail
     assert "no token" in done[2].detail
 
 

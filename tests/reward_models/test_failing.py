@@ -298,7 +298,9 @@ def test_a_worker_of_ray_hands_on_what_failed_as_records(scorer, model, limited,
     monkeypatch.setattr(reward_models, "load", lambda *_, **__: model)
     rows = poison(scorer, [*comparisons(3), *comparisons(1, length=300)], 1, 0)
     limited(300)
-    starts = SimpleNamespace(add=SimpleNamespace(remote=lambda first: 1))
+    starts = SimpleNamespace(
+        add=SimpleNamespace(remote=lambda first: 1), clear=SimpleNamespace(remote=lambda first: None)
+    )
     block = {
         "batch": [
             pickle.dumps(one)

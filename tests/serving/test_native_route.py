@@ -104,7 +104,7 @@ def test_what_is_too_long_is_refused_with_its_tokens_or_cut_where_that_is_asked_
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["type"] == "too_long"
-    assert "> 4,096 tokens; prompt" in error["message"]
+    assert "> 4,096 tokens, more than the model reads" in error["message"]
     assert client.post("/v1/scores", json=long | {"cut": "middle"}).status_code == 400, "of what?"
     answer = ask(client, long | {"cut": "middle", "context": context})
     assert answer["cut"]["policy"] == "middle"

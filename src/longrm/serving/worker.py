@@ -280,7 +280,7 @@ def _failure(judgment: Judgment) -> Failure:
     why = judgment.detail.partition("; ")[0].partition(": ")[0]
     match judgment.outcome:
         case Outcome.TOO_LONG:
-            return Failure("too_long", why)
+            return Failure("too_long", f"{why}, more than the model reads")
         case Outcome.ERROR:
             return Failure("unscored", f"the model could not be asked: {why}")
         case Outcome.UNPARSED | Outcome.REFUSED | Outcome.TRUNCATED as outcome:

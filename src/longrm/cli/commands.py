@@ -48,6 +48,7 @@ COMMANDS = {
     "parity": Subcommand("longrm.cli.parity"),
     "compare": Subcommand("longrm.cli.compare"),
     "report": Subcommand("longrm.cli.report"),
+    "runs": Subcommand("longrm.cli.runs"),
     "serve": Subcommand("longrm.cli.serve"),
 }
 

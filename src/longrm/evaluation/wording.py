@@ -186,3 +186,11 @@ def plural(count: int, noun: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """Names as a sentence lists them."""
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def shortened(name: str, width: int) -> str:
+    """A name of no more characters than the width: of a longer one the middle is left out, where names are alike."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"

@@ -1,0 +1,167 @@
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from longrm.benchmarks import Probe, ProbeCell
+from longrm.cli.commands import cli
+from longrm.errors import ConfigError, RunError
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.report.run_listing import listed_runs
+from longrm.report.wording import shortened
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two evaluations, of which one is nested, one that was stopped, and one that is damaged."""
+    top = tmp_path / "runs"
+    for name, model in (
+        ("a", "baseline:longest"),
+        ("deep/b", "baseline:first"),
+        ("stopped", "baseline:last"),
+    ):
+        probe = Probe(cells=(ProbeCell(lengths=(128, 256), groups=4, per_group=2),))
+        settings = Evaluation(model=model, bench="probe", probe=probe, judging=JudgingSettings(resamples=100))
+        run_evaluation(settings, top / name)
+    (top / "stopped/summary.json").unlink()
+    (top / "damaged").mkdir()
+    (top / "damaged/manifest.json").write_text('{"schema_version": 1, "kind"')
+    (top / "damaged/config.toml").write_text("")
+    (top / "notes").mkdir()
+    (top / "notes/manifest.json").write_text("{}")
+    return top
+
+
+def longrm(*arguments, width=200, answer=None):
+    done = CliRunner().invoke(
+        cli, [str(one) for one in arguments], env={"COLUMNS": str(width)}, input=answer, standalone_mode=False
+    )
+    if done.exception:
+        raise done.exception
+    return done.output
+
+
+def listed(*arguments):
+    return {Path(one["path"]).name: one for one in json.loads(longrm("runs", *arguments, "--json"))["runs"]}
+
+
+def test_every_run_is_listed_with_what_its_files_say(runs):
+    found = listed(runs)
+    assert {name: one["state"] for name, one in found.items()} == {
+        "a": "finished",
+        "b": "finished",
+        "damaged": "damaged",
+        "stopped": "stopped",
+    }
+    summary = json.loads((runs / "a/summary.json").read_text())
+    a = found["a"]
+    assert (a["kind"], a["model"], a["bench"]) == ("evaluation", "baseline:longest", "probe")
+    assert (a["metric"], a["figure"]) == ("pair_accuracy", summary["metrics"]["overall"]["pair_accuracy"])
+    assert a["size"] == sum(file.lstat().st_size for file in (runs / "a").rglob("*") if file.is_file())
+    assert a["started"] == json.loads((runs / "a/manifest.json").read_text())["started"]
+    assert (a["seconds"], a["cost"]) == (None, None)
+    assert (found["stopped"]["model"], found["stopped"]["figure"]) == ("baseline:last", None)
+    assert "not valid JSON" in found["damaged"]["fault"]
+
+
+def test_a_damaged_run_keeps_none_of_the_others_from_being_listed(runs):
+    (runs / "a/summary.json").write_text('{"schema_version": 1, "kind": "evaluation"}')
+    (runs / "deep/b/config.toml").write_text("a = ")
+    assert {name: one["state"] for name, one in listed(runs).items()} == {
+        "a": "damaged",
+        "b": "damaged",
+        "damaged": "damaged",
+        "stopped": "stopped",
+    }
+    assert longrm("runs", runs).count("Damaged: ") == 3
+
+
+def test_a_run_at_work_is_running(runs):
+    with (runs / "stopped/.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert listed(runs)["stopped"]["state"] == "running"
+    assert listed(runs)["stopped"]["state"] == "stopped"
+
+
+def test_runs_are_filtered_and_sorted(runs):
+    assert list(listed(runs, "--filter", "state=FINISHED", "--filter", "model=first")) == ["b"]
+    assert list(listed(runs, "--filter", "bench=leval")) == []
+    sizes = [one["size"] for one in listed(runs, "--sort", "-size").values()]
+    assert sizes == sorted(sizes, reverse=True)
+    figures = [one["figure"]["value"] for one in list(listed(runs, "--sort", "figure").values())[:2]]
+    assert figures == sorted(figures)
+    with pytest.raises(ConfigError, match=r"--sort figur: did you mean 'figure'\?"):
+        longrm("runs", runs, "--sort", "figur")
+    with pytest.raises(ConfigError, match="--filter longest: needs FIELD=TEXT with one of path, kind"):
+        longrm("runs", runs, "--filter", "longest")
+    with pytest.raises(RunError, match="is no folder; name the one that holds your runs"):
+        longrm("runs", runs / "none")
+
+
+@pytest.mark.parametrize("width", [40, 80, 250])
+def test_the_list_fits_its_terminal(runs, width):
+    shown = longrm("runs", runs, width=width)
+    for word in ("baseline:longest", "finished", "stopped", "damaged"):
+        assert word in shown
+    paths = max(len(str(runs / "stopped")) + 2, width)
+    assert all(len(line) <= paths or " " not in line.strip() for line in shown.splitlines()), shown
+
+
+def test_runs_inside_a_run_are_counted_and_listed_when_asked_for(runs):
+    (runs / "deep/b").rename(runs / "a/inner")
+    assert (listed(runs).keys(), listed(runs)["a"]["inside"]) == ({"a", "damaged", "stopped"}, 1)
+    assert listed(runs, "--all").keys() == {"a", "inner", "damaged", "stopped"}
+    assert "Inside these: 1 run, listed with --all" in longrm("runs", runs)
+
+
+def test_removing_asks_and_takes_no_for_an_answer(runs):
+    for answer in ("n\n", ""):
+        with pytest.raises(RunError, match="nothing was removed"):
+            longrm("runs", "rm", runs / "a", answer=answer)
+        assert (runs / "a").exists()
+    assert "Remove this run?" in longrm("runs", "rm", runs / "a", answer="y\n")
+    assert not (runs / "a").exists()
+    longrm("runs", "rm", runs / "deep/b", runs / "stopped", "--yes")
+    assert [run.path for run in listed_runs(runs)] == [str(runs / "damaged")]
+    with pytest.raises(RunError, match=r"holds no manifest\.json"):
+        longrm("runs", "rm", runs, "--yes")
+    assert (runs / "notes").exists()
+
+
+def test_the_cache_is_shown_and_pruned_by_its_parts_alone(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGRM_CACHE", str(tmp_path / "cache"))
+    for name in ("gguf/model-1/weights", "tokens/abc/rows"):
+        (tmp_path / "cache" / name).parent.mkdir(parents=True)
+        (tmp_path / "cache" / name).write_bytes(b"x" * 5000)
+    (tmp_path / "cache/tokens/abc.lock").touch()
+    for run in ("a", "stopped"):
+        (runs / run / "completions.sqlite").write_bytes(b"x" * 7000)
+    shown = longrm("runs", "cache", runs)
+    assert [line.split()[-3:] for line in shown.splitlines()[1:4]] == [
+        ["1", "5.0", "kB"],
+        ["1", "5.0", "kB"],
+        ["1", "7.0", "kB"],
+    ]
+    assert "answers in 1 run not finished yet" in shown
+    assert (tmp_path / "cache/gguf/model-1/weights").exists()
+    longrm("runs", "cache", runs, "--prune", "gguf", "--prune", "answers")
+    assert not (tmp_path / "cache/gguf/model-1").exists()
+    assert not (runs / "a/completions.sqlite").exists()
+    assert (runs / "stopped/completions.sqlite").exists()
+    assert (tmp_path / "cache/tokens/abc/rows").exists()
+
+
+def test_a_long_name_is_cut_in_its_middle():
+    assert shortened("short", 5) == "short"
+    names = [
+        f"outputs/llama-3.1-8b-instruct/stage-{stage}/checkpoint-{n}" for stage in (1, 2) for n in (1, 2)
+    ]
+    cut = [shortened(name, 30) for name in names]
+    assert {len(name) for name in cut} == {30}
+    assert len(set(cut)) == 4
+    assert all(
+        name[15] == "…" and whole.startswith(name[:15]) for name, whole in zip(cut, names, strict=True)
+    )

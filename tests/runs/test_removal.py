@@ -1,0 +1,94 @@
+import fcntl
+import os
+
+import pytest
+
+from longrm.config import Config
+from longrm.errors import RunError
+from longrm.runs.folder import RunFolder
+from longrm.runs.removal import is_running, remove_runs, run_folders, size_of
+
+
+class Nothing(Config):
+    """Settings of a run without any."""
+
+
+@pytest.fixture
+def run(tmp_path):
+    def make(name):
+        with RunFolder(tmp_path / name, "evaluation", Nothing()):
+            (tmp_path / name / "work.jsonl").write_text("x" * 10)
+        return tmp_path / name
+
+    return make
+
+
+def test_a_run_goes_with_all_that_is_in_it_and_links_are_not_followed(tmp_path, run):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("stays")
+    folder = run("one")
+    (folder / "link").symlink_to(outside)
+    (folder / "file").symlink_to(outside / "precious")
+    remove_runs([folder])
+    assert not folder.exists()
+    assert (outside / "precious").read_text() == "stays"
+
+
+def test_what_is_no_run_is_refused_and_then_nothing_goes(tmp_path, run):
+    kept, foreign = run("kept"), tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("all of it")
+    (tmp_path / "alias").symlink_to(kept)
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half/manifest.json").write_text('{"name": "a browser extension", "manifest_version": 3}')
+    (tmp_path / "half/config.toml").write_text("")
+    refused = {
+        foreign: r"holds no manifest\.json",
+        tmp_path / "none": "is no folder",
+        foreign / "thesis.tex": "is no folder",
+        tmp_path / "alias": "is a link; name the folder of the run itself",
+        tmp_path / "half": r"manifest\.json, field 'schema_version'",
+    }
+    for folder, message in refused.items():
+        with pytest.raises(RunError, match=message):
+            remove_runs([kept, folder])
+    assert (kept / "work.jsonl").exists()
+    assert (foreign / "thesis.tex").exists()
+    (kept / "config.toml").unlink()
+    with pytest.raises(RunError, match=r"holds no config\.toml, so it is no run"):
+        remove_runs([kept])
+    assert kept.exists()
+
+
+def test_a_run_at_work_is_refused_also_inside_another(tmp_path, run):
+    outer, inner = run("outer"), run("outer/stages/inner")
+    with (inner / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert (is_running(outer), is_running(inner)) == (False, True)
+        with pytest.raises(RunError, match="inner is in use by another process"):
+            remove_runs([outer])
+    assert not is_running(inner)
+    remove_runs([outer])
+    assert not outer.exists()
+
+
+def test_the_size_counts_every_file_once_and_a_link_as_itself(tmp_path, run):
+    folder = run("one")
+    (folder / "deep").mkdir()
+    (folder / "deep/big").write_bytes(b"x" * 1000)
+    before = size_of(folder)
+    counted = sum(
+        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(folder) for name in names
+    )
+    assert before == counted >= 1010
+    (tmp_path / "huge").write_bytes(b"x" * 10**6)
+    (folder / "link").symlink_to(tmp_path / "huge")
+    assert before < size_of(folder) < before + 1000
+
+
+def test_folders_are_found_at_every_depth_and_not_behind_links(tmp_path, run):
+    found = [run("b"), run("b/stages/x"), run("c/d/e")]
+    (tmp_path / "c/loop").symlink_to(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert list(run_folders(tmp_path)) == found

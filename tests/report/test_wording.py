@@ -65,3 +65,9 @@ def test_every_status_and_place_of_a_boundary_has_words_and_stands_in_the_schema
     assert tuple(schema["ContextBoundary"]["properties"]["status"]["enum"]) == get_args(BoundaryStatus)
     sides = schema["Crossing"]["properties"]["value_place"]["enum"]
     assert tuple(sides) == get_args(CrossingSide)
+
+
+def test_names_that_would_be_cut_to_the_same_stay_whole() -> None:
+    names = ["beginning-one-ending", "beginning-two-ending", "a-third-that-differs-early", "short"]
+    found = wording.shortened_apart(names, 14)
+    assert found == {names[0]: names[0], names[1]: names[1], names[2]: "a-third…-early", "short": "short"}

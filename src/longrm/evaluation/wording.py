@@ -194,3 +194,9 @@ def shortened(name: str, width: int) -> str:
         return name
     end = (width - 1) // 2
     return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
+
+
+def shortened_apart(names: Sequence[str], width: int) -> dict[str, str]:
+    """Every name, `shortened`; whole where another one would be shortened to the same."""
+    cut = {name: shortened(name, width) for name in names}
+    return {name: short if list(cut.values()).count(short) == 1 else name for name, short in cut.items()}

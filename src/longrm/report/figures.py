@@ -30,6 +30,7 @@ from longrm.runs.records import Estimate
 WIDE, NARROW = 520, 190  # plot widths in pixels; the labels at the right come on top
 _SMALL = (190, 130)  # width and height of small multiples
 _LABEL_GAP = 15  # pixels between the direct labels of neighboring curves
+_LABEL_CHARACTERS = 20  # of a direct label, which fill the room at the right
 _POINTS = 120  # points that a training curve is drawn with at most
 _CURVES_WITH_LABELS = 8
 _NO_STEP = "none"  # of a cell of a heat map that nothing was answered in
@@ -218,8 +219,9 @@ def _end_labels(
     """The stages' names at the right, moved apart where curves end together."""
     last = [found[max(found)].value or 0.0 for _, found in curves]
     places = _spread(last, gap)
+    cut = wording.shortened_apart([stage.label for stage, _ in curves], _LABEL_CHARACTERS)
     rows = [
-        {"curve": str(index), "at": place, "label": curves[index][0].label}
+        {"curve": str(index), "at": place, "label": cut[curves[index][0].label]}
         for index, place in enumerate(places)
     ]
     mark = alt.Chart(alt.InlineData(values=rows)).mark_text(

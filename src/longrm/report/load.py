@@ -1,5 +1,6 @@
 """Reads run folders into what the report shows."""
 
+import logging
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from longrm.errors import RunError
 from longrm.evaluation.summaries import DemoSummary, EvaluationSummary, RunSummary, TrainingSummary
 from longrm.evaluation.summary_schema import load_summary
 from longrm.report.palette import Style
+from longrm.report.wording import shortened_apart
 from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord
@@ -53,6 +55,7 @@ DISCRIMINATIVE, GENERATIVE = "Discriminative reward models", "Generative reward 
 """The two families of a demo's stages."""
 
 STEPS = "steps.jsonl"
+_logger = logging.getLogger(__name__)
 _LONGEST_LABEL = 40  # characters, for the head of a row
 
 _RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # plain evaluation runs: gray, the color of `untrained`, comes last
@@ -139,12 +142,14 @@ def defined(estimate: Estimate | None) -> Estimate | None:
 def load_report(folders: Sequence[Path]) -> ReportData:
     """Reads evaluation and training runs in any mix, or one demo.
 
+    Of several runs, those that are not finished are left out, and named on the log.
+
     Raises:
-        RunError: A folder is no run, is not finished, or is a demo beside other runs.
+        RunError: A folder is no run or is damaged, none of the runs is finished, or one is a demo beside other runs.
     """
     if not folders:
         raise RunError("a report needs at least one run folder")
-    runs = tuple(_read_run(folder) for folder in folders)
+    runs = _with_summaries([_read_run(folder) for folder in folders])
     demos = [run for run in runs if run.manifest["kind"] == "demo"]
     if demos and len(runs) > 1:
         raise RunError(f"{demos[0].folder} is a demo and is reported alone; leave out the other folders")
@@ -153,20 +158,37 @@ def load_report(folders: Sequence[Path]) -> ReportData:
     stages: list[EvaluatedModel] = []
     trained: list[ReportedTraining] = []
     last_parts = [reading.shown(run.folder.resolve().name) for run in runs]
-    for run, last in zip(runs, last_parts, strict=True):
-        name = last if last_parts.count(last) == 1 else reading.shown(run.folder)
+    names = [
+        last if last_parts.count(last) == 1 else reading.shown(run.folder)
+        for run, last in zip(runs, last_parts, strict=True)
+    ]
+    cut = shortened_apart(names, _LONGEST_LABEL)
+    for run, name in zip(runs, names, strict=True):
         match _finished(run):
             case EvaluationSummary() as summary:
                 turn, place = divmod(len(stages), len(_RUN_STYLES))
                 label = f"{name} · {short_name(summary.model)}"
-                label = label if len(label) <= _LONGEST_LABEL else name
+                label = label if len(label) <= _LONGEST_LABEL else cut[name]
                 style = Style(_RUN_STYLES[place] + 8 * turn)
                 stages.append(EvaluatedModel(label, style, summary, run.folder))
             case TrainingSummary() as summary:
-                trained.append(_read_training(run, summary, name, Style(len(trained) + 3)))
+                trained.append(_read_training(run, summary, cut[name], Style(len(trained) + 3)))
             case unknown:
                 raise AssertionError(f"no report shows runs of the kind {unknown.kind!r}")
     return ReportData(runs, tuple(stages), (), tuple(trained))
+
+
+def _with_summaries(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
+    """The runs that have ended, as long as there is one."""
+    ended = tuple(run for run in runs if os.path.lexists(run.folder / SUMMARY))
+    for run in runs if ended else ():
+        if run not in ended:
+            _logger.warning(
+                "left out of the report: %s is not finished; continue it with: %s",
+                run.folder,
+                run.command(run.folder),
+            )
+    return ended or tuple(runs)
 
 
 def stage_label(name: str) -> str:

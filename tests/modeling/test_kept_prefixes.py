@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longrm.errors import ConfigError
-from longrm.modeling import heads
+from longrm.modeling import heads, kept_prefixes
 from longrm.modeling.kept_prefixes import KeptPrefixes
 from longrm.modeling.prefix_table import BLOCK
 from longrm.modeling.shapes import TokenTree
@@ -97,6 +97,31 @@ def test_what_was_not_kept_is_never_found():
         assert packed.layout.trees[0].kept == 0
     assert len(kept.table) == 0
     assert len(kept.table._free) + len(kept._reserved) == kept.table.blocks
+
+
+@pytest.mark.parametrize("place", ["pack", "_reserve", "keep"])
+def test_what_fails_in_between_gives_no_place_to_two_prefixes(place, monkeypatch):
+    stock, ours = make_pair("llama", "scores")
+    stock.eval(), ours.eval()
+    kept = KeptPrefixes([ours], 14 * KeptPrefixes([ours], 2**20).block_bytes)
+    kept.pack(FORWARDS[0])  # its forward fails
+
+    def fails(*_, **__):
+        raise MemoryError
+
+    owner, name = (kept_prefixes, "pack") if place == "pack" else (kept, place)
+    if place == "keep":
+        owner, name = kept.table, "use"  # fails once the places are entered
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        with pytest.raises(MemoryError):
+            kept.keep(kept.pack(FORWARDS[2]))
+    for trees in (*FORWARDS, *FORWARDS):
+        packed = kept.pack(trees)
+        assert distance(computed(ours, packed, "scores"), expected(stock, trees, "scores")) < ROUNDING
+        kept.keep(packed)
+        held = [*kept.table._places.values(), *kept.table._free]
+        assert len(held) == len(set(held)) <= kept.table.blocks
 
 
 def test_a_small_budget_is_never_exceeded_and_changes_no_score():

@@ -89,3 +89,23 @@ def test_a_real_model_says_the_same_over_kept_prefixes(real_model, kind):
         size = max(1.0, *map(abs, expected.scores))
         assert list(found.scores) == pytest.approx(expected.scores, abs=TOLERANCE * size)
     assert [judgment.cached_tokens > 100 for judgment in judged] == [False, True, True]
+
+
+def test_memory_that_runs_out_while_prompts_are_laid_out_is_the_outcome_of_one_query(names, monkeypatch):
+    model = longrm.load(names["scalar"])
+    asked = queries((40, 2), (300, 2), (60, 2))
+    truth = [judgment.scores for judgment in model.judge(asked)]
+    model.keep_prefixes(2**19)
+    lay_out = model.kept.pack
+
+    def narrow(trees):
+        if len(trees) > 1 or len(trees[0].prefix) > 290:
+            raise MemoryError
+        return lay_out(trees)
+
+    monkeypatch.setattr(model.kept, "pack", narrow)
+    judged = model.judge(asked)
+    assert [judgment.outcome for judgment in judged] == [Outcome.ANSWERED, Outcome.ERROR, Outcome.ANSWERED]
+    assert "more memory than there is" in judged[1].detail
+    for place in (0, 2):
+        assert judged[place].scores == pytest.approx(truth[place], abs=TOLERANCE)

@@ -84,7 +84,9 @@ class KeptPrefixes:
 
     def pack(self, trees: Sequence[TokenTree]) -> Packed:
         """Lays trees in one sequence, without what is kept of their prefixes; what was not kept since is given up."""
-        self.table.release(self._reserved)
+        # Taken first: what fails below must not have places given back twice.
+        given_up, self._reserved = self._reserved, []
+        self.table.release(given_up)
         keys = [block_keys(tree.prefix) for tree in trees]
         counts = [self.usable(tree.prefix, own) for tree, own in zip(trees, keys, strict=True)]
         read = [self.table.use(own[:count]) for own, count in zip(keys, counts, strict=True)]
@@ -104,7 +106,6 @@ class KeptPrefixes:
         for start, own, count in zip(layout.roots(), keys, counts, strict=True):
             numbers = self._reserve(own[count:], reserved, in_use)
             blocks += [range(start + n * BLOCK, start + (n + 1) * BLOCK) for n in numbers]
-        self._reserved = list(reserved.values())
         forward = KeptForward(self._pools, read, blocks, keys, reserved)
         return Packed(plain.input_ids, torch.tensor([layout.position_ids()]), layout, forward)
 
@@ -118,8 +119,8 @@ class KeptPrefixes:
     def keep(self, packed: Packed) -> None:
         """Keeps what the forward of the last packed sequence computed."""
         assert isinstance(packed.kept, KeptForward)
-        self.table.keep(packed.kept.reserved.items(), packed.kept.chains)
         self._reserved = []
+        self.table.keep(packed.kept.reserved.items(), packed.kept.chains)
 
     def _reserve(self, keys: Sequence[bytes], reserved: dict[bytes, int], in_use: set[int]) -> list[int]:
         """Reserves places for blocks, as far as there are any, each for the first tree of the forward that has it.
@@ -130,6 +131,7 @@ class KeptPrefixes:
         fresh = [n for n, key in enumerate(keys) if key not in reserved and not self.table.count([key])]
         places: list[int] = []
         while len(places) < len(fresh) and (place := self.table.reserve(in_use)) is not None:
+            self._reserved.append(place)
             places.append(place)
         # In order, so that neighbors lie side by side wherever there is room.
         reserved.update((keys[number], place) for number, place in zip(fresh, sorted(places), strict=False))

@@ -219,9 +219,12 @@ class PackedRewardModel(RewardModel):
 
     @torch.inference_mode()
     def _forward(self, items: Sequence[Encoded], trees: Sequence[TokenTree]) -> "list[_Branch]":
-        packed = pack(trees) if self._kept is None else self._kept.pack(trees)
-        found: Sequence[Row | None] = [None] * sum(len(tree.branches) for tree in trees)
+        branches = sum(len(tree.branches) for tree in trees)
+        found: Sequence[Row | None] = [None] * branches
+        cached = [0] * branches
         try:
+            packed = pack(trees) if self._kept is None else self._kept.pack(trees)
+            cached = [shape.kept for shape in packed.layout.trees for _ in shape.branches]
             values = self._read(packed.to(self._model.device), items)
             found = [tuple(row) for row in values.tolist()]
             if self._kept is not None and bool(values.isfinite().all()):
@@ -229,7 +232,6 @@ class PackedRewardModel(RewardModel):
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
-        cached = [shape.kept for shape in packed.layout.trees for _ in shape.branches]
         return [_Branch(*one) for one in zip(found, cached, strict=True)]
 
     def _judgment(self, opened: "OpenedQuery", stream: "Iterator[_Branch]") -> Judgment:

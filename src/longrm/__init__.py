@@ -7,18 +7,31 @@ if os.name != "posix":
     raise ImportError("longrm needs a POSIX system (Linux, macOS); on Windows use it within WSL")
 
 if TYPE_CHECKING:
+    from longrm.auditing import audit
+    from longrm.comparing import compare
+    from longrm.evaluation.evaluated_run import evaluate, probe
     from longrm.evaluation.items import read_run
     from longrm.reward_models import RewardModel, load, reward_function
 
-__all__ = ["RewardModel", "load", "read_run", "reward_function"]
+__all__ = ["RewardModel", "audit", "compare", "evaluate", "load", "probe", "read_run", "reward_function"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "RewardModel": "longrm.reward_models",
+    "audit": "longrm.auditing",
+    "compare": "longrm.comparing",
+    "evaluate": "longrm.evaluation.evaluated_run",
+    "load": "longrm.reward_models",
+    "probe": "longrm.evaluation.evaluated_run",
+    "read_run": "longrm.evaluation.items",
+    "reward_function": "longrm.reward_models",
+}
 
 
 def __getattr__(name: str) -> object:
     """Imports what the package offers when it is asked for: the command line begins before that takes its time."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = "longrm.evaluation.items" if name == "read_run" else "longrm.reward_models"
-    return getattr(import_module(home), name)
+    return getattr(import_module(_HOMES[name]), name)

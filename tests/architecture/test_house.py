@@ -63,7 +63,16 @@ def test_a_system_that_is_not_posix_is_told_at_import():
 
 
 def test_the_public_names_are_few_and_exist():
-    assert longrm.__all__ == ["RewardModel", "load", "read_run", "reward_function"]
+    assert longrm.__all__ == [
+        "RewardModel",
+        "audit",
+        "compare",
+        "evaluate",
+        "load",
+        "probe",
+        "read_run",
+        "reward_function",
+    ]
     assert all(hasattr(longrm, name) for name in longrm.__all__)
 
 

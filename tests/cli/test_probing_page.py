@@ -8,12 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from longrm.cli.commands import cli
-from longrm.cli.merge_shards import command
 from tests.reward_models.tiny_models import make_scorer
 from tests.worlds.prose.prose_tokenizer import prose_tokenizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "probing.md"
-MERGE = "longrm runs merge "
 
 
 @pytest.fixture
@@ -35,10 +33,7 @@ def test_the_commands_work(here):
         small = ["--set", "judging.resamples=100"] if " probe " in line else []
         if " probe " in line and "--n" not in line:
             small += ["--n", "22" if "--shard" in line else "4"]  # 132 comparisons are three batches
-        if line.startswith(MERGE):
-            done = CliRunner().invoke(command, shlex.split(line.removeprefix(MERGE)))
-        else:
-            done = CliRunner().invoke(cli, [*shlex.split(line)[1:], *small])
+        done = CliRunner().invoke(cli, [*shlex.split(line)[1:], *small])
         assert done.exit_code == 0, (line, done.output, done.exception)
     for name in ("runs/probe", "runs/grid", "runs/few", "runs/whole"):
         assert (here / name / "summary.json").stat().st_size

@@ -10,8 +10,8 @@ from longrm.cli.commands import cli
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.wording import shortened
 from longrm.report.run_listing import listed_runs
-from longrm.report.wording import shortened
 
 
 @pytest.fixture

@@ -51,8 +51,7 @@ def _print_comparison(found: "RunComparison") -> None:
     for kind, name, part in found.parts():
         if kind == "length and depth":  # small parts, and many: for --json
             continue
-        few = "*" if part.few_groups else ""
-        cells = (*part_figures(metric, part), f"{part.n:,}{few}")
+        cells = (*part_figures(metric, part), f"{part.n:,}")
         tables.setdefault("length" if kind == "overall" else kind, []).append((name, *cells))
     for kind, rows in tables.items():
         if len(rows) > 1 or kind == "length":
@@ -63,8 +62,8 @@ def _print_comparison(found: "RunComparison") -> None:
 def _notes(found: "RunComparison") -> list[str]:
     """How to read the tables, who won what, and what was left out or differs."""
     from longrm.comparing.shared_items import LEFT_OUT
+    from longrm.evaluation import wording
     from longrm.evaluation.metrics import metric_of
-    from longrm.runs.records import FEW_GROUPS
 
     names = {"first": found.first.label, "second": found.second.label}
     whole = found.overall
@@ -74,7 +73,7 @@ def _notes(found: "RunComparison") -> list[str]:
         f"group are independent: p = {whole.mcnemar.p:.2g}."
     ]
     if any(part.few_groups for _, _, part in found.parts()):
-        notes.append(f"* fewer than {FEW_GROUPS} groups: a rough interval; read p.")
+        notes.append(f"{wording.FEW_NOTE} Read p.")
     for side, ids in found.wins.items():
         shown = f": {', '.join(ids[:_MOST_IDS])}{', ...' if len(ids) > _MOST_IDS else ''}" if ids else ""
         notes.append(f"Won by {names[side]} alone: {len(ids):,}{shown}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from longrm.cli import merge_shards
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table
 from longrm.errors import RunError
 
@@ -65,8 +66,8 @@ def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as
     longrm runs list runs --filter state=stopped
     longrm runs list runs --json
     """
+    from longrm.evaluation.wording import plural
     from longrm.report.run_listing import chosen, listed_runs
-    from longrm.report.wording import plural
 
     runs = chosen(listed_runs(folder, every=every), filters, sort)
     if as_json:
@@ -81,6 +82,9 @@ def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as
             print_lines([f"Damaged: {run.fault}"])
     if inside := sum(run.inside for run in runs if not every):
         print_lines([f"Inside these: {plural(inside, 'run')}, listed with --all"])
+
+
+command.add_command(merge_shards.command)
 
 
 @command.command("rm", short_help="Remove runs.")
@@ -125,7 +129,7 @@ def cache(folder: Path, prune: tuple[str, ...]) -> None:
     longrm runs cache --prune gguf --prune tokens
     """
     from longrm.data.token_cache import user_cache
-    from longrm.report.wording import plural
+    from longrm.evaluation.wording import plural
     from longrm.runs.removal import remove_from_cache, size_of
 
     kept, answers = _answers(folder)
@@ -199,7 +203,7 @@ def _print(runs: "list[ListedRun]") -> None:
 
 def _cells(run: "ListedRun") -> tuple[str, ...]:
     from longrm.cli.summary_text import percentage
-    from longrm.report.wording import shortened
+    from longrm.evaluation.wording import shortened
 
     texts = [shortened(text, _WIDEST) or _DASH for text in (run.kind, run.model, run.bench)]
     figure = percentage(run.figure) if run.figure else _DASH

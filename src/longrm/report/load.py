@@ -12,8 +12,8 @@ from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.summaries import DemoSummary, EvaluationSummary, RunSummary, TrainingSummary
 from longrm.evaluation.summary_schema import load_summary
+from longrm.evaluation.wording import shortened_apart
 from longrm.report.palette import Style
-from longrm.report.wording import shortened_apart
 from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from longrm import reading
 from longrm.errors import ConfigError, RunError, nearest
+from longrm.evaluation import wording
 from longrm.evaluation.summaries import EvaluationSummary, RunSummary, TrainingSummary
 from longrm.evaluation.summary_schema import load_summary
-from longrm.report import wording
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import Estimate, TimingRecord

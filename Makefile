@@ -10,7 +10,7 @@ REAL_MODEL  ?= runs/real-model
 BIN  := .venv/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install demo real-model test test-full test-browser test-real check format docs clean
+.PHONY: install demo real-model test test-full test-browser test-real check format docs docs-site clean
 
 install: .venv/.installed
 
@@ -56,6 +56,11 @@ format: install
 docs: install
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/measures_page.py
+
+# The pages of docs/ as a site in site/, with every link checked.
+docs-site: install
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

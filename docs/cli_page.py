@@ -3,7 +3,6 @@
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -73,9 +72,9 @@ class Settings:
             if group in self._described:
                 known.setdefault(self._reference(group, command, key), []).append(place)
                 continue
-            text = "\n".join(self._entries(group, command))
+            text = "\n".join(self._entries(group, command, key.strip("[]")))
             self._described.update({group: (command, key)})
-            yield f"{place}\n\n```text\n{text}\n```\n"
+            yield f"{place}\n\n{text}\n"
         yield from (f"{', '.join(places)}: {reference}\n" for reference, places in known.items())
 
     def _groups(self, key: str, settings: type[Config]) -> Iterator[tuple[str, type[Config]]]:
@@ -92,19 +91,20 @@ class Settings:
         where = "" if place == key else f" `{place or '[top level]'}`"
         return f"as{where}" + ("" if other == command else f" for `longrm {other}`")
 
-    def _entries(self, settings: type[Config], command: str) -> Iterator[str]:
+    def _entries(self, settings: type[Config], command: str, place: str) -> Iterator[str]:
         """What the docstring of a group says of its settings, and those of the groups that it extends."""
         found: set[str] = set()
         for kind in (kind for kind in settings.__mro__ if issubclass(kind, Config)):
             entries = {name: entry for name, entry in documented(kind).items() if name not in found}
             found |= entries.keys()
             alike = [name for name in entries if kind in self._described and same(settings, kind, name)]
-            yield from (
-                f"{entry}{given(settings, name)}" for name, entry in entries.items() if name not in alike
-            )
+            for name in (name for name in entries if name not in alike):
+                key = f"{place}.{name}".strip(".")
+                anchor = f'<a id="{command.replace(" ", "-")}.{key}"></a>'
+                yield f"- {anchor}`{key}`: {entries[name]}{given(settings, name)}"
             if alike:
-                line = f"{', '.join(alike)}: {self._reference(kind, command, '')}".replace("`", "")
-                yield textwrap.fill(line, 110, subsequent_indent="    ")
+                names = ", ".join(f"`{name}`" for name in alike)
+                yield f"- {names}: {self._reference(kind, command, '')}"
             elif entries and kind is not settings:
                 self._described[kind] = (command, "")
 
@@ -112,8 +112,8 @@ class Settings:
 def documented(settings: type[Config]) -> dict[str, str]:
     """What a group's own docstring says of each setting."""
     text = inspect.cleandoc(settings.__dict__.get("__doc__") or "").partition("Attributes:")[2]
-    entries = filter(None, re.split(r"\n(?=\w)", inspect.cleandoc(text)))
-    return {entry.partition(":")[0]: entry for entry in entries}
+    entries = (entry.partition(":") for entry in re.split(r"\n(?=\w)", inspect.cleandoc(text)) if entry)
+    return {name: " ".join(said.split()) for name, _, said in entries}
 
 
 def same(settings: type[Config], other: type[Config], name: str) -> bool:
@@ -152,31 +152,24 @@ def given(settings: type[Config], name: str) -> str:
         told.append("required")
     elif field.default not in (None, "", (), PydanticUndefined) and not isinstance(field.default, Config):
         told.append(f"default {shown(field.default)}")
-    return f"\n    ({'; '.join(told)})" if told else ""
+    return f" *({'; '.join(told)})*" if told else ""
 
 
 def losses(settings: type[LossSettings]) -> str:
     """The losses that an objective has, with what each compares and its own defaults."""
-    told = [f'\n    (one of these; default "{settings.model_fields["kind"].default}")']
+    told = f" *(one of these; default {shown(settings.model_fields['kind'].default)})*"
     for name, spec in settings.kinds().items():
         options = ", ".join(f"{option} {shown(default)}" for option, default in spec.options.items())
-        told.append(
-            textwrap.fill(
-                f'"{name}": {spec.title}, {spec.card_text}{options and f"; {options}"}',
-                110,
-                initial_indent="    ",
-                subsequent_indent="        ",
-            )
-        )
-    return "\n".join(told)
+        told += f'\n    - "{name}": {spec.title}, {spec.card_text}{options and f"; {options}"}'
+    return told
 
 
 def shown(value: object) -> str:
-    """A default as TOML has it."""
+    """A default as TOML has it, as code."""
     plain = list(value) if isinstance(value, tuple) else value
     if isinstance(plain, list) and any(isinstance(item, Config) for item in plain):
         return "one table with its defaults"
-    return (
+    written = (
         to_toml({"x": plain})
         .partition("= ")[2]
         .strip()
@@ -184,6 +177,7 @@ def shown(value: object) -> str:
         .replace("[ ", "[")
         .replace(",\n]", "]")
     )
+    return f"`{written}`"
 
 
 def main() -> None:

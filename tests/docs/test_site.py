@@ -1,0 +1,47 @@
+"""The documentation builds as a site, every link in it leads somewhere, and a wrong one is told."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("docs", "src", "perf", "recipes", "examples", "plugins")
+FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "mkdocs.yml")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def build(repository):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True)
+
+
+def test_the_site_builds_with_every_link_leading_somewhere(repository):
+    done = build(repository)
+    assert done.returncode == 0, done.stderr
+    site = repository / "site"
+    assert "longrm probe" in (site / "index.html").read_text()
+    assert "Scores the responses to one prompt" in (site / "api.html").read_text()
+    assert 'id="evaluate.judging.seed"' in (site / "cli.html").read_text()
+    for outside in ("repository/perf/README.html", "repository/recipes/scale/8-a100.toml"):
+        assert (site / outside).exists(), outside
+    assert "https://fonts" not in (site / "index.html").read_text()
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "measures.md#nowhere", "../src/nowhere.py"])
+def test_a_link_to_nowhere_stops_the_build(repository, link):
+    page = repository / "docs/questions.md"
+    page.write_text(page.read_text() + f"\n[a link]({link})\n")
+    done = build(repository)
+    assert done.returncode != 0
+    assert "nowhere" in done.stderr

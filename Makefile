@@ -59,7 +59,7 @@ docs: install
 
 # The pages of docs/ as a site in site/, with every link checked.
 docs-site: install
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
 clean:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import longrm
 from longrm.data import write
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.saving import save
@@ -16,6 +17,11 @@ from longrm.training.objectives.bradley_terry import BradleyTerrySettings
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+MODEL = "runs/demo/training/long/model"
+SMALLER = {"longrm probe MODEL": f"longrm probe {MODEL} --n 8", "8k,32k,128k": "64,128"}
+"""What stands in the README for the reader's own, with what is run in its place."""
 
 
 def blocks(language):
@@ -31,14 +37,16 @@ def recipe(name):
 @pytest.fixture
 def user_folder(tmp_path, monkeypatch):
     """A folder with what the README assumes: the demo's model, preference data, and the recipes."""
+    monkeypatch.chdir(tmp_path)
     save(
         new_scorer(ModelShape(hidden=16, heads=2, kv_heads=2, head_dim=8), words_tokenizer(), seed=0),
         tmp_path / "runs/demo/training/long/model",
     )
     write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 64), 6, words_tokenizer()))
+    for run in ("base", "trained"):
+        longrm.evaluate("baseline:overlap", "file:pairs.jsonl", tmp_path / "runs" / run)
     (tmp_path / "stage1.toml").write_text(recipe("stage1.toml"))
     (tmp_path / "recipes").symlink_to(Path(__file__).parents[1] / "recipes")
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -54,13 +62,16 @@ def test_the_commands_work(user_folder):
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("longrm ")]
     assert {line.split()[1] for line in lines} == {
         "score", "rank", "filter", "evaluate", "report", "world", "train", "synthesize", "audit", "plan",
+        "probe", "compare",
     }  # fmt: skip
     small = ["--set", "probe.cells=[{lengths=[64, 128], groups=4, per_group=2}]"]
     for line in lines:
+        for there, here in SMALLER.items():
+            line = line.replace(there, here)
         arguments = shlex.split(line)[1:]
         if arguments[0] == "train" or "FOLDER" in line:
             continue  # the model comes from the Hub, or the data from the reader
-        more = small if "probe" in arguments else []
+        more = small if "--bench probe" in line else []
         done = subprocess.run(
             [sys.executable, "-m", "longrm", *arguments, *more], capture_output=True, text=True
         )

@@ -39,7 +39,7 @@ def test_every_line_fits_and_says_what_was_found(capsys, monkeypatch, runs, colu
         "length first second difference p n",
         "depth first second difference p n",
         "sign-flip test over 24 groups, Holm-adjusted in each table. McNemar's exact test,",
-        "* fewer than 10 groups: a rough interval; read p.",
+        "† from fewer than 10 groups: a rough interval, most often too narrow. Read p.",
         "Won by base alone: ",
         "Won by trained alone: ",
         "The runs differ in: judging.seed: 4 -> 7",

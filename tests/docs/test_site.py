@@ -22,7 +22,7 @@ def repository(tmp_path):
 
 
 def build(repository):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     return subprocess.run(command, cwd=repository, capture_output=True, text=True)
 
 

@@ -51,7 +51,11 @@ def _gap(part: "ComparedPart", side: int, in_points: bool) -> str:
     assert estimate.high is not None, "every value has an interval"
     low, high = sorted((side * estimate.low, side * estimate.high))
     gap = replace(estimate, value=side * estimate.value, low=low, high=high)
-    few = f" (from {wording.plural(part.groups, 'group')})" if part.few_groups else ""
+    few = (
+        f" from {wording.plural(part.groups, 'group')}, too few to trust the interval"
+        if part.few_groups
+        else ""
+    )
     if in_points:
         return f"{wording.points(gap.value)} points {wording.points_interval(gap)}{few}"
     return f"{wording.decimal(gap.value)} {wording.decimal_interval(gap)}{few}"

@@ -16,6 +16,7 @@ from longrm.data import write
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, _model, run_evaluation
+from longrm.evaluation.kept_examples import verdict
 from longrm.evaluation.runner import evaluate
 from longrm.reward_models import Compress, RewardModel
 from longrm.reward_models import load as load_model
@@ -247,11 +248,67 @@ def test_answers_of_an_endpoint_are_kept_in_the_run_folder(tmp_path, monkeypatch
     assert seen[1][1].remote.cache == "elsewhere.sqlite"
 
 
-def test_examples_are_the_first_of_different_contexts(tmp_path):
+def kept_in_full(path):
+    return [record.id for record in Log(path / "examples.jsonl", ExampleRecord)]
+
+
+def not_right(path):
+    return {record.id for record in read_judgments(path) if verdict(record) != "right"}
+
+
+def test_all_that_is_not_right_is_kept_and_of_the_rest_the_first_of_different_contexts(tmp_path):
     data = [*rows(30, 64), *rows(30, 100)]
+    judge(data, Peeking(data), tmp_path / "right", examples=2)
+    assert kept_in_full(tmp_path / "right") == [data[number].id for number in (0, 3, 30, 33)]
+    judge(data, Counting(broken=[data[0].id, data[31].id]), tmp_path / "some", examples=2)
+    missed, kept = not_right(tmp_path / "some"), kept_in_full(tmp_path / "some")
+    assert {data[0].id, data[31].id} < missed < set(kept)
+    assert kept == [row.id for row in data if row.id in set(kept)]
+    right = [row for row in data if row.id in kept and row.id not in missed]
+    for length in (64, 100):
+        groups = [row.group for row in right if row.metadata["length"] == length]
+        assert len(groups) == len(set(groups)) == 2
+    judge(data, Counting(), tmp_path / "none", examples=0)
+    assert kept_in_full(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (0, 3), (3, 0)])
+def test_another_number_of_examples_judges_nothing_again(tmp_path, before, after):
+    data = rows(200)
+    whole = judge(data, Counting(), tmp_path / "run", examples=before)
+    again = Counting()
+    assert judge(data, again, tmp_path / "run", examples=after) == whole
+    assert again.asked == []
+    judge(data, Counting(), tmp_path / "other", examples=after)
+    assert logs(tmp_path / "run") == logs(tmp_path / "other")
+    assert kept_in_full(tmp_path / "run") != [] or after == 0
+
+
+def test_a_run_of_an_earlier_version_is_given_what_it_did_not_keep(tmp_path):
+    data = rows(90)
+    judge(data, Counting(), tmp_path / "run")
+    log = tmp_path / "run/examples.jsonl"
+    kept = log.read_bytes()
+    for lines in ([], kept.splitlines(keepends=True)[5:9]):
+        log.write_bytes(b"".join(lines))
+        judge(data, Counting(stop_after=0), tmp_path / "run")
+        assert log.read_bytes() == kept
+
+
+def test_a_kill_between_two_logs_ends_equal(tmp_path):
+    """An example is written before its judgment, so that a kill between the two leaves one too many."""
+    data = rows(90)
     judge(data, Counting(), tmp_path / "run", examples=2)
-    kept = [record.id for record in Log(tmp_path / "run/examples.jsonl", ExampleRecord)]
-    assert kept == [data[0].id, data[3].id, data[30].id, data[33].id]
+    judgments, examples, gold = logs(tmp_path / "run")
+    lines = judgments.splitlines(keepends=True)
+    one = next(row for row in data if row.id not in kept_in_full(tmp_path / "run"))
+    superfluous = ExampleRecord(one.id, one.prompt, one.responses)
+    for count in (0, 10, 40):
+        (tmp_path / "run/judgments.jsonl").write_bytes(b"".join(lines[:count]))
+        with Log(tmp_path / "run/examples.jsonl", ExampleRecord) as log:
+            log.append(superfluous)
+        judge(data, Counting(), tmp_path / "run", examples=2)
+        assert logs(tmp_path / "run") == (judgments, examples, gold)
 
 
 @pytest.mark.parametrize(("field", "value"), [("length", True), ("length", 1e30), ("depth", 50)])

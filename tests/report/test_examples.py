@@ -7,31 +7,11 @@ from types import ModuleType
 import pytest
 
 from longrm.report import examples
-from longrm.report.examples import browser, verdict
+from longrm.report.examples import browser
 from longrm.report.load import EvaluatedModel, load_report
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Outcome, Span
-
-
-@pytest.mark.parametrize(
-    ("ranks", "scores", "ranking", "expected"),
-    [
-        ((1, 2), (2.0, 1.0), (), "right"),
-        ((2, 1), (2.0, 1.0), (), "wrong"),
-        ((1, 2), (1.0, 1.0), (), "tied"),
-        ((1, 1, 2), (3.0, 3.0, 0.0), (), "right"),
-        ((3, 1, 2), (), (1, 0, 2), "right"),
-        ((3, 1, 2), (), (0, 1, 2), "wrong"),
-        (None, (2.0, 1.0), (), "no gold"),
-    ],
-)
-def test_verdict(
-    ranks: tuple[int, ...] | None, scores: tuple[float, ...], ranking: tuple[int, ...], expected: str
-) -> None:
-    record = JudgmentRecord("a", "g", Outcome.ANSWERED, ranks, (0, 1), scores, ranking)
-    assert verdict(record) == expected
-    assert verdict(JudgmentRecord("a", "g", Outcome.REFUSED, ranks, (0, 1))) == "no answer"
 
 
 def stage_with(

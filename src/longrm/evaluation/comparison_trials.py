@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import ClassVar, Literal, assert_never
+from typing import Annotated, ClassVar, Literal, assert_never
 
 from pydantic import Field
 
-from longrm.config import Config
+from longrm.config import OPERATIONAL, Config
 from longrm.data.fields import length_and_depth
 from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import ConfigError
@@ -40,7 +40,9 @@ class JudgingSettings(Config):
         baselines: Rules without a model that judge the same comparisons beside it. Random and place are chance by
             construction; compress:MODEL is a model of its own.
         release_rule: Also score as the LongRM release does, mistakes included.
-        examples: Comparisons kept in full for the report, per length.
+        examples: Comparisons judged right that are kept in full for the report, per length; the first of different
+            groups. Every one that was not judged right is kept too, so that `examples.jsonl` may grow as large as
+            the data; 0 keeps none. A finished run may be given another number: nothing is judged again.
         resamples: Bootstrap resamples of every interval.
         accuracy_threshold: Accuracy that defines the context boundary; by default (1 + chance) / 2.
     """
@@ -53,7 +55,7 @@ class JudgingSettings(Config):
     context_check: Literal["none", "removed", "swapped"] = "none"
     baselines: tuple[str, ...] = ("longest", "shortest", "overlap")
     release_rule: bool = False
-    examples: int = Field(3, ge=0)
+    examples: Annotated[int, OPERATIONAL] = Field(3, ge=0)
     resamples: int = Field(2000, ge=100, le=100_000)
     accuracy_threshold: float | None = Field(None, gt=0.0, lt=1.0)
 

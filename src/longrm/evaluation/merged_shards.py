@@ -15,6 +15,7 @@ from longrm import reading
 from longrm.config import changed_settings
 from longrm.errors import RunError
 from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.kept_examples import ExampleSample
 from longrm.evaluation.runner import LOGS, conclude
 from longrm.evaluation.shard import Shard
 from longrm.evaluation.summary_schema import parse_evaluation, read_summary
@@ -86,18 +87,17 @@ def merge_shards(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     judged = _in_turn(first.whole.batches, [one.log(JUDGMENTS) for one in shards])
     if [record.id for record in judged] != [one.id for one in gold]:
         raise RunError(f"the shards' {JUDGMENTS} and {GOLD} tell of other comparisons; judge them again")
-    place = {one.id: number for number, one in enumerate(gold)}
-    examples = sorted(
-        (one for shard in shards for one in shard.log(EXAMPLES)),
-        key=lambda one: place.get(one.id, len(place)),
-    )
+    ranks = {one.id: one.ranks for one in gold}
+    records = [replace(record, ranks=ranks[record.id]) for record in judged]
+    examples = {one.id: one for shard in shards for one in shard.log(EXAMPLES)}
+    sample = ExampleSample(first.settings.judging.examples)
+    shown = [examples[record.id] for record in records if sample.keeps(record)]
     with RunFolder(out, "evaluation", first.settings) as run:
         run.record(model=first.manifest.get("model") or {}, bench=first.manifest.get("bench") or {})
         write_file(out / JUDGMENTS, b"".join(map(to_line, judged)))
         write_file(out / GOLD, lines)
-        write_file(out / EXAMPLES, b"".join(map(to_line, examples)))
-        ranks = {one.id: one.ranks for one in gold}
-        return _concluded(run, first, [replace(record, ranks=ranks[record.id]) for record in judged])
+        write_file(out / EXAMPLES, b"".join(map(to_line, shown)))
+        return _concluded(run, first, records)
 
 
 def _concluded(run: RunFolder, first: _FinishedShard, records: list[JudgmentRecord]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Judges every comparison of a benchmark, resumably, and sums the run up."""
 
-from collections import defaultdict
+from collections import ChainMap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,14 +10,15 @@ from longrm.data.fields import length_and_depth
 from longrm.errors import DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.items import write_items
+from longrm.evaluation.kept_examples import ExampleSample
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.shard import DealtBatches, Shard
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import parse_evaluation, read_summary
 from longrm.reward_models import RewardModel
-from longrm.runs.folder import RunFolder, write_file
+from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
-from longrm.runs.logs import Log, join_parts, part_of, to_line
+from longrm.runs.logs import Log, join_parts, part_of, rearrange
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.runs.workers import WorkerGroup, check_seen
@@ -164,16 +165,15 @@ def _judge_all(
     ranks = part.ranks
     records = {record.id: record for record in Log(folder.path / JUDGMENTS, JudgmentRecord)}
     _check_run(records, ranks, bench.name)
+    judged = [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
+    sample = ExampleSample(judging.examples)
+    shown = [record.id for record in judged if sample.keeps(record)]
     # What was tried again after an error, or judged by another process, goes to its place: one line a comparison.
     for name, kind in LOGS.items():
-        logged = list(Log(folder.path / name, kind))
-        last = {record.id: record for record in logged}
-        wanted = [one for one in ranks if one in last]
-        if [record.id for record in logged] != wanted:
-            write_file(folder.path / name, b"".join(to_line(last[one]) for one in wanted))
+        rearrange(folder.path / name, kind, shown if name == EXAMPLES else ranks)
     if shard is not None:
         folder.record(shard=part.facts())
-    return [replace(records[name], ranks=gold_ranks) for name, gold_ranks in ranks.items()]
+    return judged
 
 
 def _judge_share(
@@ -187,8 +187,10 @@ def _judge_share(
 ) -> None:
     """Judges what this process takes of the comparisons, and has `part` see all."""
     asker, seen = TrialJudge(model, judging), set[str]()
-    sampled: dict[Any, set[str]] = defaultdict(set)  # the groups at each length that have an example
-    answered = {r.id for r in Log(folder.path / JUDGMENTS, JudgmentRecord) if r.outcome is not Outcome.ERROR}
+    sample = ExampleSample(judging.examples)
+    answered = {
+        r.id: r for r in Log(folder.path / JUDGMENTS, JudgmentRecord) if r.outcome is not Outcome.ERROR
+    }
     known = {record.id: record for record in Log(folder.path / GOLD, GoldRecord)}
     kept = {record.id for record in Log(folder.path / EXAMPLES, ExampleRecord)}
     with (
@@ -197,25 +199,25 @@ def _judge_share(
         Log(part_of(folder.path / EXAMPLES, place.rank), ExampleRecord) as shown,
     ):
         for batch in _batches(bench.comparisons):
-            samples, golds = [], []
+            golds = []
             for one in batch:
                 golds.append(GoldRecord(one.id, one.ranks, text_digest(one.prompt, one.responses)))
                 _check(bench.name, one, golds[-1], seen, known)
                 seen.add(one.id)
-                groups = sampled[one.metadata.get("length")]
-                if one.group not in groups and len(groups) < judging.examples:
-                    groups.add(one.group)
-                    samples.append(_example(one))
             piece = part.take(golds)
-            pending = {comparison.id for comparison in batch} - answered
+            pending = {comparison.id for comparison in batch} - answered.keys()
             mine = piece is not None and place.takes(piece)
-            if mine:
-                shown.append(*(sample for sample in samples if sample.id not in kept))
-                gold.append(*(one for one in golds if one.id not in known))
+            fresh = []
             if mine and pending:
-                log.append(*(record for record in asker.records(batch) if record.id in pending))
+                fresh = [record for record in asker.records(batch) if record.id in pending]
             else:
                 asker.passes(batch)
+            judged = ChainMap({record.id: record for record in fresh}, answered)
+            examples = _kept(batch, judged, sample)  # in every batch, for one sample is drawn from all
+            if mine:
+                shown.append(*(example for example in examples if example.id not in kept))
+                gold.append(*(one for one in golds if one.id not in known))
+                log.append(*fresh)  # last: what is logged is not judged again
             done = len(answered) + place.add_done(len(pending) if mine else 0)
             progress(f"judging {bench.name}", done, (bench.total or 0) if part.shard is None else 0)
 
@@ -270,6 +272,17 @@ def _check_run(records: Mapping[str, JudgmentRecord], ids: Mapping[str, Any], be
         raise DataError(
             f"no comparison of '{bench}' could be judged; the first, '{first.id}': {first.detail}"
         )
+
+
+def _kept(
+    batch: Iterable[Comparison], judged: Mapping[str, JudgmentRecord], sample: ExampleSample
+) -> list[ExampleRecord]:
+    """Those of a batch that are judged, and kept in full."""
+    return [
+        _example(one)
+        for one in batch
+        if one.id in judged and sample.keeps(replace(judged[one.id], ranks=one.ranks))
+    ]
 
 
 def _example(comparison: Comparison) -> ExampleRecord:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from longrm.evaluation.kept_examples import verdict
 from longrm.report.load import EvaluatedModel
 from longrm.runs.judgments import EXAMPLES, read_judgments
 from longrm.runs.logs import Log, to_line
@@ -51,20 +52,6 @@ def browser(stages: Sequence[EvaluatedModel]) -> ComparisonBrowser | None:
     for character in "<>&\u2028\u2029":  # no text may end the script element, open a comment, or break a line
         payload = payload.replace(character, f"\\u{ord(character):04x}")
     return ComparisonBrowser(payload, len(chosen), len(entries) - len(chosen))
-
-
-def verdict(record: JudgmentRecord) -> str:
-    """Whether the response judged best is a best one; ties between a best and another are `tied`."""
-    if record.outcome is not Outcome.ANSWERED:
-        return "no answer"
-    if record.ranks is None or len({*record.ranks}) == 1:
-        return "no gold"
-    if record.scores:
-        top = [index for index, score in enumerate(record.scores) if score == max(record.scores)]
-    else:
-        top = list(record.ranking[:1])
-    best = [record.ranks[index] == min(record.ranks) for index in top]
-    return "right" if all(best) else "tied" if any(best) else "wrong"
 
 
 def _entry(example: ExampleRecord, record: JudgmentRecord) -> dict[str, Any]:

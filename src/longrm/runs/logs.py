@@ -15,6 +15,7 @@ from longrm import reading
 from longrm.errors import RunError
 from longrm.jsonl import append_lines, compact_line, cut_unfinished_line, whole_lines, writable
 from longrm.runs.records import JudgmentRecord
+from longrm.runs.scratch import replacing
 
 LoggedRecord = TypeVar("LoggedRecord")
 PART = ".part-"
@@ -121,6 +122,25 @@ def join_parts(path: Path, record_type: type[LoggedRecord]) -> None:
             for record in Log(part, record_type):
                 log.append(record)
         part.unlink()
+
+
+def rearrange(path: Path, record_type: type[Any], wanted: Iterable[str]) -> None:
+    """Leaves in a log, of every record whose id is wanted, the line that was written last, in this order.
+
+    Ids that the log does not hold are passed over.
+
+    Raises:
+        RunError: A line is damaged, or the log cannot be written.
+    """
+    logged = [(record.id, offset) for offset, record in Log(path, record_type).with_offsets()]
+    last = dict(logged)
+    ordered = [(name, last[name]) for name in wanted if name in last]
+    if ordered == logged:
+        return
+    with writable(path), replacing(path) as new, path.open("rb") as old:
+        for _, offset in ordered:
+            old.seek(offset)
+            new.write(old.readline())
 
 
 def _fault(error: ValueError) -> str:

@@ -206,7 +206,10 @@ class JudgmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExampleRecord:
-    """A comparison in full, kept for the report's browser (`examples.jsonl`): a sample of the run."""
+    """A comparison in full, kept for the report's browser (`examples.jsonl`).
+
+    Those are kept that were not judged right, and a sample of the others.
+    """
 
     id: str
     prompt: tuple[Message, ...]

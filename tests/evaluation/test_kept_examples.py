@@ -1,0 +1,51 @@
+"""What a run keeps in full: verdicts by hand, and a sample that does not depend on who draws it."""
+
+import random
+
+import pytest
+
+from longrm.evaluation.kept_examples import ExampleSample, verdict
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Outcome
+
+
+@pytest.mark.parametrize(
+    ("ranks", "scores", "ranking", "expected"),
+    [
+        ((1, 2), (2.0, 1.0), (), "right"),
+        ((2, 1), (2.0, 1.0), (), "wrong"),
+        ((1, 2), (1.0, 1.0), (), "tied"),
+        ((1, 1, 2), (3.0, 3.0, 0.0), (), "right"),
+        ((3, 1, 2), (), (1, 0, 2), "right"),
+        ((3, 1, 2), (), (0, 1, 2), "wrong"),
+        (None, (2.0, 1.0), (), "no gold"),
+    ],
+)
+def test_verdict(
+    ranks: tuple[int, ...] | None, scores: tuple[float, ...], ranking: tuple[int, ...], expected: str
+) -> None:
+    record = JudgmentRecord("a", "g", Outcome.ANSWERED, ranks, (0, 1), scores, ranking)
+    assert verdict(record) == expected
+    assert verdict(JudgmentRecord("a", "g", Outcome.REFUSED, ranks, (0, 1))) == "no answer"
+
+
+def test_whoever_sees_a_part_of_the_judgments_keeps_what_the_whole_keeps():
+    """So processes and shards may choose alone; what they keep too much of is thinned out afterwards."""
+    draw = random.Random(0)
+    for seed in range(200):
+        records = [
+            JudgmentRecord(
+                str(number),
+                str(draw.randrange(12)),
+                draw.choice([Outcome.ANSWERED] * 5 + [Outcome.UNPARSED]),
+                (1, 2),
+                (0, 1),
+                draw.choice([(1.0, 0.0)] * 4 + [(0.0, 1.0), (0.0, 0.0)]),
+                length=draw.choice((64, 128)),
+            )
+            for number in range(40)
+        ]
+        part = [record for record in records if draw.random() < 0.5]
+        whole, seen = ExampleSample(3), ExampleSample(3)
+        kept = {record.id for record in records if whole.keeps(record)}
+        assert kept & {record.id for record in part} <= {r.id for r in part if seen.keeps(r)}, seed

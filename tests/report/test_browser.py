@@ -1,152 +1,27 @@
-"""The page in headless Chromium, driven through the DevTools protocol over a pipe: no package, no port."""
+"""The page in headless Chromium: what is seen, what is reached, and what stays inert."""
 
-import json
-import os
+import base64
+import re
 import shutil
-import subprocess
-import tempfile
-from collections import deque
+import urllib.parse
+import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
 
 import pytest
 
-from longrm.report import build
+from longrm.report import build, embedding
+from longrm.runs.logs import Log
+from longrm.runs.records import ExampleRecord
+
+from .chromium import Page
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed"),
 ]
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--remote-debugging-pipe",
-)
-
-
-class Page:
-    """One page; its size, color scheme and scripting can be chosen, and what it asked for is kept.
-
-    Attributes:
-        problems: Console errors, uncaught exceptions and broken security policies since the page was opened.
-        requests: Every address that the page asked for.
-    """
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.requests: list[str] = []
-        self._events: deque[dict[str, Any]] = deque()
-        self._number = 0
-
-    def __enter__(self) -> Self:
-        command_read, command_write = os.pipe()
-        event_read, event_write = os.pipe()
-        self._profile = tempfile.mkdtemp(prefix="longrm-chromium-")
-        # Chromium reads commands from descriptor 3 and writes answers to descriptor 4.
-        line = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
-        self._process = subprocess.Popen(
-            ["bash", "-c", line, "bash", str(command_read), str(event_write), "chromium", *FLAGS,
-             f"--user-data-dir={self._profile}"],
-            pass_fds=(command_read, event_write),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(command_read)
-        os.close(event_write)
-        self._out, self._in = os.fdopen(command_write, "wb"), os.fdopen(event_read, "rb")
-        self._session = ""
-        target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.send(f"{domain}.enable")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._session = ""
-        self.send("Browser.close")
-        self._process.wait(timeout=30)
-        self._out.close()
-        self._in.close()
-        shutil.rmtree(self._profile, ignore_errors=True)
-
-    def open(self, path: Path | str, *, width: int = 1280, dark: bool = False, scripts: bool = True) -> None:
-        """Loads a file or an address in a window of this width."""
-        self.problems.clear()
-        self.requests.clear()
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=800,
-            deviceScaleFactor=1,
-            mobile=width < 500,
-        )
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.send("Emulation.setEmulatedMedia", features=scheme)
-        self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.send("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
-        while self._next_event()["method"] != "Page.loadEventFired":
-            pass
-
-    def value(self, expression: str) -> Any:
-        """What a JavaScript expression is worth."""
-        return self.send("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
-
-    def press(self, key: str) -> None:
-        """Presses and releases a key, such as ArrowRight."""
-        for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
-
-    def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Sends one command and waits for its answer."""
-        self._number += 1
-        session = {"sessionId": self._session} if self._session else {}
-        self._out.write(
-            json.dumps({"id": self._number, "method": method, "params": params} | session).encode()
-        )
-        self._out.write(b"\0")
-        self._out.flush()
-        while True:
-            message = self._read()
-            if message.get("id") == self._number:
-                assert "error" not in message, f"{method}: {message}"
-                result: dict[str, Any] = message["result"]
-                return result
-            self._events.append(message)
-
-    def _next_event(self) -> dict[str, Any]:
-        return self._events.popleft() if self._events else self._read()
-
-    def _read(self) -> dict[str, Any]:
-        line = bytearray()
-        while (byte := self._in.read(1)) != b"\0":
-            assert byte, "Chromium ended early"
-            line += byte
-        message: dict[str, Any] = json.loads(line)
-        self._note(message)
-        return message
-
-    def _note(self, message: dict[str, Any]) -> None:
-        method, params = message.get("method"), message.get("params", {})
-        if method == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
-        elif method == "Runtime.exceptionThrown":
-            self.problems.append(params["exceptionDetails"]["exception"]["description"])
-        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
-            self.problems.append(params["entry"]["text"])
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"):
-            self.problems.append(str(params["args"]))
 
 
 @pytest.fixture(scope="module")
@@ -164,15 +39,29 @@ def report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 OVERFLOW = "document.documentElement.scrollWidth"
 STATUS = "document.querySelector('#viewer [role=status]').textContent"
-SHOWN = "document.querySelector('#viewer h3').textContent"
-FACTS = "document.querySelector('#viewer .facts').innerText"
+ROWS = "[...document.querySelectorAll('#viewer .list tbody tr')].map(row => row.innerText)"
+FIRST = "document.querySelector('#viewer .list tbody a').textContent"
+SHOWN = "document.querySelector('#viewer').dataset.shown"
+ARTICLE = "document.querySelector('#viewer article')"
+READY = "document.querySelector('#viewer').dataset.ready"
+
+
+def follow(page: Page, report: Path, fragment: str = "", **window: bool | int) -> None:
+    """Opens a report at a fragment, and waits until the browser of comparisons shows what it says."""
+    page.open("about:blank")  # another fragment alone would not load the page again
+    page.open(report.resolve().as_uri() + fragment, **window)  # type: ignore[arg-type]
+    page.until(READY)
 
 
 def choose(page: Page, name: str, value: str) -> None:
     page.value(
-        f"(() => {{ const s = document.querySelector('#viewer [name={name}]'); s.value = '{value}';"
-        "s.dispatchEvent(new Event('change', {bubbles: true})); })()"
+        f"(() => {{ const s = document.querySelector('#viewer [name={name}]'); s.value = {value!r};"
+        "s.dispatchEvent(new Event('input', {bubbles: true})); })()"
     )
+
+
+def press(page: Page, button: str) -> None:
+    page.value(f"document.querySelector('#viewer {button}').click()")
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280, 2560])
@@ -202,98 +91,267 @@ def test_figures_change_color_with_the_theme(page: Page, report: Path) -> None:
     assert (light, page.value(color)) == ("rgb(0, 112, 176)", "rgb(91, 182, 236)")
 
 
-def test_buttons_and_arrow_keys_step_through_the_comparisons(page: Page, report: Path) -> None:
-    page.open(report)
-    assert page.value(STATUS) == "1 of 24"
-    first = page.value(SHOWN)
-    assert page.value("document.querySelector('[data-step=\"-1\"]').disabled")
-    page.value("document.querySelector('[data-step=\"1\"]').click()")
-    assert page.value(STATUS) == "2 of 24"
-    assert page.value(SHOWN) != first
-    page.value("document.querySelector('#viewer article').focus()")
-    page.press("ArrowRight")
-    assert page.value(STATUS) == "3 of 24"
-    page.press("ArrowLeft")
-    page.press("ArrowLeft")
-    page.press("ArrowLeft")
-    assert (page.value(STATUS), page.value(SHOWN)) == ("1 of 24", first)
-    page.value("document.querySelector('#viewer [name=stage]').focus()")
-    page.press("ArrowRight")
-    assert page.value(STATUS) == "1 of 24"
-
-
-def test_filters_agree_with_what_is_shown(page: Page, report: Path) -> None:
-    page.open(report)
-    choose(page, "length", "4096")
-    choose(page, "size", "2")
-    counts = {}
+def test_the_list_filters_and_sorts_by_every_field(page: Page, report: Path) -> None:
+    follow(page, report)
+    assert page.value(STATUS) == "720 of 720 comparisons"
+    counts = {
+        ("length", "4096"): 120, ("depth", "0.0-0.2"): 144, ("responses", "4"): 240, ("task", "records"): 720,
+        ("q", "edmund"): 24, ("q", "RECORDS-128-2-0001"): 1, ("q", "4096 0007"): 2, ("margin", "0"): 0,
+    }  # fmt: skip
+    for (name, value), count in counts.items():
+        choose(page, name, value)
+        told = page.value(STATUS)
+        assert told == (f"{count} of 720 comparisons" if count else "No comparison matches"), (name, value)
+        choose(page, name, "")
+    by_model = {}
     for verdict in ("right", "wrong"):
-        choose(page, "verdict", verdict)
-        counts[verdict] = page.value(STATUS)
-        if not counts[verdict].startswith("No"):
-            facts = page.value(FACTS)
-            assert verdict in facts
-            assert "4,096 tokens" in facts
-    found = [int(text.rpartition(" ")[2]) for text in counts.values() if not text.startswith("No")]
-    assert sum(found) == 3
+        choose(page, "model", "short")
+        choose(page, "length", "4096")
+        choose(page, "outcome", verdict)
+        by_model[verdict] = int(page.value(STATUS).split()[0])
+    assert sum(by_model.values()) == 120
+    choose(page, "sort", "lowest")
+    margins = (
+        "[...document.querySelectorAll('.list tbody tr')]"
+        ".map(row => Number(row.cells[5].querySelector('small').innerText.replace('−', '-')))"
+    )
+    found = page.value(margins)
+    assert found == sorted(found)
+    assert found[-1] < 0
+    page.value("document.querySelector('#viewer form').reset()")
+    page.until(f"{STATUS} === '720 of 720 comparisons'")
+    choose(page, "models", "disagree")
+    apart = int(page.value(STATUS).split()[0])
+    choose(page, "models", "agree")
+    assert apart + int(page.value(STATUS).split()[0]) == 720
+    assert len(page.value(ROWS)) == 50
+    press(page, ".more")
+    assert len(page.value(ROWS)) == 100
+
+
+def test_a_link_opens_a_comparison_among_those_it_chooses(page: Page, report: Path) -> None:
+    follow(page, report, "#items?length=4096&responses=2&item=records-4096-2-0001&nonsense=1&task=none")
+    assert page.until(SHOWN) == "records-4096-2-0001"
+    assert page.value(STATUS) == "80 of 720 comparisons; number 2 is open"
+    assert page.value("document.activeElement.tagName") == "ARTICLE"
+    assert page.value(f"{ARTICLE}.getBoundingClientRect().top") < 300
+    press(page, '[data-step="1"]')
+    page.until(f"{SHOWN} === 'records-4096-2-0002'")
+    page.value(f"{ARTICLE}.focus()")
+    page.press("ArrowLeft")
+    page.press("ArrowLeft")
+    page.until(f"{SHOWN} === 'records-4096-2-0000'")
+    assert page.value("document.querySelector('[data-step=\"-1\"]').disabled")
+    link = page.value("location.hash")
+    follow(page, report, link)
+    assert page.until(SHOWN) == "records-4096-2-0000"
+    assert page.value("location.hash") == link
+    page.value("document.querySelectorAll('#viewer .list tbody a')[3].click()")
+    page.until(f"{SHOWN} === 'records-4096-2-0003'")
+    page.value("history.back()")
+    page.until(f"{SHOWN} === 'records-4096-2-0000'")
+    follow(page, report, "#items?item=elsewhere")
+    assert "not in this report" in page.until(f"{ARTICLE}.innerText")
+
+
+def test_numbers_and_figures_lead_to_their_comparisons(page: Page, report: Path) -> None:
+    follow(page, report)
+    links = page.value(
+        "[...document.querySelectorAll('main a[href^=\"#items?\"]')].filter(a => !a.closest('#items'))"
+        ".map(a => a.getAttribute('href'))"
+    )
+    assert len(links) > 100
+    ours = page.value("[...document.querySelectorAll('.plot a')].map(a => a.getAttribute('href'))")
+    assert {link.partition("?")[0] for link in ours} == {"#items"}
+    assert len({urllib.parse.unquote(link) for link in ours}) == 4 * 6 + 4 * 6 * 5, (
+        "every point and every cell"
+    )
+    for link, count in (("model=long&length=128", 120), ("model=short&length=4096&depth=0.4-0.6", 24)):
+        assert f"#items?{link}" in links
+        page.value(
+            f"document.querySelector('main a[href=\"#items?{link}\"]')"
+            ".dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))"
+        )
+        page.until(f"location.hash === '#items?{link}' && {STATUS} === '{count} of 720 comparisons'")
+    assert page.problems == []
 
 
 def test_the_context_folds_around_the_evidence(page: Page, report: Path) -> None:
-    page.open(report)
-    choose(page, "length", "4096")
-    text = "document.querySelector('#viewer .text').textContent"
+    follow(page, report, "#items?item=records-4096-2-0000")
+    page.until(SHOWN)
+    text = f"{ARTICLE}.querySelector('.text').textContent"
     folded = page.value(text)
     assert (
-        page.value("document.querySelector('#viewer mark').textContent")
-        == "The access code of Edmund is granite."
+        page.value(f"{ARTICLE}.querySelector('mark').textContent") == "The access code of Edmund is granite."
     )
     assert "characters …" in folded
     assert folded.endswith("Question: What is the access code of Edmund?")
-    page.value("document.querySelector('#viewer article button').click()")
+    press(page, "article > button")
+    assert page.value("document.activeElement.tagName") == "MARK"
+    while page.value(f"Boolean({ARTICLE}.querySelector('button.gap'))"):
+        label = page.value(f"{ARTICLE}.querySelector('button.gap').getAttribute('aria-label')")
+        assert label.startswith("Show up to 50,000 of ")
+        press(page, "button.gap")
     whole = page.value(text)
     assert len(whole) > 10 * len(folded)
     assert "…" not in whole
-    assert page.value("document.activeElement.getAttribute('aria-expanded')") == "true"
+    assert page.value("document.activeElement.className") == "text all"
 
 
-def test_every_trial_of_a_generative_judge_is_shown(
+def test_models_stand_side_by_side_with_every_trial(
     page: Page, synthetic: ModuleType, tmp_path: Path
 ) -> None:
     records = synthetic.written(1, votes=2)
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=6)
-    synthetic.write_evaluation(tmp_path / "plain", synthetic.judgments(synthetic.CURVES["long"], 1), kept=1)
-    for runs, number in (((tmp_path / "plain", tmp_path / "run"), 1), ((tmp_path / "run",), 0)):
-        build(runs, tmp_path / "report.html")
-        for width in (400, 1280):
-            page.open(tmp_path / "report.html", width=width)
-            assert page.problems == []
-            assert page.value(OVERFLOW) <= width
-        assert page.value("document.querySelector('#viewer [name=stage]').value") == str(number)
-    found = {}
-    while True:
-        trials = "[...document.querySelectorAll('.trials li')].map(item => item.innerText)"
-        page.value("document.querySelectorAll('#viewer details').forEach(d => d.open = true)")
-        found[page.value(SHOWN)] = (page.value(trials), page.value(FACTS))
-        if page.value("document.querySelector('[data-step=\"1\"]').disabled"):
-            break
-        page.value("document.querySelector('[data-step=\"1\"]').click()")
-    assert len(found) == 6
+    other = [replace(record, id=record.id) for record in synthetic.written(2, votes=2)]
+    synthetic.write_evaluation(tmp_path / "other", other, scale="verdict", kept=0)
+    build([tmp_path / "run", tmp_path / "other"], tmp_path / "report.html")
+    for width in (400, 1280):
+        follow(page, tmp_path / "report.html", f"#items?item={records[0].id}", width=width)
+        page.until(SHOWN)
+        assert page.problems == []
+        assert page.value(OVERFLOW) <= width
     for record in records[:6]:
-        trials, facts = found[record.id]
-        assert len(trials) == 4
-        for text, trial in zip(trials, record.trials, strict=True):
+        follow(page, tmp_path / "report.html", f"#items?item={record.id}")
+        page.until(SHOWN)
+        page.value(f"{ARTICLE}.querySelectorAll('details').forEach(d => d.open = true)")
+        columns = page.value(
+            f"[...{ARTICLE}.querySelectorAll('.model')]"
+            ".map(model => [...model.querySelectorAll('.trials li')].map(trial => trial.innerText))"
+        )
+        assert [len(trials) for trials in columns] == [4, 4]
+        for text, trial in zip(columns[0], record.trials, strict=True):
             assert text.startswith(f"shown: {trial.order[0] + 1}, {trial.order[1] + 1} · {trial.outcome}")
             assert trial.explanation.strip() in text
             assert ("2 attempts" in text) == (trial.attempts == 2)
             assert ("argues for another verdict" in text) == bool(trial.contradicted)
-        assert ("tokens, middle" in facts) == (record.cut is not None)
-    choose(page, "verdict", "no answer")
-    assert "no answer: unparsed" in page.value(FACTS)
+            if trial.scores:
+                assert f"verdict: response {trial.scores.index(1.0) + 1} " in text
+        summary = page.value(f"{ARTICLE}.querySelector('.model').innerText")
+        assert "in 2 orders" in summary
+        assert ("tokens, middle" in summary) == (record.cut is not None)
 
 
 def test_a_model_that_only_scores_has_no_list_of_trials(page: Page, report: Path) -> None:
-    page.open(report)
-    assert page.value("document.querySelectorAll('#viewer .trials').length") == 0
+    follow(page, report, "#items?item=records-128-2-0000")
+    page.until(SHOWN)
+    assert page.value(f"{ARTICLE}.querySelectorAll('.model').length") == 4
+    assert page.value(f"{ARTICLE}.querySelectorAll('.trials').length") == 0
+
+
+def test_what_was_not_kept_says_so(page: Page, report: Path) -> None:
+    follow(page, report, "#items?item=records-128-2-0030")
+    page.until(SHOWN)
+    assert "Its texts were not kept" in page.value(f"{ARTICLE}.innerText")
+    assert page.value(f"{ARTICLE}.querySelectorAll('.model').length") == 4
+
+
+def test_a_context_beside_the_page_is_linked(
+    page: Page, synthetic: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "CONTEXTS", 1)
+    synthetic.write_evaluation(tmp_path / "run", synthetic.judgments(synthetic.CURVES["long"], 1), kept=1)
+    build([tmp_path / "run"], tmp_path / "a & b.html")
+    follow(page, tmp_path / "a & b.html", "#items?item=records-4096-2-0000")
+    page.until(SHOWN)
+    assert (
+        page.value(f"{ARTICLE}.querySelector('mark').textContent") == "The access code of Edmund is granite."
+    )
+    link = page.value(f"{ARTICLE}.querySelector('.gap a').href")
+    beside = Path(urllib.parse.unquote(urllib.parse.urlparse(link).path))
+    assert beside.parent == tmp_path / "a & b-items"
+    assert "The access code of Edmund is granite." in beside.read_text()
+    assert "did not fit into this file" in page.value("document.querySelector('#items').innerText")
+
+
+def test_fields_and_buttons_have_names(page: Page, report: Path) -> None:
+    follow(page, report, "#items?item=records-4096-2-0000")
+    page.until(SHOWN)
+    unnamed = page.value(
+        "[...document.querySelectorAll('input, select, button, a')].filter(e => !e.closest('svg') && "
+        "!(e.labels?.length || e.textContent.trim() || e.getAttribute('aria-label'))).length"
+    )
+    assert unnamed == 0
+    assert page.value("document.querySelector('#viewer [role=status]').getAttribute('aria-live')") == "polite"
+    reached = set()
+    choose(page, "q", "4096 0000")
+    page.value("document.querySelector('#viewer [name=q]').focus()")
+    name = "one.closest('article') ? 'article' : one.name || one.className || one.textContent"
+    for _ in range(30):
+        reached.add(page.value(f"(one => {name})(document.activeElement)"))
+        page.press("Tab")
+    assert reached >= {"q", "model", "outcome", "length", "depth", "sort", "scroll list", "Next →", "article"}
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\0\u2028\u202eturned\u2066\x1b[31m"
+
+
+def test_hostile_comparisons_are_inert(page: Page, synthetic: ModuleType, tmp_path: Path) -> None:
+    long_line = HOSTILE + "x" * 10_000_000 + "FACT"
+    synthetic.write_evaluation(
+        tmp_path / "run",
+        [
+            replace(record, id=f"{HOSTILE}{number}", task=HOSTILE, explanation=HOSTILE, trials=())
+            for number, record in enumerate(synthetic.judgments(synthetic.CURVES["long"], 1, groups=1))
+        ],
+        kept=0,
+    )
+    answers = tuple(({"role": HOSTILE, "content": HOSTILE + word},) for word in ("yes", "no"))
+    with Log(tmp_path / "run/examples.jsonl", ExampleRecord) as log:
+        log.append(ExampleRecord(f"{HOSTILE}0", ({"role": HOSTILE, "content": long_line},), answers))
+    build([tmp_path / "run"], tmp_path / "report.html")
+    page.open("about:blank")
+    address = (tmp_path / "report.html").as_uri()
+    page.open(f"{address}#items?item={urllib.parse.quote(HOSTILE)}0&q=%3Cimg", width=400)
+    page.until(SHOWN)
+    assert page.problems == []
+    assert {request.partition("#")[0] for request in page.requests} == {"about:blank", address} - {
+        "about:blank"
+    }
+    assert page.value("document.querySelectorAll('img').length") == 0
+    shown = page.value("document.querySelector('#viewer').textContent")
+    for mark in (
+        "⟨U+0000⟩",
+        "⟨U+2028⟩",
+        "⟨U+202E⟩turned",
+        "⟨U+2066⟩",
+        "⟨U+001B⟩[31m",
+        "</script><script>alert(1)",
+    ):
+        assert mark in shown, mark
+    assert not re.search("[\0\u2028\u202e\u2066\x1b]", shown)
+    assert page.value(OVERFLOW) <= 400
+    press(page, "button.gap")
+    page.until("document.querySelector('#viewer .text').textContent.length > 50000")
+    assert page.value("document.querySelector('#viewer .text').textContent.length") < 60_000
+
+
+def test_on_paper_the_first_page_is_full_and_no_table_is_cut(page: Page, report: Path) -> None:
+    follow(page, report)
+    page.send("Emulation.setEmulatedMedia", media="print")
+    page.send("Emulation.setDeviceMetricsOverride", width=700, height=990, deviceScaleFactor=1, mobile=False)
+    cut = page.value(
+        "[...document.querySelectorAll('main .scroll')].filter(b => b.checkVisibility() && "
+        "b.querySelector('table').getBoundingClientRect().right > document.documentElement.clientWidth + 1).length"
+    )
+    page.send("Emulation.setEmulatedMedia", media="")
+    assert cut == 0
+    pdf = base64.b64decode(page.send("Page.printToPDF")["data"])
+    streams = map(
+        zlib.decompress, re.findall(rb"FlateDecode[^>]*>>\s*stream\r?\n(.*?)\r?\nendstream", pdf, re.S)
+    )
+    first = next(stream for stream in streams if b" Tm" in stream)
+    placed = [float(y) for y in re.findall(rb" (-?[\d.]+) Tm", first)]
+    assert max(placed) > 700, "page 1, of about 950 units, holds more than a title"
+    assert page.value("document.querySelectorAll('main details[open]').length") == 0, "all is folded again"
+
+
+def test_on_a_phone_sections_are_reached_and_tables_show_that_they_go_on(page: Page, report: Path) -> None:
+    follow(page, report, width=400)
+    assert page.value("document.querySelector('nav').checkVisibility()")
+    wide = "[...document.querySelectorAll('.scroll')].find(b => b.scrollWidth > b.clientWidth + 50)"
+    assert page.value(f"getComputedStyle({wide}).backgroundAttachment") == "local, local, scroll, scroll"
+    assert page.value(f"{wide}.tabIndex") == 0
 
 
 def test_everything_but_the_browser_works_without_scripts(page: Page, report: Path) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -16,17 +17,24 @@ from longrm.errors import RunError
 from longrm.evaluation import wording
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, metric_of
 from longrm.report import findings, tables
-from longrm.report.examples import browser
+from longrm.report.items import browser
 from longrm.report.load import STAGES, ReportData, load_report
 from longrm.report.palette import style_sheet
 from longrm.runs.folder import write_file
+
+_logger = logging.getLogger(__name__)
+
+
+SCRIPTS = ("texts", "context", "item", "list", "page", "print")
+"""The parts of the page's one script, which share their names, in order."""
 
 
 def build(runs: Sequence[Path], out: Path) -> None:
     """Writes a report about evaluation and training runs in any mix, or about one demo.
 
     The HTML file holds all it needs and loads nothing. Its figures lie beside it too, as SVG and PNG, in
-    `<stem of out>-figures/`: for `report.html` in `report-figures/`.
+    `<stem of out>-figures/`: for `report.html` in `report-figures/`. Contexts that would make the file larger than
+    60 MB lie in `<stem of out>-items/`.
 
     Args:
         runs: Run folders; a demo is reported alone.
@@ -58,7 +66,9 @@ def build(runs: Sequence[Path], out: Path) -> None:
     themes = sections(data.stages)
     depths = tables.depth_tables(data.stages, metric)
     folder = out.with_name(f"{out.stem}-figures")
+    items = browser([*data.stages, *data.best_of], out.with_name(f"{out.stem}-items"))
     page = _page(data, metric) | {
+        "browser": items,
         "sections": themes,
         "families": families,
         "heat": [figure for figure in heat if figure],
@@ -80,15 +90,21 @@ def build(runs: Sequence[Path], out: Path) -> None:
     of_families = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
     for figure in (*of_families, *heat, forest, *(section.figure for section in themes.values())):
         if figure is not None:
-            write_file(folder / f"{figure.name}.svg", figure.svg)
+            write_file(folder / f"{figure.name}.svg", figure.alone)
             write_file(folder / f"{figure.name}.png", figure.png())
     write_file(out, html)
+    if items is not None and items.beside:
+        _logger.info(
+            "%d contexts do not fit into %s; they lie beside it in %s", items.beside, out, items.folder
+        )
 
 
 def _page(data: ReportData, metric: str) -> dict[str, Any]:
     """What the template prints, apart from the figures."""
     stages, best_of, demo = data.stages, data.best_of, data.demo
-    script = _asset("page.js")
+    script = "\n".join(
+        ['"use strict";\n(() => {', *(_asset(f"scripts/{name}.js") for name in SCRIPTS), "})();\n"]
+    )
     boundaries = [found for stage in stages if (found := stage.summary.boundary)]
     title = "How far into a context the judgment reaches"
     if demo is not None:
@@ -129,7 +145,6 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
             data.pointwise,
             PAIR_ACCURACY.name,
         ),
-        "browser": browser([*stages, *best_of]),
         "outcomes": tables.outcome_table(data),
         "runs": data.runs,
         # A demo's parts come with it.

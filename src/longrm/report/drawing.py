@@ -11,6 +11,7 @@ import vl_convert
 
 from longrm.evaluation import wording
 from longrm.reading import visible
+from longrm.report.links import pointer_links, without_links
 from longrm.report.palette import COLORS, Style, follow_theme
 
 INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))
@@ -32,7 +33,12 @@ class Figure:
     @property
     def inline(self) -> str:
         """The SVG for an HTML page: it follows the page's colors and loads nothing."""
-        return follow_theme(re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg))
+        return pointer_links(follow_theme(re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg)))
+
+    @property
+    def alone(self) -> str:
+        """The SVG for a file of its own."""
+        return without_links(self.svg)
 
     def png(self) -> bytes:
         """The figure as a bitmap at twice its size."""
@@ -64,16 +70,18 @@ def banded_curves(
 ) -> list[alt.Chart]:
     """Curve k in style k: its interval from `low` to `high` as a band on the scale of y, a line, and its points.
 
-    A point that is alone has no band: its interval is a bar. `few` marks the points from too few groups.
+    A point that is alone has no band: its interval is a bar. `few` marks the points from too few groups. Points of rows
+    with a `link` lead to it.
     """
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, color=colors_of(styles))
+    linked: dict[str, Any] = {"href": "link:N"} if "link" in rows[0] else {}
     points = Counter(row["curve"] for row in rows)
     alone = [row for row in rows if points[row["curve"]] == 1]
     low = alt.Y("low:Q", scale=scale)
     layers = [
         base.mark_area(opacity=0.16).encode(y=low, y2="high:Q"),
         base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
-        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles)),
+        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles), **linked),
     ]
     if alone:
         bars = alt.Chart(alt.InlineData(values=alone)).encode(x=x, color=colors_of(styles))

@@ -22,6 +22,7 @@ from longrm.report.drawing import (
     forest_plot,
     svg_of,
 )
+from longrm.report.links import items_link
 from longrm.report.load import EvaluatedModel, ReportedTraining
 from longrm.report.palette import COLORS, HEAT_STEPS, heat_step
 from longrm.report.tables import Difference
@@ -82,6 +83,7 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
             "depth": depth,
             "step": str(heat_step(found.value, chance, boundary.tau)),
             "text": f"{100 * found.value:.0f}{wording.few(found.groups)}",
+            "link": items_link(model=stage.label, length=length, depth=depth),
         }
         for length in stage.summary.metrics.by_length_and_depth
         for depth, found in stage.by_depth(length, metric).items()
@@ -101,6 +103,7 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X("length:O", title=["length in", wording.token_unit(stage.summary.measured)], axis=across),
         y=alt.Y("depth:O", title="depth (0 = start)", axis=down),
+        href="link:N",
     )
     colors = [*(COLORS[f"heat-{step}"][0] for step in range(HEAT_STEPS)), LINE]
     steps = alt.Scale(domain=[*map(str, range(HEAT_STEPS)), _NO_STEP], range=colors)
@@ -177,7 +180,8 @@ def _curves(
     rows: Rows = [
         {"curve": str(index), "length": length, "value": m.value, "low": m.low, "high": m.high}
         | {"few": wording.few(m.groups)}
-        for index, (_, found) in enumerate(curves)
+        | {"link": items_link(model=stage.label, length=length)}
+        for index, (stage, found) in enumerate(curves)
         for length, m in found.items()
     ]
     lengths = sorted({*(row["length"] for row in rows), *unanswered})

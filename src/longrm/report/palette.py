@@ -8,6 +8,7 @@ COLORS: dict[str, tuple[str, str]] = {
     "ink": ("#1a1f26", "#e8ecf1"),
     "muted": ("#56606c", "#a3adb9"),
     "line": ("#d9dee5", "#313842"),
+    "shadow": ("#b9c1cc", "#4b5563"),
     "accent": ("#0b5cad", "#7db8f7"),
     "notice": ("#fff6df", "#2b2413"),
     "notice-edge": ("#d9a01f", "#b98a22"),

@@ -1,11 +1,12 @@
 """The report's tables, as text: what each row and column says."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from longrm.evaluation import wording
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
 from longrm.evaluation.summaries import DemoSummary, EvaluationSummary, PartAnswers
+from longrm.report.links import items_link
 from longrm.report.load import (
     EvaluatedModel,
     ReportData,
@@ -20,10 +21,11 @@ from longrm.types import Outcome
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """What a cell says, and a smaller second line such as an interval."""
+    """What a cell says, a smaller second line such as an interval, and a link to the comparisons behind it."""
 
     text: str
     detail: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,10 @@ def length_table(
         # A summary has the unweighted mean over lengths of the main metric alone.
         mean = defined(summary.metrics.macro.by_length) if metric == summary.main_metric else None
         by_length = summary.missing.by_length
-        shares = [answered_cell(found.get(length), by_length.get(str(length))) for length in lengths]
+        shares = [
+            _linked(answered_cell(found.get(n), by_length.get(str(n))), model=stage.label, length=n)
+            for n in lengths
+        ]
         cells = (*shares, percent_cell(mean))
         rows.append(TableRow(stage.label, cells, stage.style))
     if chance:
@@ -206,7 +211,12 @@ def depth_tables(stages: Sequence[EvaluatedModel], metric: str) -> list[Table]:
         rows = []
         for depth in depths:
             row = tuple(
-                answered_cell(found.get(depth), missing.get(length, {}).get(depth), n=True)
+                _linked(
+                    answered_cell(found.get(depth), missing.get(length, {}).get(depth), n=True),
+                    model=stage.label,
+                    length=length,
+                    depth=depth,
+                )
                 for length, found in cells.items()
             )
             rows.append(TableRow(depth.replace("-", "–"), row))
@@ -294,6 +304,11 @@ def outcome_table(data: ReportData) -> Table | None:
     outcomes = [outcome.value.replace("_", " ") for outcome in Outcome]
     columns = ("evaluation", "comparisons", "contexts", "trials", *outcomes, "no gold order", "rows skipped")
     return Table("What became of every comparison", columns, tuple(rows)) if rows else None
+
+
+def _linked(cell: TableCell, **filters: str | int) -> TableCell:
+    """The cell as a link to its comparisons, where it has any."""
+    return cell if cell.text == wording.MISSING else replace(cell, link=items_link(**filters))
 
 
 def _written(name: str, estimate: Estimate | None) -> TableCell:

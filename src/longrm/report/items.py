@@ -1,0 +1,291 @@
+"""Every judged comparison for the report's browser: what it lists, and what it opens."""
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from longrm.evaluation.breakdown import DEPTH_BINS
+from longrm.evaluation.kept_examples import verdict
+from longrm.jsonl import json_text
+from longrm.report.embedding import Chunks
+from longrm.report.load import EvaluatedModel
+from longrm.runs.judgments import EXAMPLES, read_gold, read_judgments
+from longrm.runs.logs import Log
+from longrm.runs.records import ExampleRecord, JudgmentRecord
+from longrm.types import Message, Outcome, Span, message_text, text_of
+
+_LONG = 4_000  # characters from which a part of a prompt is a chunk of its own, shared by all that have it
+_KEPT = 6_000  # characters kept at either side of a gap in a text too long for one file
+_NEAR = 2_000  # characters kept beside evidence and question of a context that lies in a file of its own
+_TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
+_SOUGHT = 300  # characters of the question, and of each response, in which a search looks
+
+
+@dataclass(frozen=True, slots=True)
+class ItemBrowser:
+    """What the template prints of the browser.
+
+    Attributes:
+        index: Number of the chunk that lists all comparisons.
+        chunks: Chunks as base64, by their numbers.
+        judged: Comparisons that are listed.
+        kept: Those of them that can be opened, because a run kept them in full.
+        left_out: Those that a run kept in full, and that did not fit into the page.
+        lost: Those that some model did not judge right, and that no run kept in full.
+        beside: Contexts in files of the folder.
+        folder: That folder's name.
+    """
+
+    index: int
+    chunks: Sequence[str]
+    judged: int
+    kept: int
+    left_out: int
+    lost: int
+    beside: int
+    folder: str
+
+
+@dataclass(slots=True)
+class _Item:
+    """A comparison: its key, the first record of it, every model's, and the chunk of its texts, if it has one."""
+
+    key: str
+    record: JudgmentRecord
+    judged: dict[int, JudgmentRecord] = field(default_factory=dict)
+    chunk: int | None = None
+    seen: bool = False
+    words: str = ""
+
+
+def browser(stages: Sequence[EvaluatedModel], folder: Path) -> ItemBrowser | None:
+    """Collects every comparison with all models' judgments of it; None if there is none.
+
+    Judgments of the same texts under the same id are of one comparison, and pairs and best-of-N of one stage share its
+    name. Contexts that several comparisons share are held once.
+
+    Args:
+        stages: The evaluated models.
+        folder: Where contexts are written that do not fit into the page.
+
+    Raises:
+        RunError: A log is damaged, or a context cannot be written.
+    """
+    labels = list(dict.fromkeys(stage.label for stage in stages))
+    items = _judged(stages, labels)
+    if not items:
+        return None
+    chunks = Chunks(folder)
+    for stage in stages:
+        digests = {gold.id: gold.digest for gold in read_gold(stage.folder)} if stage.folder else {}
+        for example in Log(stage.folder / EXAMPLES, ExampleRecord) if stage.folder else ():
+            item = items.get((example.id, digests.get(example.id) or str(stage.folder)))
+            if item is not None and not item.seen:
+                item.seen, item.words = True, _words_of(example)
+                item.chunk = chunks.add(json_text(_opened(example, item, chunks)))
+    styles = {stage.label: stage.style.name for stage in stages}
+    models = [{"label": label, "style": styles[label]} for label in labels]
+    rows = [_row(item) for item in items.values()]
+    index = chunks.add(json_text({"models": models, "items": rows, "folder": folder.name}), room=1 << 40)
+    assert index is not None, "there is room for it"
+    return ItemBrowser(
+        index=index,
+        chunks=chunks.packed,
+        judged=len(rows),
+        kept=sum(item.chunk is not None for item in items.values()),
+        left_out=sum(item.seen and item.chunk is None for item in items.values()),
+        lost=sum(not item.seen and _missed(item) for item in items.values()),
+        beside=chunks.beside,
+        folder=folder.name,
+    )
+
+
+def _judged(stages: Sequence[EvaluatedModel], labels: Sequence[str]) -> dict[tuple[str, str], _Item]:
+    """The comparisons by id and digest, in the order in which they were first judged."""
+    items: dict[tuple[str, str], _Item] = {}
+    times: dict[str, int] = {}
+    for stage in stages:
+        if stage.folder is None:
+            continue
+        digests = {gold.id: gold.digest for gold in read_gold(stage.folder)}
+        for record in read_judgments(stage.folder):
+            # What a run of an earlier version judged has no digest, and is compared with nothing.
+            place = record.id, digests.get(record.id) or str(stage.folder)
+            if place not in items:
+                times[record.id] = times.get(record.id, 0) + 1
+                number = times[record.id]
+                items[place] = _Item(record.id if number == 1 else f"{record.id}~{number}", record)
+            items[place].judged[labels.index(stage.label)] = record
+    return items
+
+
+def _missed(item: _Item) -> bool:
+    return any(verdict(record) not in ("right", "no gold") for record in item.judged.values())
+
+
+def _row(item: _Item) -> dict[str, Any]:
+    """What is listed, filtered and sorted."""
+    record = item.record
+    place = (
+        ""
+        if record.depth is None
+        else DEPTH_BINS[min(int(record.depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)]
+    )
+    return {
+        "key": item.key,
+        "length": record.length,
+        "depth": record.depth,
+        "place": place,
+        "task": record.task,
+        "subtype": record.subtype,
+        "size": len(record.order or record.ranks or record.scores),
+        "chunk": item.chunk,
+        "kept": item.seen,
+        "words": item.words,
+        "judged": {
+            number: [verdict(one), _named(one.outcome), _margin(one)] for number, one in item.judged.items()
+        },
+    }
+
+
+def _margin(record: JudgmentRecord) -> float | None:
+    """Score of the chosen response minus that of the rejected one, of several of those that come nearest."""
+    if not record.scores or verdict(record) in ("no answer", "no gold"):
+        return None
+    assert record.ranks is not None, "it has a gold order"
+    pairs = list(zip(record.scores, record.ranks, strict=True))
+    best = min(record.ranks)
+    return min(s for s, rank in pairs if rank == best) - max(s for s, rank in pairs if rank != best)
+
+
+def _opened(example: ExampleRecord, item: _Item, chunks: Chunks) -> dict[str, Any]:
+    """What is shown of a comparison that is opened."""
+    return {
+        "ranks": item.record.ranks,
+        "messages": [
+            _message(message, [span for span in example.context if span.message == place], marks, chunks)
+            for place, message in enumerate(example.prompt)
+            for marks in [list(_marks(example, place))]
+        ],
+        "responses": [_shortened(_response(response)) for response in example.responses],
+        "judged": {number: _judgment(record) for number, record in item.judged.items()},
+    }
+
+
+def _marks(example: ExampleRecord, place: int) -> Iterator[tuple[Span, str]]:
+    for span in example.evidence:
+        if span.message == place:
+            yield span, "evidence"
+    if example.question is not None and example.question.message == place:
+        yield example.question, "question"
+
+
+def _message(
+    message: Message, context: Sequence[Span], marks: Sequence[tuple[Span, str]], chunks: Chunks
+) -> dict[str, Any]:
+    """A message as parts that begin at some character, and what is marked in it.
+
+    A part is text, or the number of a chunk. Characters between the parts lie in a file alone. All places are counted
+    in UTF-16 units, as JavaScript does.
+    """
+    text = _readable(message)
+    at = _utf16_places(text)
+    ends = chain.from_iterable((span.start, span.end) for span in context)
+    borders = sorted({0, len(text), *(min(end, len(text)) for end in ends)})
+    parts: list[tuple[int, str | int]] = []
+    files: list[tuple[int, int, str]] = []
+    for start, end in pairwise(borders):
+        if end - start < _LONG:
+            parts.append((at(start), text[start:end]))
+            continue
+        match chunks.add_context(text[start:end]):
+            case int(number):
+                parts.append((at(start), number))
+            case name:
+                files.append((at(start), at(end), name))
+                parts += [(at(a), text[a:b]) for a, b in _near(start, end, [span for span, _ in marks])]
+    return {
+        "role": str(message.get("role", "")),
+        "size": at(len(text)),
+        "parts": parts,
+        "files": files,
+        "marks": [(at(span.start), at(span.end), kind) for span, kind in marks],
+    }
+
+
+def _utf16_places(text: str) -> Callable[[int], int]:
+    """How many UTF-16 units stand before a character."""
+    if text.isascii():
+        return lambda index: index
+    beyond = [found.start() for found in _TWO_UNITS.finditer(text)]
+    return lambda index: index + bisect_left(beyond, index)
+
+
+def _near(start: int, end: int, spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
+    """What is kept of a long text: its ends, and what stands beside the spans; apart, in order."""
+    kept = [(start, start + _KEPT), (end - _KEPT, end)]
+    kept += [(span.start - _NEAR, span.end + _NEAR) for span in spans]
+    position = start
+    for low, high in sorted(kept):
+        low, high = max(low, position), min(high, end)
+        if low < high:
+            yield low, high
+            position = high
+
+
+def _judgment(record: JudgmentRecord) -> dict[str, Any]:
+    return {
+        "scores": record.scores,
+        "ranking": record.ranking,
+        "cut": [record.cut.policy, record.cut.tokens] if record.cut is not None else None,
+        "check": record.context_check,
+        "tokens": record.tokens,
+        "trials": [
+            {
+                "order": trial.order,
+                "outcome": _named(trial.outcome),
+                "scores": trial.scores,
+                "ranking": trial.ranking,
+                "attempts": trial.attempts,
+                "contradicted": bool(trial.contradicted),
+                "detail": trial.detail,
+                "explanation": _shortened(trial.explanation),
+            }
+            for trial in record.trials
+        ],
+    }
+
+
+def _named(outcome: Outcome) -> str:
+    return outcome.value.replace("_", " ")
+
+
+def _words_of(example: ExampleRecord) -> str:
+    """Where a search looks, and what the list says of a comparison: its question, then its responses."""
+    texts = [_response(response) for response in example.responses]
+    if (span := example.question) is not None:
+        texts.insert(0, _readable(example.prompt[span.message])[span.start : span.end])
+    return "\n".join(text[:_SOUGHT] for text in texts)
+
+
+def _response(response: Sequence[Message]) -> str:
+    return text_of(tuple(response)) or "\n\n".join(map(_readable, response))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= 2 * _KEPT:
+        return text
+    gap = f"[… {len(text) - 2 * _KEPT:,} characters are not in this file …]"
+    return f"{text[:_KEPT]} {gap} {text[-_KEPT:]}"
+
+
+def _readable(message: Message | Mapping[str, Any]) -> str:
+    """A message's text; one without text, such as a tool call, as JSON."""
+    return message_text(message) or json.dumps(
+        {key: value for key, value in message.items() if key != "role"}, ensure_ascii=False, default=str
+    )

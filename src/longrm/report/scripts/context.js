@@ -1,0 +1,105 @@
+// A prompt, folded around what decides the answer. All places are UTF-16 units of one message.
+const NEAR = 400; // units shown at both ends of a message, and beside what is marked
+const STEP = 50000; // units that one click on a gap adds
+const SMALL = 120; // a gap that is not worth folding
+
+// Does not cut a character of two units in halves.
+const whole = (text, at) => (at > 0 && at < text.length && text.charCodeAt(at) >> 10 === 0x37 ? at - 1 : at);
+
+async function loadedMessage(message) {
+  const parts = await Promise.all(message.parts.map(async ([start, part]) => {
+    const text = typeof part === "number" ? await chunk(part) : part;
+    return { start, end: start + text.length, text };
+  }));
+  return { ...message, parts, opened: [] };
+}
+
+// What is shown: apart, in order.
+function shownRanges({ size, parts, files, marks, opened }) {
+  const wanted = files.length
+    ? parts.map(({ start, end }) => [start, end]) // all that is here: the rest is in a file
+    : [[0, NEAR], [size - NEAR, size], ...marks.map(([start, end]) => [start - NEAR, end + NEAR]), ...opened];
+  const ranges = [];
+  for (const [start, end] of wanted.map(([a, b]) => [Math.max(a, 0), Math.min(b, size)]).sort((a, b) => a[0] - b[0])) {
+    const last = ranges[ranges.length - 1];
+    if (last && start <= last[1] + (files.length ? 0 : SMALL)) last[1] = Math.max(last[1], end);
+    else if (start < end) ranges.push([start, end]);
+  }
+  return ranges;
+}
+
+function textBetween(parts, from, to) {
+  return parts.filter(({ start, end }) => start < to && end > from)
+    .map(({ start, text }) => text.slice(whole(text, Math.max(from - start, 0)), whole(text, Math.min(to - start, text.length))))
+    .join("");
+}
+
+function markedText({ parts, marks }, from, to) {
+  const cuts = [...new Set([from, to, ...marks.flatMap(([start, end]) => [start, end]).filter((at) => from < at && at < to)])]
+    .sort((a, b) => a - b);
+  return cuts.slice(1).map((end, index) => {
+    const start = cuts[index];
+    const kinds = marks.filter((mark) => mark[0] < end && mark[1] > start).map(([, , kind]) => kind);
+    const text = textBetween(parts, start, end);
+    if (kinds.includes("evidence")) return element("mark", { tabIndex: -1 }, text);
+    return kinds.length ? element("span", { className: "question" }, text) : visible(text);
+  });
+}
+
+function gapBetween(message, start, end, redraw, folder) {
+  const file = message.files.find(([from, to]) => from < end && to > start);
+  const size = `${grouped(end - start)} characters`;
+  if (file) {
+    const link = element("a", { href: `${encodeURIComponent(folder)}/${file[2]}` }, `${folder}/${file[2]}`);
+    return element("span", { className: "gap" }, ` … ${size}; the whole context is in `, link, " … ");
+  }
+  const button = element("button", { type: "button", className: "gap" }, `… ${size} …`);
+  button.setAttribute("aria-label", `Show up to ${grouped(STEP)} of ${size} that are folded here`);
+  button.addEventListener("click", () => {
+    message.opened.push([start, Math.min(start + STEP, end)]);
+    redraw();
+  });
+  return button;
+}
+
+function messageBox(message, redraw, folder) {
+  const text = element("div", { className: message.opened.length ? "text all" : "text" });
+  if (message.opened.length) scrolling(text);
+  let at = 0;
+  for (const [start, end] of shownRanges(message)) {
+    if (start > at) text.append(gapBetween(message, at, start, redraw, folder));
+    text.append(...markedText(message, start, end));
+    at = end;
+  }
+  if (at < message.size) text.append(gapBetween(message, at, message.size, redraw, folder));
+  return text;
+}
+
+// The messages of a prompt, each of which is drawn again alone when a gap of it is opened.
+function promptView(messages, folder) {
+  return messages.map((message) => {
+    const box = element("div", {});
+    const draw = (focus) => {
+      const heading = element("p", { className: "role" }, message.role);
+      box.replaceChildren(heading, messageBox(message, () => draw(true), folder));
+      if (focus) (box.querySelector("button.gap") ?? box.querySelector(".text")).focus();
+    };
+    draw(false);
+    return box;
+  });
+}
+
+// A button that goes from one piece of evidence to the next; none where none is known.
+function evidenceButton(box) {
+  if (!box.querySelector("mark")) return [];
+  let next = 0;
+  const button = element("button", { type: "button" }, "Jump to the evidence");
+  button.addEventListener("click", () => {
+    const marks = [...box.querySelectorAll("mark")];
+    const mark = marks[next % marks.length];
+    next += 1;
+    mark.focus({ preventScroll: true });
+    mark.scrollIntoView({ block: "center" });
+  });
+  return [button];
+}

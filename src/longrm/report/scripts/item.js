@@ -1,0 +1,89 @@
+// One comparison: its prompt, its responses, and what every model made of it, side by side.
+function written(text) {
+  const box = element("div", { className: "text all" }, text);
+  return text.length > 1500 ? scrolling(box) : box;
+}
+
+function fact(name, value) {
+  return element("div", {}, element("dt", {}, name), element("dd", {}, value));
+}
+
+const numbered = (indices) => indices.map((index) => index + 1).join(", ");
+
+// What a judgment or one trial of it says of the responses; empty where it says nothing.
+function parsedVerdict({ scores, ranking }) {
+  if (ranking.length) return `best first: ${numbered(ranking)}`;
+  if (!scores.length) return "";
+  const best = scores.flatMap((score, index) => (score === Math.max(...scores) ? [index] : []));
+  const word = best.length > 1 ? `tie of ${numbered(best)}` : `response ${best[0] + 1}`;
+  return `${word} (scores ${scores.map(decimal).join(", ")})`;
+}
+
+function trialItem(trial) {
+  const facts = [`shown: ${numbered(trial.order) || DASH}`, trial.outcome];
+  const verdict = parsedVerdict(trial);
+  if (verdict) facts.push(`verdict: ${verdict}`);
+  if (trial.attempts > 1) facts.push(`${trial.attempts} attempts`);
+  if (trial.contradicted) facts.push("its explanation argues for another verdict");
+  return element("li", {}, element("p", { className: "role" }, facts.join(" · ")),
+    ...[trial.detail, trial.explanation].filter(Boolean).map(written));
+}
+
+// A judge that reads scores only, asked once, has said all in its verdict.
+function trialList({ trials }) {
+  const told = trials.some((trial) => trial.explanation || trial.detail || trial.attempts > 1);
+  if (trials.length < 2 && !told) return [];
+  const orders = new Set(trials.map((trial) => trial.order.join()));
+  const name = trials.length > 1 ? `Asked ${trials.length} times, in ${orders.size} order${orders.size > 1 ? "s" : ""}` : "What it wrote";
+  return [element("details", { open: trials.length <= 2 }, element("summary", {}, name),
+    element("ol", { className: "trials" }, ...trials.map(trialItem)))];
+}
+
+function modelColumn(model, short, judgment) {
+  const facts = [fact("result", verdictWord(short))];
+  if (short[2] !== null) facts.push(fact("margin", decimal(short[2])));
+  if (judgment) {
+    const verdict = parsedVerdict(judgment);
+    if (verdict) facts.push(fact("verdict", verdict));
+    if (judgment.tokens !== null) facts.push(fact("tokens read", grouped(judgment.tokens)));
+    if (judgment.cut) facts.push(fact("cut to fit", `${grouped(judgment.cut[1])} tokens, ${judgment.cut[0]}`));
+    if (judgment.check) facts.push(fact("verdict without the context", judgment.check));
+  }
+  return element("section", { className: "model" }, element("h4", {}, swatch(model.style), model.label),
+    element("dl", { className: "facts" }, ...facts), ...(judgment ? trialList(judgment) : []));
+}
+
+function responseItem(detail, index) {
+  const rank = detail.ranks ? detail.ranks[index] : null;
+  const best = detail.ranks && rank === Math.min(...detail.ranks);
+  const facts = `Response ${index + 1} · gold rank ${rank ?? DASH}${best ? " (best)" : ""}`;
+  return element("li", { className: best ? "best" : "" }, element("p", { className: "role" }, facts), written(detail.responses[index]));
+}
+
+function itemFacts(item) {
+  return element("dl", { className: "facts" },
+    fact("length", item.length === null ? DASH : `${grouped(item.length)} tokens`),
+    fact("depth", item.depth === null ? DASH : item.depth.toFixed(2)),
+    ...(item.task ? [fact("task", item.task)] : []), ...(item.subtype ? [fact("subtype", item.subtype)] : []));
+}
+
+// The whole comparison as nodes; what takes time to inflate is awaited here.
+async function itemView(item, { models, folder }) {
+  const heading = [element("h3", {}, item.key), itemFacts(item)];
+  const detail = item.chunk === null ? null : JSON.parse(await chunk(item.chunk));
+  const columns = models.flatMap((model, number) =>
+    (item.judged[number] ? [modelColumn(model, item.judged[number], detail?.judged[number])] : []));
+  const judged = element("div", { className: "models" }, ...columns);
+  if (!detail) {
+    const note = item.kept
+      ? "Its texts did not fit into this page; they are in examples.jsonl of the run."
+      : "Its texts were not kept: of what was judged right, a run keeps the first contexts of every length. Its command "
+        + "with a larger judging.examples keeps more, and judges nothing again.";
+    return [...heading, element("p", { className: "note" }, note), judged];
+  }
+  const messages = await Promise.all(detail.messages.map(loadedMessage));
+  const prompt = element("div", {}, ...promptView(messages, folder));
+  return [...heading, ...evidenceButton(prompt), prompt,
+    element("ol", { className: "responses" }, ...detail.responses.map((_, index) => responseItem(detail, index))),
+    element("h4", { className: "made" }, columns.length > 1 ? "What each model made of it" : "What the model made of it"), judged];
+}

@@ -1,0 +1,284 @@
+"""What the browser lists and opens, read back from its chunks: nothing lost, exact places, bounded size."""
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from longrm.report import embedding, items
+from longrm.report.items import ItemBrowser, browser
+from longrm.report.links import items_link, pointer_links, without_links
+from longrm.report.load import EvaluatedModel, load_report
+from longrm.runs.logs import Log
+from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
+from longrm.types import Outcome, Span
+
+
+class Opened:
+    """A browser's chunks, inflated as the page does."""
+
+    def __init__(self, shown: ItemBrowser | None) -> None:
+        assert shown is not None
+        self.shown = shown
+        self.index = json.loads(self.text(shown.index))
+        self.rows = {row["key"]: row for row in self.index["items"]}
+
+    def text(self, number: int) -> str:
+        return zlib.decompress(base64.b64decode(self.shown.chunks[number], validate=True)).decode()
+
+    def detail(self, key: str) -> dict[str, Any]:
+        detail: dict[str, Any] = json.loads(self.text(self.rows[key]["chunk"]))
+        return detail
+
+    def prompt(self, message: dict[str, Any]) -> bytes:
+        """The whole text of a message in UTF-16, each part at the place that it names."""
+        units = bytearray(b"\0\0" * message["size"])
+        for start, part in message["parts"]:
+            text = (self.text(part) if isinstance(part, int) else part).encode("utf-16-le")
+            units[2 * start : 2 * start + len(text)] = text
+        return bytes(units)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Any:
+    return lambda stages: Opened(browser(stages, tmp_path / "report-items"))
+
+
+def stage_with(
+    synthetic: ModuleType, folder: Path, *kept: ExampleRecord, scores: tuple[float, ...] = (1.0, 0.0)
+) -> tuple[EvaluatedModel, ...]:
+    """A run that judged these examples, with these scores for the better and the worse response."""
+    synthetic.write_evaluation(
+        folder,
+        [JudgmentRecord(one.id, "g", Outcome.ANSWERED, (1, 2), (1, 0), scores, length=128) for one in kept],
+        kept=0,
+    )
+    with Log(folder / "examples.jsonl", ExampleRecord) as log:
+        log.append(*kept)
+    return load_report([folder]).stages
+
+
+def example(name: str, text: str, **spans: object) -> ExampleRecord:
+    answers = tuple(({"role": "assistant", "content": word},) for word in ("yes", "no"))
+    return ExampleRecord(name, ({"role": "user", "content": text},), answers, **spans)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "before", ["plain ", "\ufeff𝒜𝒷 ", "é\r\n\0\u2028\u202e", "<!--</script>" * 600, "🎈" * 5000]
+)
+def test_texts_come_back_and_marks_stand_where_they_did(
+    synthetic: ModuleType, tmp_path: Path, opened: Any, before: str
+) -> None:
+    """Also beyond the basic plane, where JavaScript counts two units a character."""
+    text = f"{before}FACT after 🎈 {'x' * 9000}\n\nWhy?"
+    fact, why = text.index("FACT"), text.index("Why?")
+    spans = {
+        "context": (Span(0, 0, why - 2),),
+        "evidence": (Span(0, fact, fact + 4), Span(0, fact, fact + 4)),
+        "question": Span(0, why, why + 4),
+    }
+    found = opened(stage_with(synthetic, tmp_path / "run", example("a", text, **spans)))
+    (message,) = found.detail("a")["messages"]
+    units = found.prompt(message)
+    assert units.decode("utf-16-le") == text
+    marked = [(units[2 * a : 2 * b].decode("utf-16-le"), kind) for a, b, kind in message["marks"]]
+    assert marked == [("FACT", "evidence"), ("FACT", "evidence"), ("Why?", "question")]
+    assert any(isinstance(part, int) for _, part in message["parts"]), "the long part is a chunk of its own"
+
+
+def test_a_shared_context_is_held_once(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
+    context = "word " * 4000
+    kept = [
+        example(str(number), f"{context}Question {number}?", context=(Span(0, 0, len(context)),))
+        for number in range(20)
+    ]
+    found = opened(stage_with(synthetic, tmp_path / "run", *kept))
+    numbers = {found.detail(str(number))["messages"][0]["parts"][0][1] for number in range(20)}
+    assert len(numbers) == 1
+    assert len(found.shown.chunks) == 1 + 20 + 1
+
+
+def test_what_no_longer_fits_lies_in_a_folder_and_its_evidence_is_here(
+    synthetic: ModuleType, tmp_path: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "CONTEXTS", 3_000)
+    texts = [f"{number} " + "".join(map(str, range(9000))) + "FACT" + "y" * 30_000 for number in range(3)]
+    kept = [
+        example(str(number), text, evidence=(Span(0, text.index("FACT"), text.index("FACT") + 4),))
+        for number, text in enumerate(texts)
+    ]
+    found = opened(stage_with(synthetic, tmp_path / "run", *kept))
+    assert found.shown.beside == 3
+    for number, text in enumerate(texts):
+        (message,) = found.detail(str(number))["messages"]
+        ((start, end, name),) = message["files"]
+        assert (tmp_path / "report-items" / name).read_text() == text[start:end] == text
+        held = found.prompt(message).decode("utf-16-le")
+        assert held[text.index("FACT") - 2000 : text.index("FACT") + 2004].strip("\0") in text
+        assert 10_000 < sum(character != "\0" for character in held) < 20_000
+
+
+def test_items_that_no_longer_fit_are_listed_and_counted(
+    synthetic: ModuleType, tmp_path: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding.Chunks.add, "__defaults__", (4_000,))
+    kept = [example(str(number), f"{number * 7919} word" * 100) for number in range(40)]
+    found = opened(stage_with(synthetic, tmp_path / "run", *kept))
+    chunks = [row["chunk"] for row in found.rows.values()]
+    assert len(chunks) == 40
+    assert 0 < found.shown.left_out == chunks.count(None) < 40
+    assert found.shown.kept + found.shown.left_out == 40
+    assert all(row["kept"] for row in found.rows.values())
+
+
+def test_every_judged_comparison_is_listed_and_what_was_not_kept_is_said(
+    synthetic: ModuleType, tmp_path: Path, opened: Any
+) -> None:
+    records = [
+        replace(record, scores=(0.0, 1.0) if record.id.endswith("7") else (1.0, 0.0))
+        for record in synthetic.judgments(synthetic.CURVES["long"], 1, groups=10)
+    ]
+    synthetic.write_evaluation(tmp_path / "run", records, kept=3)
+    found = opened(load_report([tmp_path / "run"]).stages)
+    assert list(found.rows) == [record.id for record in records]
+    wrong = [record.id for record in records if record.scores == (0.0, 1.0)]
+    assert (found.shown.judged, found.shown.kept, found.shown.lost) == (120, 18, len(wrong))
+    assert {row["judged"]["0"][0] for key, row in found.rows.items() if key in wrong} == {"wrong"}
+
+
+def judged_by(synthetic: ModuleType, folder: Path, digests: Sequence[str]) -> None:
+    synthetic.write_evaluation(
+        folder,
+        [
+            JudgmentRecord(str(number), "g", Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0))
+            for number, _ in enumerate(digests)
+        ],
+        kept=0,
+    )
+    (folder / "gold.jsonl").unlink()
+    with Log(folder / "gold.jsonl", GoldRecord) as log:
+        log.append(*(GoldRecord(str(number), (1, 2), digest) for number, digest in enumerate(digests)))
+
+
+def test_runs_share_comparisons_of_the_same_texts_alone(
+    synthetic: ModuleType, tmp_path: Path, opened: Any
+) -> None:
+    for name, digests in (("a", ("x", "y", "")), ("b", ("x", "z", ""))):
+        judged_by(synthetic, tmp_path / name, digests)
+    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).stages)
+    models = {key: sorted(row["judged"]) for key, row in found.rows.items()}
+    assert models == {"0": ["0", "1"], "1": ["0"], "2": ["0"], "1~2": ["1"], "2~2": ["1"]}
+
+
+def test_what_one_run_kept_shows_the_judgments_of_all(
+    synthetic: ModuleType, tmp_path: Path, opened: Any
+) -> None:
+    right = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
+    synthetic.write_evaluation(tmp_path / "a", right, kept=0)
+    synthetic.write_evaluation(tmp_path / "b", [replace(r, scores=r.scores[::-1]) for r in right], kept=9)
+    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).stages)
+    for record in right:
+        assert sorted(found.detail(record.id)["judged"]) == ["0", "1"]
+        first, second = (found.rows[record.id]["judged"][number] for number in "01")
+        assert first[2] == pytest.approx(record.scores[0] - record.scores[1])
+        assert second[2] == pytest.approx(-first[2])
+
+
+def test_the_margin_is_between_those_that_come_nearest(
+    synthetic: ModuleType, tmp_path: Path, opened: Any
+) -> None:
+    cases = {
+        "two good": ((1, 1, 2), (3.0, 2.0, 0.5), (), 1.5),
+        "two bad": ((2, 1, 2), (0.0, 3.0, 2.5), (), 0.5),
+        "ranking": ((1, 2, 3), (), (0, 1, 2), None),
+        "no gold": ((1, 1, 1), (3.0, 2.0, 1.0), (), None),
+    }
+    synthetic.write_evaluation(
+        tmp_path / "run",
+        [
+            JudgmentRecord(name, "g", Outcome.ANSWERED, ranks, (0, 1, 2), scores, ranking)
+            for name, (ranks, scores, ranking, _) in cases.items()
+        ],
+        kept=0,
+    )
+    found = opened(load_report([tmp_path / "run"]).stages)
+    assert {key: row["judged"]["0"][2] for key, row in found.rows.items()} == {
+        name: margin for name, (*_, margin) in cases.items()
+    }
+
+
+def test_a_comparison_that_was_judged_again_has_its_last_record(
+    synthetic: ModuleType, tmp_path: Path, opened: Any
+) -> None:
+    stages = stage_with(synthetic, tmp_path / "run", example("a", "text"))
+    with Log(tmp_path / "run" / "judgments.jsonl", JudgmentRecord) as log:
+        log.append(JudgmentRecord("a", "g", Outcome.ANSWERED, (1, 2), (0, 1), (0.0, 5.0)))
+    assert opened(stages).rows["a"]["judged"]["0"] == ["wrong", "answered", -5.0]
+
+
+def test_stages_of_a_demo_share_their_comparisons(demo: Path, opened: Any) -> None:
+    material = load_report([demo])
+    found = opened([*material.stages, *material.best_of])
+    assert [model["label"] for model in found.index["models"]] == ["untrained", "short", "control", "long"]
+    assert len(found.rows) == 6 * 80 + 6 * 40
+    assert all(set(row["judged"]) == {"0", "1", "2", "3"} for row in found.rows.values())
+    assert found.shown.kept == 6 * 3 + 6
+
+
+def test_messages_without_text_are_shown_as_json(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}
+    answers = ((call,), ({"role": "assistant", "content": "no"},))
+    detail = opened(stage_with(synthetic, tmp_path / "run", ExampleRecord("a", (call,), answers))).detail("a")
+    assert '"tool_calls": [{"name": "look"}]' in detail["messages"][0]["parts"][0][1]
+    assert '"name": "look"' in detail["responses"][0]
+
+
+def test_every_trial_is_there_with_what_was_written_and_cut(
+    synthetic: ModuleType, tmp_path: Path, opened: Any
+) -> None:
+    records = synthetic.written(1, votes=2, lengths=(128,))
+    synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=10)
+    found = opened(load_report([tmp_path / "run"]).stages)
+    for record in records[:10]:
+        entry = found.detail(record.id)["judged"]["0"]
+        assert entry["cut"] == (["middle", record.cut.tokens] if record.cut else None)
+        assert entry["check"] == record.context_check
+        for held, trial in zip(entry["trials"], record.trials, strict=True):
+            assert held["explanation"] == trial.explanation
+            assert (held["order"], held["outcome"]) == (list(trial.order), trial.outcome.value)
+            assert (held["scores"], held["ranking"]) == (list(trial.scores), list(trial.ranking))
+            assert (held["attempts"], held["detail"]) == (trial.attempts, trial.detail)
+            assert held["contradicted"] is bool(trial.contradicted)
+    assert {row["judged"]["0"][0] for row in found.rows.values()} >= {"right", "no answer"}
+
+
+def test_a_line_of_ten_megabytes_is_held_and_a_long_answer_is_cut_and_said(
+    synthetic: ModuleType, tmp_path: Path, opened: Any
+) -> None:
+    text = "a" * 10_000_000
+    one = replace(example("a", text), responses=(({"role": "assistant", "content": text},),) * 2)
+    found = opened(stage_with(synthetic, tmp_path / "run", one))
+    detail = found.detail("a")
+    assert found.prompt(detail["messages"][0]).decode("utf-16-le") == text
+    assert "9,988,000 characters are not in this file" in detail["responses"][0]
+    assert len(detail["responses"][0]) < 13_000
+    assert len(found.rows["a"]["words"]) < 2 * items._SOUGHT + 2
+
+
+def test_links_choose_by_any_label() -> None:
+    assert items_link(model="a & b·c", length=128) == "#items?model=a%20%26%20b%C2%B7c&length=128"
+
+
+def test_links_of_figures_stay_on_the_page_and_out_of_files() -> None:
+    drawn = '<g><a xlink:href="https://x.example/#items?model=a&amp;length=1" target="_top"><path d="M0"/></a></g>'
+    assert without_links(drawn) == '<g><path d="M0"/></g>'
+    assert (
+        pointer_links(drawn)
+        == '<g><a href="#items?model=a&amp;length=1" tabindex="-1"><path d="M0"/></a></g>'
+    )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from longrm.runs.folder import write_file
 
-PAGE = 56_000_000
+PAGE = 57_000_000
 """Characters of all chunks of a page together, which stays below 60 MB with the figures and tables."""
 
-CONTEXTS = 42_000_000
+CONTEXTS = 48_000_000
 """Of these, characters of contexts: room is left for what is judged and written about them."""
 
 _LEVEL = 5  # of zlib: nearly as small as the default, in half of the time

@@ -17,7 +17,7 @@ from longrm.errors import RunError
 from longrm.evaluation import wording
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, metric_of
 from longrm.report import findings, tables
-from longrm.report.items import browser
+from longrm.report.item_browser import browser
 from longrm.report.load import STAGES, ReportData, load_report
 from longrm.report.palette import style_sheet
 from longrm.runs.folder import write_file

@@ -92,7 +92,13 @@ def heat_map(stage: EvaluatedModel, metric: str, number: int) -> Figure | None:
     if not rows:
         return None
     rows += [
-        {"length": int(length), "depth": depth, "step": _NO_STEP, "text": wording.MISSING}
+        {
+            "length": int(length),
+            "depth": depth,
+            "step": _NO_STEP,
+            "text": wording.MISSING,
+            "link": items_link(model=stage.label, length=length, depth=depth),
+        }
         for length, found in stage.summary.missing.by_length_and_depth.items()
         for depth, part in found.items()
         if not part.answered

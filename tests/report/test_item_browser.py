@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from longrm.report import embedding, items
-from longrm.report.items import ItemBrowser, browser
+from longrm.report import embedding, item_browser
+from longrm.report.item_browser import ItemBrowser, browser
 from longrm.report.links import items_link, pointer_links, without_links
 from longrm.report.load import EvaluatedModel, load_report
 from longrm.runs.logs import Log
@@ -268,7 +268,7 @@ def test_a_line_of_ten_megabytes_is_held_and_a_long_answer_is_cut_and_said(
     assert found.prompt(detail["messages"][0]).decode("utf-16-le") == text
     assert "9,988,000 characters are not in this file" in detail["responses"][0]
     assert len(detail["responses"][0]) < 13_000
-    assert len(found.rows["a"]["words"]) < 2 * items._SOUGHT + 2
+    assert len(found.rows["a"]["words"]) < 2 * item_browser._SOUGHT + 2
 
 
 def test_links_choose_by_any_label() -> None:

@@ -9,8 +9,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from longrm.evaluation.breakdown import DEPTH_BINS
 from longrm.evaluation.kept_examples import verdict
+from longrm.evaluation.summaries import DEPTH_BINS
 from longrm.jsonl import json_text
 from longrm.report.embedding import Chunks
 from longrm.report.load import EvaluatedModel

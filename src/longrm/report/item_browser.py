@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longrm.evaluation.kept_examples import verdict
-from longrm.evaluation.summaries import DEPTH_BINS
+from longrm.evaluation.summaries import depth_bin
 from longrm.jsonl import json_text
 from longrm.report.embedding import Chunks
 from longrm.report.load import EvaluatedModel
@@ -131,11 +131,7 @@ def _missed(item: _Item) -> bool:
 def _row(item: _Item) -> dict[str, Any]:
     """What is listed, filtered and sorted."""
     record = item.record
-    place = (
-        ""
-        if record.depth is None
-        else DEPTH_BINS[min(int(record.depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)]
-    )
+    place = "" if record.depth is None else depth_bin(record.depth)
     return {
         "key": item.key,
         "length": record.length,

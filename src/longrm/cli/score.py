@@ -35,7 +35,7 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
     \b
     longrm score --model runs/demo/training/long/model --data pairs.jsonl --out scored.jsonl
     longrm score --engine ray --model MODEL --data pairs.jsonl --out scored.jsonl
-    head -100 pairs.jsonl | longrm score --model MODEL --data - --out - > few.jsonl
+    longrm score --model MODEL --data - --out - < pairs.jsonl > scored.jsonl
     """
     with row_files(data, out) as files:
         _score(files, assignments, flags)

@@ -7,7 +7,7 @@ import json
 
 import pandas
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from longrm.data import csv_rows, read
@@ -71,6 +71,8 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
     end=st.sampled_from(["\r\n", "\n"]),
 )
 def test_cells_are_those_of_the_csv_module_and_of_pandas(rows, quoting, end, tmp_path_factory):
+    # Python's writer quotes a carriage return only where lines end by one, and its reader ends a row at others.
+    assume(quoting == csv.QUOTE_ALL or "\r" in end or not any("\r" in cell for row in rows for cell in row))
     text = io.StringIO(newline="")
     csv.writer(text, quoting=quoting, lineterminator=end).writerows([("a", "b", "c"), *rows])
     path = put(tmp_path_factory.mktemp("csv"), text.getvalue().encode())

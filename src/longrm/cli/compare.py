@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # numpy is not loaded for the other commands
     from longrm.comparing.run_comparison import ComparedRun
 
 _MOST_IDS = 5
+_IN_JSON_ALONE = "length and depth"
+"""Parts that are small, and many."""
 _COLUMNS = ("first", "second", "difference", "p", "n")
 
 
@@ -49,7 +51,7 @@ def _print_comparison(found: "RunComparison") -> None:
     print_lines([found.sentence, f"First: {_named(found.first)}", f"Second: {_named(found.second)}"])
     tables: dict[str, list[tuple[str, ...]]] = {}
     for kind, name, part in found.parts():
-        if kind == "length and depth":  # small parts, and many: for --json
+        if kind == _IN_JSON_ALONE:
             continue
         cells = (*part_figures(metric, part), f"{part.n:,}")
         tables.setdefault("length" if kind == "overall" else kind, []).append((name, *cells))
@@ -72,7 +74,7 @@ def _notes(found: "RunComparison") -> list[str]:
         f"{whole.groups:,} groups, Holm-adjusted in each table. McNemar's exact test, for which comparisons of one "
         f"group are independent: p = {whole.mcnemar.p:.2g}."
     ]
-    if any(part.few_groups for _, _, part in found.parts()):
+    if any(part.few_groups for kind, _, part in found.parts() if kind != _IN_JSON_ALONE):
         notes.append(f"{wording.FEW_NOTE} Read p.")
     for side, ids in found.wins.items():
         shown = f": {', '.join(ids[:_MOST_IDS])}{', ...' if len(ids) > _MOST_IDS else ''}" if ids else ""

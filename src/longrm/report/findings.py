@@ -51,8 +51,7 @@ def statements(data: ReportData) -> list[ModelStatement]:
     entries = []
     for stage in data.stages if data.demo is not None else data.stages[:_MOST_STATEMENTS]:
         summary, model = stage.summary, short_name(stage.summary.model)
-        lengths = wording.measured(summary.measured) if summary.measured and data.demo is None else ""
-        known = tuple(filter(None, (lengths, missing(summary), cuts(summary))))
+        known = tuple(filter(None, (missing(summary), cuts(summary))))
         if data.demo is None:
             # The label, and the model where the label was too short for it.
             label = stage.label if model in stage.label else f"{stage.label} · {model}"

@@ -76,6 +76,14 @@ def test_the_last_turn_of_a_conversation_is_the_response():
     assert [tokenizer.decode(own) for own in query.encoded.responses] == ["w6 w7 <|t|>"]
 
 
+@pytest.mark.parametrize("template_end", ["<|t|>", " <|t|> ", "<|t|>\n<unk>", "\n", ""])
+def test_a_response_ends_as_the_template_ends_an_answer_with_or_without_the_beginning_of_it(template_end):
+    maker = QueryMaker(make(TEMPLATE.replace("<|t|>", template_end)))
+    ends = {"", template_end} | {template_end[:5] for _ in [0] if template_end.startswith("<|t|>")}
+    assert {maker._closed(f"w3 w4{end}") for end in ends} == {f"w3 w4{template_end}"}
+    assert maker._closed("w3 <|t|> w4") == f"w3 <|t|> w4{template_end}", "only what it ends with"
+
+
 def test_a_text_that_names_a_special_token_is_no_rendered_one():
     query = QueryMaker(make()).query(Asked("what is <|h|> for?", ["w1"]))
     assert not isinstance(query, TokenQuery)

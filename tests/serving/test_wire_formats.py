@@ -1,6 +1,8 @@
 """Every wire format against bodies written by hand: what is asked, and the numbers that come back."""
 
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from longrm.data.joining import encode
 from longrm.serving.wire_formats import WIRE_FORMATS
@@ -111,6 +113,39 @@ def test_slime_gets_the_bare_number(client, scores):
     assert ask(client, {"prompt": [USER], "response": GOOD, "label": "w4"}, "/rm") == scores[0]
     start = rendered(GOOD)[0].partition(GOOD)[0]
     assert ask(client, {"prompt": start, "response": f"{BAD}<|im_end|>\n", "label": None}, "/rm") == scores[1]
+
+
+@pytest.fixture(scope="module")
+def transformers_score(names):
+    """What transformers alone says of a whole text."""
+    tokenizer = AutoTokenizer.from_pretrained(names["scalar"])
+    classifier = AutoModelForSequenceClassification.from_pretrained(names["scalar"]).eval()
+
+    @torch.inference_mode()
+    def score(text):
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        return classifier(ids).logits.item()
+
+    return score
+
+
+@pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", "<|im_end|> \n\n"])
+def test_a_response_apart_from_a_rendered_prompt_is_scored_with_its_end_or_without(
+    client, transformers_score, end
+):
+    whole, other = rendered(GOOD, BAD)
+    start = whole.partition(GOOD)[0]
+    expected = [pytest.approx(transformers_score(text), abs=TOLERANCE) for text in (whole, other)]
+    texts = [GOOD + end, BAD + end]
+    assert ask(client, {"prompt": start, "responses": texts})["scores"] == expected
+    assert ask(client, {"prompt": start, "response": texts[0], "label": None}, "/rm") == expected[0]
+    sent = {"query": [start + text for text in texts], "prompts": [start] * 2, "labels": [None] * 2}
+    assert ask(client, sent, "/get_reward")["rewards"] == expected
+    cut_short = transformers_score(start + GOOD)
+    assert abs(cut_short - transformers_score(whole)) > 100 * TOLERANCE, "the control: the end matters"
+    assert ask(client, {"input": start + GOOD}, "/classify")["data"][0]["probs"] == [
+        pytest.approx(cut_short, abs=TOLERANCE)
+    ], "whole texts stay as they are"
 
 
 def test_llama_factory_posts_whole_texts(client, scores):

@@ -221,16 +221,18 @@ class Tokenizer:
 
         None where the template takes no plain question and answer.
         """
-        if self.chat_template is None:
-            return self.ending()
+        return self.ending() if self.chat_template is None else self.encode(self.closing())
+
+    def closing(self) -> str:
+        """What the chat template writes behind an answer; empty without one, or where it takes no plain answer."""
         answer = "Answer."
         try:
             whole = self.render(
                 [{"role": "user", "content": "Question?"}, {"role": "assistant", "content": answer}]
             )
         except DataError:
-            return []
-        return self.encode(whole.rpartition(answer)[2])
+            return ""
+        return whole.rpartition(answer)[2]
 
     def save(self, folder: str | Path) -> None:
         """Writes a folder that `load` and transformers' `AutoTokenizer` read back with equal ids."""

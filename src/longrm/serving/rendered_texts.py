@@ -1,5 +1,6 @@
 """Queries of what clients send: messages, plain texts, and texts or token ids that a chat template has rendered."""
 
+import re
 from collections.abc import Sequence
 
 from longrm.data.joining import Encoded, TokenQuery, encode_texts
@@ -15,7 +16,8 @@ class QueryMaker:
     """Makes queries for one model.
 
     A text is taken as rendered if it begins with a special token of the model's tokenizer. It is read as it stands, and
-    gets BOS if renderings of the model begin with it and this one does not.
+    gets BOS if renderings of the model begin with it and this one does not. A response that comes apart from such a
+    prompt ends as the model's chat template ends an answer, with or without which clients send it.
 
     Args:
         tokenizer: The model's tokenizer; None where the model reads messages only.
@@ -31,6 +33,8 @@ class QueryMaker:
             )
             self._bos = _leading_bos(tokenizer)
             self._headers = _headers(tokenizer)
+            self._closing = tokenizer.closing()
+            self._ends = _ends(self._closing, self._marks)
 
     def query(self, asked: Asked) -> Query:
         """The query of what was asked.
@@ -44,6 +48,10 @@ class QueryMaker:
             return self._of_rendered(asked)
         prompt = as_messages(asked.prompt, "user")
         responses = tuple(as_messages(response, "assistant") for response in asked.responses)
+        if not prompt:
+            raise DataError("the prompt has no message: send one at least")
+        if not all(responses):
+            raise DataError("a response has no message: send one at least")
         return Query("request", prompt, responses, _context(prompt, asked.context))
 
     def _is_rendered(self, text: str) -> bool:
@@ -53,12 +61,20 @@ class QueryMaker:
         assert self._tokenizer is not None
         if not all(isinstance(response, str) for response in asked.responses):
             raise DataError("a prompt that a chat template rendered needs responses that are texts")
-        texts = [str(response) for response in asked.responses]
+        texts = [self._closed(str(response)) for response in asked.responses]
         encoded = encode_texts(self._tokenizer, str(asked.prompt), texts)
         begun = Encoded(
             self._begun(list(encoded.prompt), asked.special_tokens), encoded.responses, encoded.seams
         )
         return TokenQuery("request", (), ((),) * len(texts), encoded=begun)
+
+    def _closed(self, text: str) -> str:
+        """A response with all that the template puts behind one, of which it may bring the beginning along."""
+        bare = text.rstrip()
+        for end in self._ends:
+            if bare.endswith(end):
+                return bare.removesuffix(end) + self._closing
+        return text if self._closing and text.endswith(self._closing) else text + self._closing
 
     def _of_whole(self, asked: Asked) -> Query:
         whole = asked.whole
@@ -116,6 +132,13 @@ def _headers(tokenizer: Tokenizer) -> list[list[int]]:
     ids = tokenizer.encode(text)
     special = {key for key, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
     return [header for header in (ids, ids[:-1]) if special & set(header)]
+
+
+def _ends(closing: str, marks: Sequence[str]) -> list[str]:
+    """The beginnings of what closes a response that reach to the end of a special token in it, longest first."""
+    places = {match.end() for mark in marks for match in re.finditer(re.escape(mark), closing)}
+    ends = [closing[:place] for place in sorted({len(closing.rstrip()), *places}, reverse=True)]
+    return [form for end in ends if end for form in dict.fromkeys([end, end.lstrip()])]
 
 
 def _context(prompt: Sequence[Message], context: str | None) -> tuple[Span, ...]:

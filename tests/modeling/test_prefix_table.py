@@ -26,6 +26,8 @@ def test_a_key_stands_for_a_block_and_all_before_it():
     assert block_keys([*ids[: 2 * BLOCK], 7])[:2] == keys[:2]
     assert block_keys([9, *ids[1:]])[1:] != keys[1:], "another first token changes every key"
     assert block_keys(ids[: BLOCK - 1]) == []
+    assert not set(block_keys(ids, "salt")) & set(keys), "another salt changes every key"
+    assert block_keys(ids, "salt") == block_keys(ids, "salt") != block_keys(ids, "pepper")
 
 
 def test_what_was_not_used_for_longest_gives_way_from_its_end():

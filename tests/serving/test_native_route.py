@@ -119,3 +119,34 @@ def test_explanations_come_on_request(start):
     (query,) = queries((10, 2))
     assert "explanation" not in ask(client, body(query))
     assert "P(" in ask(client, body(query) | {"explanations": True})["explanation"]
+
+
+@pytest.mark.parametrize("path", ["/v1/scores", "/classify"])
+def test_what_is_kept_serves_requests_of_the_same_salt_alone(start, path):
+    client = start()
+    (query,) = queries((80, 1))
+    sent = body(query)
+    if path == "/classify":
+        sent = {"messages": [*query.prompt, *query.responses[0]]}
+
+    def cached(**salt):
+        usage = ask(client, sent | salt, path)["usage"]
+        return usage.get("prompt_tokens_details", usage)["cached_tokens"]
+
+    assert cached(cache_salt="a") == 0
+    kept = cached(cache_salt="a")
+    assert kept > 16
+    assert [cached(cache_salt="b"), cached()] == [0, 0]
+    assert [cached(cache_salt="b"), cached(), cached(cache_salt=None)] == [kept] * 3
+
+
+def test_prompts_of_two_salts_in_one_forward_are_read_apart(start, plain):
+    client = start()
+    (query,) = queries((80, 1))
+    both = [body(query) | {"cache_salt": salt} for salt in "ab"]
+    for cold in (True, False):
+        answers = ask(client, both)
+        assert [one["usage"]["cached_tokens"] == 0 for one in answers] == [cold, cold]
+        for one in answers:
+            assert one["scores"] == pytest.approx(plain.score(query.prompt, query.responses), abs=TOLERANCE)
+    assert ask(client, body(query))["usage"]["cached_tokens"] == 0

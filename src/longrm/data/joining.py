@@ -24,11 +24,13 @@ class Encoded:
         responses: The ids that follow them, for every response.
         seams: How many of these ids still are the prompt's alone, for every response: where another response
             changed them, they are no part of what all share. Empty where there are none.
+        salt: Whose the prompt is: it is read once, and kept, for those of the same salt alone.
     """
 
     prompt: Sequence[int]
     responses: Sequence[Sequence[int]]
     seams: Sequence[int] = ()
+    salt: str = ""
 
     @property
     def longest(self) -> int:
@@ -48,7 +50,8 @@ class Encoded:
     def only(self, places: Sequence[int]) -> "Encoded":
         """The prompt with some of the responses, in the order of their places."""
         seams = self._seams()
-        return Encoded(self.prompt, [self.responses[at] for at in places], [seams[at] for at in places])
+        responses = [self.responses[at] for at in places]
+        return Encoded(self.prompt, responses, [seams[at] for at in places], self.salt)
 
     def _seams(self) -> Sequence[int]:
         return self.seams or [0] * len(self.responses)

@@ -29,7 +29,7 @@ def build_trees(items: Sequence[Encoded], budget: float = math.inf) -> list[Toke
 
     Neighbors whose prompts begin alike for at least half of their length become one tree, where that saves
     tokens: its prefix is what they share (a document), and a branch is the rest of a prompt (a question) and a
-    response. A tree that holds several items has no more tokens than the budget.
+    response. A tree that holds several items has no more tokens than the budget, and they have one salt.
     """
     runs: list[tuple[list[Encoded], int]] = []
     for item in items:
@@ -37,7 +37,7 @@ def build_trees(items: Sequence[Encoded], budget: float = math.inf) -> list[Toke
         if runs:
             run, shared = runs[-1]
             common = min(shared, common_prefix(run[0].prompt, item.prompt))
-            alike = 2 * common >= max(len(item.prompt), len(run[0].prompt))
+            alike = item.salt == run[0].salt and 2 * common >= max(len(item.prompt), len(run[0].prompt))
             size = _size([*run, item], common)
             if alike and size <= budget and size < _size(run, shared) + _size(*alone):
                 runs[-1] = [*run, item], common
@@ -46,7 +46,7 @@ def build_trees(items: Sequence[Encoded], budget: float = math.inf) -> list[Toke
     trees = []
     for run, shared in runs:
         branches = [[*item.prompt[shared:], *response] for item in run for response in item.responses]
-        trees.append(TokenTree(run[0].prompt[:shared], branches))
+        trees.append(TokenTree(run[0].prompt[:shared], branches, run[0].salt))
     return trees
 
 

@@ -87,7 +87,7 @@ class KeptPrefixes:
         # Taken first: what fails below must not have places given back twice.
         given_up, self._reserved = self._reserved, []
         self.table.release(given_up)
-        keys = [block_keys(tree.prefix) for tree in trees]
+        keys = [block_keys(tree.prefix, tree.salt) for tree in trees]
         counts = [self.usable(tree.prefix, own) for tree, own in zip(trees, keys, strict=True)]
         read = [self.table.use(own[:count]) for own, count in zip(keys, counts, strict=True)]
         in_use = {place for places in read for place in places}

@@ -12,9 +12,9 @@ BLOCK = 16
 """Tokens of a block: what two sequences share is read again from the last multiple of it on."""
 
 
-def block_keys(ids: Sequence[int]) -> list[bytes]:
-    """A key for each whole block of token ids, which stands for the block and for all that comes before it."""
-    keys, key = [], b""
+def block_keys(ids: Sequence[int], salt: str = "") -> list[bytes]:
+    """A key for each whole block of token ids, which stands for the block, all that comes before it, and the salt."""
+    keys, key = [], blake2b(salt.encode(), digest_size=16).digest() if salt else b""
     for start in range(0, len(ids) - BLOCK + 1, BLOCK):
         own = array("q", ids[start : start + BLOCK]).tobytes()
         key = blake2b(key + own, digest_size=16).digest()

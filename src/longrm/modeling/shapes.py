@@ -48,11 +48,13 @@ class TokenTree:
     """Token ids of a prefix and of the branches that continue it.
 
     A branch is usually one response. Where several questions share a document, the prefix ends where the
-    questions part, and a branch is the rest of a question followed by a response.
+    questions part, and a branch is the rest of a question followed by a response. What is kept of a prefix serves
+    those of the same salt alone.
     """
 
     prefix: Sequence[int]
     branches: Sequence[Sequence[int]]
+    salt: str = ""
 
     @property
     def size(self) -> int:

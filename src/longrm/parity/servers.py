@@ -101,9 +101,10 @@ def _read_sglang(answer: Any) -> ServedScore:
 SERVERS: Mapping[str, ServerKind] = {
     "longrm": ServerKind(
         "/v1/scores",
-        lambda text, _: {
+        lambda text, salt: {
             "prompt": [dict(message) for message in text.prompt],
             "responses": [[dict(message) for message in text.response]],
+            "cache_salt": salt,
         },
         _read_longrm,
     ),

@@ -119,12 +119,13 @@ class PackedRewardModel(RewardModel):
         """All models that read the same tokens."""
         return [self._model]
 
-    def open(self, query: Query, cut: Policy | None = None) -> "OpenedQuery | Judgment":
+    def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> "OpenedQuery | Judgment":
         """What is read about a query, and what was cut out of it; a judgment at once where it cannot be read.
 
         Args:
             query: The query.
             cut: What may be cut out of its context; by default what the settings say.
+            salt: What is kept of its prompt serves queries of the same salt alone.
         """
         policy = self._policy if cut is None else cut
         try:
@@ -142,7 +143,8 @@ class PackedRewardModel(RewardModel):
             return Judgment(Outcome.ERROR, detail=str(error))
         if self._kept is None:
             return opened
-        return replace(opened, keys=[block_keys(item.prompt) for item in opened.items])
+        items = [replace(item, salt=salt) for item in opened.items]
+        return replace(opened, items=items, keys=[block_keys(item.prompt, salt) for item in items])
 
     def choose(self, waiting: Sequence["OpenedQuery"]) -> list[int]:
         """Which queries to read next, by one forward: the first, and what goes with it, like prompts side by side.

@@ -54,6 +54,7 @@ class Asked:
         special_tokens: Whether BOS is added to such a text if it lacks it.
         cut: What may be cut out of the context if it does not fit; None cuts nothing.
         context: The text within the prompt that may be cut.
+        salt: What is kept of the prompt serves requests of the same salt alone.
     """
 
     prompt: str | Sequence[Message] = ""
@@ -62,6 +63,7 @@ class Asked:
     special_tokens: bool = True
     cut: Literal["middle", "left", "right"] | None = None
     context: str | None = None
+    salt: str = ""
 
     @property
     def count(self) -> int:

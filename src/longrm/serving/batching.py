@@ -37,8 +37,8 @@ class BatchingModel(Protocol):
         """The model's tokenizer."""
         ...
 
-    def open(self, query: Query, cut: Policy | None = None) -> Any:
-        """A query that is ready to be read, or a judgment at once."""
+    def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> Any:
+        """A query that is ready to be read, or a judgment at once; what it keeps serves those of one salt alone."""
         ...
 
     def choose(self, waiting: Sequence[Any]) -> list[int]:
@@ -62,8 +62,8 @@ class WholeQueries:
     def __init__(self, model: RewardModel) -> None:
         self._model = model
 
-    def open(self, query: Query, cut: Policy | None = None) -> _WholeQuery | Judgment:
-        """The query as it is; nothing can be cut."""
+    def open(self, query: Query, cut: Policy | None = None, salt: str = "") -> _WholeQuery | Judgment:
+        """The query as it is; nothing can be cut, and nothing is kept."""
         if cut is not None:
             return Judgment(Outcome.ERROR, detail="this model cuts nothing on request")
         return _WholeQuery(query)

@@ -200,7 +200,7 @@ class Worker:
             self._show(job, number, _in_order(query, order, number))
 
     def _show(self, job: _Job, number: int, query: Query) -> None:
-        opened = self._reader.open(query, job.asked.cut)
+        opened = self._reader.open(query, job.asked.cut, job.asked.salt)
         if isinstance(opened, Judgment):
             self._judged(job, number, opened)
         else:

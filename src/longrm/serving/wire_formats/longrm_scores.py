@@ -7,7 +7,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from longrm.serving.asked import Asked, Scored
-from longrm.serving.wire_formats.wire_format import AnswerHeader, ChatMessage, WireFormat, WireRoute, as_given
+from longrm.serving.wire_formats.wire_format import (
+    AnswerHeader,
+    ChatMessage,
+    Salt,
+    WireFormat,
+    WireRoute,
+    as_given,
+)
 
 
 class PromptToScore(BaseModel):
@@ -20,6 +27,7 @@ class PromptToScore(BaseModel):
         explanations: Whether to tell what a generative reward model wrote.
         cut: What may be cut out of `context` where all does not fit; nothing is cut unless it is asked for.
         context: The part of the prompt that may be cut, word for word.
+        cache_salt: What is kept of the prompt serves requests of the same salt alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -30,6 +38,7 @@ class PromptToScore(BaseModel):
     explanations: bool = False
     cut: Literal["middle", "left", "right"] | None = None
     context: str | None = None
+    cache_salt: Salt = ""
 
 
 class ScoreBody(RootModel[PromptToScore | list[PromptToScore]]):
@@ -48,6 +57,7 @@ def _asked(body: ScoreBody) -> list[Asked]:
             [text if isinstance(text, str) else as_given(text) for text in one.responses],
             cut=one.cut,
             context=one.context,
+            salt=one.cache_salt,
         )
         for one in body.prompts
     ]

@@ -8,6 +8,7 @@ from longrm.serving.wire_formats.wire_format import (
     AnswerHeader,
     ChatMessage,
     ClientBody,
+    Salt,
     WireFormat,
     WireRoute,
     of_conversation,
@@ -19,7 +20,7 @@ class ClassifyBody(ClientBody):
     """One conversation, or texts that a chat template rendered, or their token ids.
 
     Scores are logits, so `use_activation` must not be true. BOS is added to a text that lacks it, unless
-    `add_special_tokens` is false, and never twice.
+    `add_special_tokens` is false, and never twice. What is kept of a text serves those of the same `cache_salt` alone.
     """
 
     model: str | None = None
@@ -27,6 +28,7 @@ class ClassifyBody(ClientBody):
     input: str | list[str] | list[int] | list[list[int]] | None = None
     use_activation: bool | None = None
     add_special_tokens: bool = True
+    cache_salt: Salt = ""
 
 
 class RerankBody(ClientBody):
@@ -50,8 +52,11 @@ def _whole(body: ClassifyBody) -> list[Asked]:
     if (body.messages is None) == (body.input is None):
         raise Failure("invalid", "the body needs either messages or input")
     if body.messages is not None:
-        return [of_conversation(body.messages)]
-    return [Asked(whole=text, special_tokens=body.add_special_tokens) for text in texts_or_ids(body.input)]
+        return [of_conversation(body.messages, salt=body.cache_salt)]
+    return [
+        Asked(whole=text, special_tokens=body.add_special_tokens, salt=body.cache_salt)
+        for text in texts_or_ids(body.input)
+    ]
 
 
 def _refuse_activation(wanted: bool | None) -> None:

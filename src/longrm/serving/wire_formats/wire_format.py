@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from longrm.serving.asked import Asked, Failure, Scored, as_error
 from longrm.types import Message
@@ -23,6 +23,10 @@ class ChatMessage(BaseModel):
 
     role: str
     content: str | list[dict[str, Any]] | None = None
+
+
+Salt = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
+"""A salt for what is kept; null is none."""
 
 
 def as_given(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:

@@ -150,3 +150,11 @@ def test_prompts_of_two_salts_in_one_forward_are_read_apart(start, plain):
         for one in answers:
             assert one["scores"] == pytest.approx(plain.score(query.prompt, query.responses), abs=TOLERANCE)
     assert ask(client, body(query))["usage"]["cached_tokens"] == 0
+
+
+def test_content_that_is_a_list_of_texts_is_that_text(client):
+    def sent(content):
+        return {"prompt": [{"role": "user", "content": content}], "responses": ["w3", "w4 w5"]}
+
+    parts = [{"type": "text", "text": "w1 "}, {"type": "text", "text": "w2"}]
+    assert ask(client, sent(parts))["scores"] == pytest.approx(ask(client, sent("w1 w2"))["scores"], abs=TOLERANCE)

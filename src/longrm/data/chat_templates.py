@@ -19,7 +19,7 @@ from jinja2.utils import Namespace
 from longrm.data.sandbox import BoundedEnvironment, guarded_filter, render
 from longrm.errors import DataError, ModelError
 from longrm.reading import one_line
-from longrm.types import Message
+from longrm.types import Message, message_text
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """The names under which policies hand over their reasoning; templates read the first, some the second."""
@@ -35,6 +35,8 @@ def render_messages(
 ) -> str:
     """Renders messages with a chat template, equal to transformers' `apply_chat_template(tokenize=False)`.
 
+    Content that is a list of texts is joined for a template that reads texts alone, which transformers leaves to fail.
+
     Args:
         template: The jinja2 source.
         messages: One at least.
@@ -48,6 +50,18 @@ def render_messages(
     """
     if not messages:
         raise DataError("there is no message to render: pass at least one")
+    if any(map(_has_texts, messages)) and _reads_texts_alone(template, tuple(special_tokens.items())):
+        messages = [{**one, "content": message_text(one)} if _has_texts(one) else one for one in messages]
+    return _render(template, messages, special_tokens, add_generation_prompt, tools)
+
+
+def _render(
+    template: str,
+    messages: Sequence[Message],
+    special_tokens: Mapping[str, str],
+    add_generation_prompt: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> str:
     compiled = _compiled(template)
     try:
         return render(
@@ -80,6 +94,30 @@ def continues_generation_prompt(template: str, special_tokens: tuple[tuple[str, 
         return render_messages(template, [user, assistant], special_tokens=special).startswith(opened)
     except DataError:
         return True  # a template that wants other roles is judged by its real messages
+
+
+def _has_texts(message: Message) -> bool:
+    """Whether the content is a list of texts and nothing else."""
+    content = message.get("content")
+    return isinstance(content, list | tuple) and all(
+        isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        for part in content
+    )
+
+
+@lru_cache
+def _reads_texts_alone(template: str, special_tokens: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a template writes a question that is a text, and writes something else where it is a list of texts."""
+    question = "Question?"
+
+    def written(content: Any) -> str:
+        try:
+            return _render(template, [{"role": "user", "content": content}], dict(special_tokens))
+        except DataError:
+            return ""
+
+    plain = written(question)
+    return question in plain and plain != written([{"type": "text", "text": question}])
 
 
 @lru_cache(maxsize=16)

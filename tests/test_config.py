@@ -4,7 +4,7 @@ import time
 from typing import Annotated, Any, ClassVar
 
 import pytest
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longrm.config import OPERATIONAL, Config, IdentifiedBy, changed_settings, parse_assignments, to_toml
 from longrm.errors import ConfigError
@@ -50,6 +50,25 @@ def test_a_wrong_key_or_value_is_named_in_one_line(overrides, expected):
         Outer.resolve(None, overrides)
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+class Checked(Config):
+    key: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self):
+        raise ConfigError("the key and the host do not go together")
+
+
+class WithChecked(Config):
+    below: Checked | None = None
+
+
+def test_a_fault_of_several_settings_together_is_said_without_a_name():
+    with pytest.raises(ConfigError, match="^the key and the host do not go together$"):
+        Checked.resolve(None, {"key": "a"})
+    with pytest.raises(ConfigError, match="^wrong value for 'below': the key and the host"):
+        WithChecked.resolve(None, {"below.key": "a"})
 
 
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path):

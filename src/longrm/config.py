@@ -246,7 +246,7 @@ def _explain(cls: type[Config], error: ValidationError, file: Path | None) -> st
         return f"the setting '{key}' is required{where}{more}"
     raised = first.get("ctx", {}).get("error")
     if isinstance(raised, ConfigError):  # it names the value itself, unless that is secret
-        return f"wrong value for '{key}'{where}: {raised}{more}"
+        return f"wrong value for '{key}'{where}: {raised}{more}" if key else f"{raised}{where}{more}"
     message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
     if not key:
         return f"{message}{where}{more}"

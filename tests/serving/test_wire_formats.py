@@ -189,6 +189,9 @@ def test_nemo_gym_verifies_and_compares(client, scores):
     }
     answer = ask(client, sent, "/verify")
     assert answer == sent | {"reward": scores[0]}
+    for output in ([], [{"type": "reasoning", "summary": []}], response("")["output"]):
+        empty = client.post("/verify", json=sent | {"response": {"output": output}})
+        assert (empty.status_code, "nothing to score" in empty.text) == (422, True)
     text_input = sent | {"responses_create_params": {"input": PROMPT}}
     assert ask(client, text_input, "/verify")["reward"] == scores[0]
     compared = ask(

@@ -48,7 +48,10 @@ def _verified(body: VerifyBody) -> list[Asked]:
     asked = body.responses_create_params
     turns = [asked.input] if isinstance(asked.input, str) else asked.input
     before = [] if asked.instructions is None else [{"role": "system", "content": asked.instructions}]
-    return [Asked([*before, *map(_turn, turns)], [_written(body.response)])]
+    written = _written(body.response)
+    if not written:
+        raise Failure("unscored", "the response holds no text of a message: there is nothing to score")
+    return [Asked([*before, *map(_turn, turns)], [written])]
 
 
 def _turn(turn: str | Mapping[str, Any]) -> Message:

@@ -1,6 +1,8 @@
 """What is refused, how, and what goes on beside it: keys, limits, faults, clients that go away, the end."""
 
 import asyncio
+import codecs
+import gzip
 import json
 import logging
 import math
@@ -12,6 +14,7 @@ import torch
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+import longrm
 from longrm.errors import ConfigError
 from longrm.reward_models.protocol import RewardModel
 from longrm.serving import run_server
@@ -20,6 +23,8 @@ from longrm.serving.guard import OPEN_PATHS
 from longrm.serving.settings import ServerLimits, ServeSettings
 from longrm.serving.wire_formats import WIRE_FORMATS
 from longrm.types import Judgment, Outcome
+
+from ..reward_models.tiny_models import make_scorer
 
 ONE = {"prompt": "w1 secret-prompt?", "responses": ["w2", "w3 w4"]}
 KEY = "a-key-of-length"
@@ -133,6 +138,52 @@ def test_a_bad_body_gets_one_line_that_repeats_nothing(client, path):
     assert client.post("/v1/scores", json=ONE).status_code == 200, "it goes on"
 
 
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"prompt": [], "responses": ["w2"]}, "the prompt has no message"),
+        ({"prompt": "w1", "responses": ["w2", []]}, "a response has no message"),
+    ],
+)
+def test_a_prompt_or_response_without_a_message_is_said(client, start, sent, said):
+    for one in (client, start("baseline")):
+        response = one.post("/v1/scores", json=sent)
+        assert (response.status_code, said in response.text) == (400, True), response.text
+
+
+def test_a_byte_order_mark_is_left_out_and_a_compressed_body_is_not_read(client):
+    plain = json.dumps(ONE).encode()
+    assert client.post("/v1/scores", content=codecs.BOM_UTF8 + plain).status_code == 200
+    for encoding, status in (("identity", 200), ("gzip", 415), ("br", 415)):
+        content = gzip.compress(plain) if encoding == "gzip" else plain
+        response = client.post("/v1/scores", content=content, headers={"Content-Encoding": encoding})
+        assert response.status_code == status
+        assert ("compressed bodies are not read" in response.text) == (status == 415)
+
+
+def test_a_body_that_says_itself_to_be_too_large_is_refused_before_it_comes():
+    with serving(Broken(), body_bytes=2000) as client:
+        for length, status in (("2001", 413), ("9" * 50, 413), ("2000", 200)):
+            sent = client.portal.call(post_and_leave, client.app, json.dumps(ONE).encode(), length)
+            assert sent[0]["status"] == status
+        assert client.app.state.service._bytes == 0
+
+
+def test_the_reason_of_a_template_is_told_in_the_words_that_it_has(tmp_path):
+    folder = str(make_scorer(tmp_path / "words"))
+    with serving(longrm.load(folder)) as client:
+        for message, told in [
+            ({"role": "system", "content": "secret-prompt"}, True),
+            ({"role": "user", "content": {"secret-prompt": 1}}, False),
+            ({"role": "user", "content": None}, False),
+        ]:
+            response = client.post("/v1/scores", json={"prompt": [message], "responses": ["w2"]})
+            assert response.status_code in (400, 422)
+            assert ("knows the roles user and assistant only" in response.text) == told
+            assert "secret-prompt" not in response.text
+        assert "cannot render these messages" in response.text
+
+
 def test_what_is_larger_than_the_limits_is_refused(start):
     client = start(limits={"body_bytes": 2000, "prompts": 2, "responses": 3})
     for content, status in [
@@ -180,8 +231,8 @@ def test_what_takes_too_long_is_given_up_and_not_read():
     assert model.judged == ["w1 secret-prompt?", "next"]
 
 
-async def post_and_leave(app, content):
-    """Sends a request, and goes away before it is answered."""
+async def post_and_leave(app, content, length=None):
+    """Sends a request, and goes away before it is answered, unless that is at once."""
     messages = [{"type": "http.request", "body": content, "more_body": False}, {"type": "http.disconnect"}]
     sent = []
 
@@ -197,7 +248,7 @@ async def post_and_leave(app, content):
         "type": "http",
         "method": "POST",
         "path": "/v1/scores",
-        "headers": [],
+        "headers": [] if length is None else [(b"content-length", length.encode())],
         "query_string": b"",
         "app": app,
     }

@@ -157,4 +157,6 @@ def test_content_that_is_a_list_of_texts_is_that_text(client):
         return {"prompt": [{"role": "user", "content": content}], "responses": ["w3", "w4 w5"]}
 
     parts = [{"type": "text", "text": "w1 "}, {"type": "text", "text": "w2"}]
-    assert ask(client, sent(parts))["scores"] == pytest.approx(ask(client, sent("w1 w2"))["scores"], abs=TOLERANCE)
+    assert ask(client, sent(parts))["scores"] == pytest.approx(
+        ask(client, sent("w1 w2"))["scores"], abs=TOLERANCE
+    )

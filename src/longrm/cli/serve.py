@@ -24,7 +24,10 @@ from longrm.cli.terminal import echo
 )
 @click.option("--without-key", is_flag=True, default=None, help="Let anybody ask who reaches the host.")
 @click.option(
-    "--access-log", is_flag=True, default=None, help="Write a line for every request, without contents."
+    "--access-log",
+    is_flag=True,
+    default=None,
+    help="Write a line for every request for scores, without contents.",
 )
 @set_option("limits.waiting=10000")
 def command(assignments: tuple[str, ...], **flags: Any) -> None:

@@ -118,6 +118,7 @@ _STATUSES: Mapping[int | str, str] = {
     400: "The body is wrong, or a text is too long: the message counts its tokens.",
     401: "The key is missing or wrong.",
     413: "The request is too large.",
+    415: "The body is compressed.",
     422: "The model gave no score.",
     429: "Too much waits already.",
     503: "The server is stopping.",

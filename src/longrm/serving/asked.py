@@ -7,7 +7,16 @@ from typing import Any, Literal
 from longrm.types import Cut, Message
 
 FailureKind = Literal[
-    "invalid", "too_long", "too_large", "unauthorized", "unscored", "full", "timeout", "stopping", "internal"
+    "invalid",
+    "too_long",
+    "too_large",
+    "encoded",
+    "unauthorized",
+    "unscored",
+    "full",
+    "timeout",
+    "stopping",
+    "internal",
 ]
 
 STATUS: dict[FailureKind, int] = {
@@ -15,6 +24,7 @@ STATUS: dict[FailureKind, int] = {
     "too_long": 400,
     "unauthorized": 401,
     "too_large": 413,
+    "encoded": 415,
     "unscored": 422,
     "full": 429,
     "internal": 500,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,17 +89,25 @@ class ScoringService:
         """Reads a body, and says what it holds; what was read of it counts as work until it is answered."""
         if self.draining:
             raise Failure("stopping", "the server is stopping")
+        if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            raise Failure("encoded", "compressed bodies are not read: send it without Content-Encoding")
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self._limits.body_bytes:
+            raise self._too_large()
         async for part in request.stream():
             if len(raw) + len(part) > self._limits.body_bytes:
-                raise Failure("too_large", f"the body is larger than {self._limits.body_bytes:,} bytes")
+                raise self._too_large()
             if self._bytes and self._bytes + len(part) > self._limits.waiting_bytes:
                 raise Failure("full", "the requests in work are as large as may be; try again later")
             self._bytes += len(part)
             raw += part
         try:
-            return from_json(bytes(raw), allow_inf_nan=False)
+            return from_json(bytes(raw).removeprefix(BOM_UTF8), allow_inf_nan=False)
         except ValueError:
             raise Failure("invalid", "the body is not JSON") from None
+
+    def _too_large(self) -> Failure:
+        return Failure("too_large", f"the body is larger than {self._limits.body_bytes:,} bytes")
 
     async def _answered(self, request: Request, route: WireRoute, value: Any) -> tuple[Any, list[Scored]]:
         try:

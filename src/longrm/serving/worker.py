@@ -99,7 +99,9 @@ class Worker:
         batching = isinstance(model, BatchingModel)
         self._model = model
         self._reader: Any = model if batching else WholeQueries(model)
-        self._queries = QueryMaker(model.tokenizer if isinstance(model, BatchingModel) else None)
+        tokenizer = model.tokenizer if isinstance(model, BatchingModel) else None
+        self._queries = QueryMaker(tokenizer)
+        self._own_words = (tokenizer and tokenizer.chat_template) or ""
         self._most = waiting
         self._clock = clock
         self._inbox: deque[_Job] = deque()
@@ -232,7 +234,7 @@ class Worker:
     def _scored(self, job: _Job) -> Scored:
         judgments = [job.judgments[number] for number in range(len(job.orders))]
         first, now = judgments[0], self._clock()
-        scores, failure = _scores(judgments, job.orders)
+        scores, failure = _scores(judgments, job.orders, self._own_words)
         return Scored(
             scores,
             explanation="\n\n".join(filter(None, (one.explanation for one in judgments))),
@@ -260,13 +262,13 @@ def _answer(job: _Job, answer: Scored | Failure) -> None:
 
 
 def _scores(
-    judgments: Sequence[Judgment], orders: Sequence[tuple[int, ...]]
+    judgments: Sequence[Judgment], orders: Sequence[tuple[int, ...]], own_words: str
 ) -> tuple[tuple[float | None, ...], Failure | None]:
     """The scores of the responses as they were asked, and why some are missing."""
     none: tuple[float | None, ...] = (None,) * len(orders[0])
     failed = next((one for one in judgments if one.outcome is not Outcome.ANSWERED), None)
     if failed is not None:
-        return none, _failure(failed)
+        return none, _failure(failed, own_words)
     if len(judgments) == 1 and judgments[0].scores:
         scores = tuple(score if math.isfinite(score) else None for score in judgments[0].scores)
     else:
@@ -275,9 +277,14 @@ def _scores(
     return scores, Failure("unscored", "a score is not a finite number") if None in scores else None
 
 
-def _failure(judgment: Judgment) -> Failure:
-    """Why there is no judgment, without a word of what was asked: details say more behind a colon or a semicolon."""
-    why = judgment.detail.partition("; ")[0].partition(": ")[0]
+def _failure(judgment: Judgment, own_words: str) -> Failure:
+    """Why there is no judgment, without a word of what was asked.
+
+    Details say more behind a colon or a semicolon, which is told where the model's chat template has it word for word.
+    """
+    what, _, reason = judgment.detail.partition(": ")
+    known = reason.strip() and reason in own_words
+    why = judgment.detail if known else what.partition("; ")[0]
     match judgment.outcome:
         case Outcome.TOO_LONG:
             return Failure("too_long", f"{why}, more than the model reads")

@@ -27,6 +27,9 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[Any]) -> di
         raise ValueError(
             "the query does not begin with the prompt: is the prompt longer than --data.max_len?"
         )
-    (reward,) = REWARD([label], [query.removeprefix(prompt).removesuffix(END)])
+    completion = query.removeprefix(prompt)
+    if completion.rstrip().endswith(END):  # some policies write a line break behind it
+        completion = completion.rstrip().removesuffix(END)
+    (reward,) = REWARD([label], [completion])
     score = UNSCORED if reward is None else reward
     return {"rewards": score, "scores": score, "extra_logs": {"scored": float(reward is not None)}}

@@ -99,6 +99,11 @@ def test_openrlhf(example, expected):
     assert_shared(asked, len(ROWS))
     _, score, logs = asyncio.run(openrlhf(module.reward_func, ROWS[0][0], TOO_LONG, ROWS[0][0]))
     assert (score, logs["scored"].item()) == (module.UNSCORED, 0.0)
+    for end in ("", "<|im_end|>\n", "<|im_end|> \n"):
+        assert (
+            asyncio.run(openrlhf(module.reward_func, ROWS[0][0], ROWS[0][1] + end, ROWS[0][0]))[1]
+            == expected[0]
+        )
     with pytest.raises(ValueError, match="does not begin with the prompt"):
         module.reward_func(["cut off"], ["the whole prompt"], ["label"])
 

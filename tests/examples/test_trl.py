@@ -70,7 +70,7 @@ def test_grpo_trains_on_our_rewards(example, scorer, policy, tmp_path, form):
     )
     logs = trainer._logs
     (name,) = logs["rewards"]
-    assert name == str(scorer)
+    assert name == scorer.name
     assert trainer.state.global_step == SETTINGS["max_steps"]
     given, written = [
         [[{"role": role, "content": text}] if isinstance(text, str) else list(text) for text in logs[column]]

@@ -114,7 +114,7 @@ def test_of_a_group_only_the_completions_are_read_anew(loaded, monkeypatch):
 
 def test_a_name_is_loaded_and_names_the_rewards(folder):
     reward = longrm.reward_function(str(folder))
-    assert reward.__name__ == str(folder)
+    assert reward.__name__ == folder.name
     assert reward([], []) == []
     assert longrm.reward_function("baseline:longest")(["p", "p"], ["a", "bb c"]) == [1.0, 4.0]
 
@@ -128,7 +128,7 @@ def test_a_completion_without_a_score_is_none_and_takes_no_other_with_it(loaded,
     )
     expected = [plain_score(PROMPTS[0], text) for text in COMPLETIONS[:2]]
     assert rewards == [pytest.approx(expected[0], abs=1e-5), None, pytest.approx(expected[1], abs=1e-5)]
-    assert told == {f"{loaded.name}/unscored": pytest.approx(1 / 3)}
+    assert told == {f"{reward.__name__}/unscored": pytest.approx(1 / 3)}
     assert "too_long" in caplog.text
     assert "> 80 tokens;" in caplog.text
     caplog.clear()
@@ -160,6 +160,46 @@ def test_what_is_no_text_is_refused_and_an_empty_completion_is_not():
     with pytest.raises(DataError, match="something else than text.*'image'.*only texts are read"):
         reward([[{"role": "user", "content": parts}]], ["A turtle."])
     assert reward([[{"role": "user", "content": parts[1:]}]] * 2, ["", "ab"]) == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "row", [("p", None), ("p", 3), (None, "a"), (3, "a"), ("p", ["a"]), ("p", {"a": "b"})]
+)
+def test_what_is_neither_text_nor_messages_is_named(row):
+    with pytest.raises(DataError, match="is a text or a list of messages; got "):
+        longrm.reward_function(Watched())(["p", row[0]], ["a", row[1]])
+
+
+@pytest.mark.parametrize("given", [("abc", "abc"), ("abc", ["a"] * 3), (["p"] * 3, "abc")])
+def test_one_text_in_place_of_a_list_is_refused(given):
+    with pytest.raises(DataError, match="are lists"):
+        longrm.reward_function(Watched())(*given)
+
+
+def test_half_of_a_surrogate_pair_is_none_and_takes_no_other_with_it(loaded, plain_score):
+    reward = longrm.reward_function(loaded)
+    assert reward([PROMPTS[0]], ["a\ud800"]) == [None]
+    expected = pytest.approx(plain_score(PROMPTS[0], COMPLETIONS[0]), abs=1e-5)
+    found = reward([PROMPTS[0]] * 2 + ["\udfff"], ["\udc00", COMPLETIONS[0], COMPLETIONS[0]])
+    assert found == [None, expected, None]
+    assert reward.unscored == {"error": 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("/a/b/mine", "mine"),
+        ("runs/mine/", "mine"),
+        ("owner/name@main", "name@main"),
+        ("likelihood:/a/b#/c/d", "likelihood:b#d"),
+        ("baseline:longest", "baseline:longest"),
+        ("watched", "watched"),
+    ],
+)
+def test_rewards_are_named_without_folders(model, name):
+    watched = Watched()
+    watched.name = model
+    assert longrm.reward_function(watched).__name__ == name
 
 
 class Held(Watched):

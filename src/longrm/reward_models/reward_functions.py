@@ -2,31 +2,33 @@
 
 import hashlib
 import logging
+import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from longrm.errors import DataError, RunError
 from longrm.jsonl import json_text
-from longrm.reading import short
+from longrm.reading import is_text, short
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points
-from longrm.types import Message, Outcome, Query, Response, as_messages
+from longrm.types import Message, Outcome, Query, Response, as_messages, text_of
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reward:
-    """What became of one completion; no score unless answered."""
+    """What became of one completion; no score unless answered, and the model not at fault unless it was asked."""
 
     outcome: Outcome
     score: float | None = None
     detail: str = ""
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +36,9 @@ class _Row:
     prompt: tuple[Message, ...]
     completion: Response
     reward: "Future[_Reward]" = field(default_factory=Future)
+
+
+_UNREADABLE = _Reward(Outcome.ERROR, detail="half of a surrogate pair, which is no text", asked=False)
 
 
 class RewardFunction:
@@ -46,13 +51,14 @@ class RewardFunction:
     Attributes:
         model: The reward model.
         unscored: How many completions had each outcome but "answered", so far.
-        __name__: What trainers call the rewards in their logs: the model's name, unless you set another.
+        __name__: What trainers call the rewards in their logs: the model's name without folders, unless you set
+            another.
     """
 
     def __init__(self, model: RewardModel) -> None:
         self.model = model
         self.unscored: Counter[str] = Counter()
-        self.__name__ = model.name
+        self.__name__ = re.sub(r"[^:#,/]*/+(?=[^:#,/])", "", model.name).rstrip("/")
         self._waiting: list[_Row] = []
         self._arrival, self._turn = threading.Lock(), threading.Lock()
 
@@ -73,13 +79,17 @@ class RewardFunction:
 
         Returns:
             One number a completion, higher is better; None where there is no score: too long for the model, no
-            verdict, a score that is not finite, no memory. TRL leaves such a completion out of its group.
+            verdict, a score that is not finite, no memory, half of a surrogate pair, which no tokenizer reads. TRL
+            leaves such a completion out of its group.
 
         Raises:
-            DataError: There are not as many prompts as completions, or one holds something else than text.
+            DataError: There are not as many prompts as completions, they are no lists, or one of them is neither text
+                nor messages, or holds something else than text.
             RunError: No completion of the call has a score and some ended in an error, as when a server is gone:
                 training on would learn nothing.
         """
+        if isinstance(prompts, str) or isinstance(completions, str):
+            raise DataError("prompts and completions are lists, of one text or one list of messages each")
         if len(prompts) != len(completions):
             raise DataError(f"{len(prompts)} prompts for {len(completions)} completions; give one for each")
         rows = [
@@ -101,6 +111,9 @@ class RewardFunction:
         try:
             groups: dict[str, list[_Row]] = {}
             for row in rows:
+                if not _is_readable(row):
+                    row.reward.set_result(_UNREADABLE)
+                    continue
                 groups.setdefault(_key(row.prompt), []).append(row)
             failed = self._judge([*groups.items()])
             # One completion that is too long, or whose score is not finite, takes none of the others with it.
@@ -134,7 +147,7 @@ class RewardFunction:
         failed = [reward for reward in rewards if reward.score is None]
         if log_metric is not None and rewards:
             log_metric(f"{self.__name__}/unscored", len(failed) / len(rewards))
-        error = next((reward for reward in failed if reward.outcome is Outcome.ERROR), None)
+        error = next((one for one in failed if one.outcome is Outcome.ERROR and one.asked), None)
         if error is not None and len(failed) == len(rewards):
             raise RunError(
                 f"{self.model.name} could score none of {len(rewards)} completions: {error.detail}"
@@ -166,6 +179,8 @@ def reward_function(model: str | RewardModel) -> RewardFunction:
 
 def _texts(value: str | Sequence[Message], role: str) -> tuple[Message, ...]:
     """A text or messages as messages; what is no text would be judged unseen."""
+    if not isinstance(value, str) and not _are_messages(value):
+        raise DataError(f"each prompt and completion is a text or a list of messages; got {short(value)}")
     messages = as_messages(value, role)
     for message in messages:
         content = message.get("content")
@@ -175,6 +190,15 @@ def _texts(value: str | Sequence[Message], role: str) -> tuple[Message, ...]:
                 f"a message holds something else than text, {short(content)}; only texts are read"
             )
     return messages
+
+
+def _are_messages(value: Any) -> bool:
+    several = isinstance(value, Collection) and not isinstance(value, Mapping)
+    return several and all(isinstance(message, Mapping) for message in value)
+
+
+def _is_readable(row: _Row) -> bool:
+    return is_text(text_of(row.prompt)) and is_text(text_of(row.completion))
 
 
 def _key(prompt: tuple[Message, ...]) -> str:

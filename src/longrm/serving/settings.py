@@ -48,8 +48,8 @@ class ServeSettings(Config):
         api_key: What every request must carry, but for those to `/`, `/health` and `/ready`.
         without_key: Whether anybody may ask who reaches an address beyond this machine.
         allow_origins: Pages of other servers that may ask from a browser, such as `http://127.0.0.1:8000`.
-        access_log: Whether a line is written for every request for scores: its path, status, tokens and time, and nothing
-            of what it said.
+        access_log: Whether a line is written for every request for scores: its path, status, tokens and time, and
+            nothing of what it said.
     """
 
     model: str

@@ -13,7 +13,7 @@ from longrm.types import Outcome
 
 from .tiny_models import bytes_tokenizer, make_model, make_scorer, queries
 
-TOLERANCE = 1e-5
+TOLERANCE = 5e-5
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,25 @@ def test_the_same_prompt_is_read_once(names):
     first, *others = [model.judge([one])[0] for one in alone]
     assert first.cached_tokens == 0
     assert {one.cached_tokens for one in others} == {(first.prompt_tokens - 1) // 16 * 16}
+
+
+def test_large_scores_differ_by_rounding_too(names):
+    plain, caching = longrm.load(names["scalar"]), longrm.load(names["scalar"])
+    caching.keep_prefixes(2**22)
+    with torch.no_grad():
+        for model in (plain, caching):
+            model._model.score.weight *= 10
+    asked = queries(*((words, 2) for words in (40, 90, 60, 200)), per_document=3)
+    found, truth = ([model.judge([query])[0] for query in asked] for model in (caching, plain))
+    sizes = [abs(score) for one in truth for score in one.scores]
+    differences = [
+        abs(score - expected) / max(1.0, abs(expected))
+        for one, other in zip(found, truth, strict=True)
+        for score, expected in zip(one.scores, other.scores, strict=True)
+    ]
+    assert max(differences) < TOLERANCE
+    assert max(sizes) > 5
+    assert sum(one.cached_tokens for one in found) > 1000, "or there is nothing to compare"
 
 
 def test_a_number_that_is_none_is_not_kept(names):

@@ -10,7 +10,7 @@ from longrm.reward_models.judge_settings import JudgeSettings
 
 from ..reward_models.tiny_models import queries, words
 
-TOLERANCE = 1e-5
+TOLERANCE = 5e-5
 
 
 def body(query):

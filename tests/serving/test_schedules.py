@@ -10,7 +10,7 @@ from longrm.serving.worker import Worker
 
 from ..reward_models.tiny_models import words
 
-TOLERANCE = 1e-5
+TOLERANCE = 5e-5
 
 
 def asked(draw):

@@ -7,8 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from longrm.worlds.words_tokenizer import words_tokenizer
+
 PAGE = (Path(__file__).parents[2] / "docs/serving.md").read_text()
 LINES = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S) for line in block.splitlines()]
+FIRST = shlex.split(LINES[0])[-1]
+
+
+def test_the_first_prompt_is_that_of_the_readme_in_words_that_the_demo_knows():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    known, sent = words_tokenizer(), json.loads(FIRST)
+    for text in (sent["prompt"], *sent["responses"]):
+        assert json.dumps(text) in readme
+        assert known.unk_id not in known.encode(text)
+    assert known.unk_id in known.encode("Capital of France?"), "the control"
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.split()[1].rpartition(":8000")[2])
@@ -23,7 +35,6 @@ def test_a_line_of_curl_gets_an_answer(client, line):
 
 def test_the_answer_has_the_fields_that_the_page_shows(client):
     (shown,) = re.findall(r"```json\n(.*?)```", PAGE, flags=re.S)
-    sent = {"prompt": "Capital of France?", "responses": ["Paris.", "Rome."]}
-    answer, shown = client.post("/v1/scores", json=sent).json(), json.loads(shown)
+    answer, shown = client.post("/v1/scores", content=FIRST).json(), json.loads(shown)
     assert answer.keys() == shown.keys()
     assert answer["usage"].keys() == shown["usage"].keys()

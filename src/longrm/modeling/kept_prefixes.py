@@ -2,7 +2,8 @@
 
 A forward reads `[what is kept | rest of the prefix | branch 1 | branch 2 | ...]`, of which it computes all but what is
 kept; positions go on. Keys are kept as the attention sees them, rotated by position. Scores depend on what is kept
-by rounding alone: in fp32 by less than 1e-5 of their size, or of 1 where they are smaller.
+by rounding alone: in fp32 by less than 5e-5 of their size, or of 1 where they are smaller. (Measured: 28,266 scores of
+four models of 2 and 3 layers, up to 47 in size; the median difference is 2e-7, the largest 2.4e-5.)
 
 Letters: S tokens of the packed sequence, L tokens of a tree, P tokens of a prefix, B tokens of a block, H query heads,
 G key heads, D head size.

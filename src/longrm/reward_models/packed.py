@@ -61,7 +61,7 @@ class PackedRewardModel(RewardModel):
     def keep_prefixes(self, budget: int) -> None:
         """Keeps the keys and values of prompts from now on, so that those which begin alike are read once.
 
-        Scores stay what they are but for rounding: in fp32 by less than 1e-5 of their size, or of 1 where they
+        Scores stay what they are but for rounding: in fp32 by less than 5e-5 of their size, or of 1 where they
         are smaller. Only one thread may judge at a time, as ever.
 
         Args:

@@ -140,7 +140,7 @@ class Stop(Exception):
 
 
 def stopping(label: str) -> Callable[[str, int, int], None]:
-    def progress(told: str, done: int, total: int) -> None:
+    def progress(told: str, done: int, total: int, note: str = "") -> None:
         if told.startswith(label) and done:
             raise Stop
 

@@ -151,7 +151,8 @@ def torchrun_of(file):
 
 
 @pytest.mark.parametrize("file", ["torchrun.sh", "slurm.sh"])
-def test_a_launch_example_is_parsed(file):
+def test_a_launch_example_is_parsed(file, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[1])
     text, launcher, (objective, *arguments) = torchrun_of(file)
     subprocess.run(["bash", "-n", FOLDER / "scale" / file], check=True)
     torch_run = pytest.importorskip("torch.distributed.run")

@@ -102,13 +102,18 @@ def test_evaluations_of_a_recipe_are_made_and_the_best_is_said(tmp_path, recipes
     recipe.write_text(recipes[objective].read_text() + EVALUATION)
     done = command("train", objective.replace("_", "-"), "--config", recipe, "--out", out)
     assert done.exit_code == 0, done.exception
-    assert "Best pair_accuracy " in done.stdout
+    # A language model that can write four tokens gives no verdict.
+    told = {"bradley_terry": "Best pair_accuracy ", "preference": "No pair_accuracy is known: "}
+    assert told[objective] in done.stdout
     summary = json.loads((out / "summary.json").read_text())
     check_schema(summary)
     assert list(summary["evaluations"]["values"]) == ["2", "4"]
     judged = json.loads((out / f"evaluations/{summary['model_step']}/summary.json").read_text())
     value = judged["metrics"]["overall"]["pair_accuracy"]["value"]
     assert summary["evaluations"]["values"][str(summary["model_step"])] == value
+    if objective == "preference":
+        assert value is None
+        return
     card = (out / "model/README.md").read_text()
     assert "![Accuracy by length](results.png)" in card
     assert f"{value:.3f}" in card

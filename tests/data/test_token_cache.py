@@ -153,7 +153,7 @@ class Stop(BaseException):
 
 
 def test_an_entry_appears_when_it_is_whole(pairs, opened, made, monkeypatch, tmp_path):
-    def stop(label, done, total):
+    def stop(label, done, total, note=""):
         assert not list((tmp_path / "cache").glob("tokens/*/entry.json"))
         if done == 3:
             raise Stop

@@ -178,7 +178,7 @@ def test_token_counts_go_on_when_a_run_resumes(tmp_path, put):
     settings = recipe(path, optimizer={"steps": 6, "learning_rate": 1e-3}, checkpoint={"every": 2})
     whole = train(settings, tmp_path / "whole")
 
-    def stop(label, done, total):
+    def stop(label, done, total, note=""):
         if label == "training" and done == 5:
             raise Stop
 

@@ -61,6 +61,12 @@ def run(*arguments):
     return done
 
 
+def run_of_few_words(*arguments):
+    """A run whose model has no room to come to a verdict: it is finished, and incomplete."""
+    with pytest.raises(RunError, match="No answer in the whole run"):
+        run(*arguments, "--set", "judge.max_tokens=2", "--retries", "0")
+
+
 def test_a_file_and_a_folder_that_holds_one_are_a_model(file, cache, caplog):
     caplog.set_level("INFO", "longrm")
     folder = find_model_folder(file)
@@ -198,8 +204,7 @@ def test_damaged_headers_are_refused_in_one_line_and_quickly(made, tmp_path):
 def test_a_language_model_judges_out_of_a_file(file, put, tmp_path):
     out = tmp_path / "run"
     data = put("pairs.jsonl", *[PAIR | {"prompt": f"{n}. {PAIR['prompt']}"} for n in range(2)])
-    flags = ["--set", "judge.max_tokens=2", "--retries", "0", "--orders", "one"]
-    run("evaluate", "--model", file, "--bench", f"file:{data}", "--out", out, *flags)
+    run_of_few_words("evaluate", "--model", file, "--bench", f"file:{data}", "--out", out, "--orders", "one")
     recorded = read_manifest(out)["model"]
     assert recorded == {
         "gguf": file.name,
@@ -212,12 +217,11 @@ def test_a_language_model_judges_out_of_a_file(file, put, tmp_path):
 def test_a_run_does_not_go_on_with_another_file(file, put, tmp_path):
     data = put("pairs.jsonl", PAIR)
     arguments = ["evaluate", "--model", file, "--bench", f"file:{data}", "--out", tmp_path / "run"]
-    flags = ["--set", "judge.max_tokens=2", "--retries", "0"]
-    run(*arguments, *flags)
+    run_of_few_words(*arguments)
     (tmp_path / "run" / "summary.json").unlink()
     write_gguf(file, new_model(rms_norm_eps=1e-5))
     with pytest.raises(RunError, match="gguf_sha256"):
-        run(*arguments, *flags)
+        run(*arguments, "--set", "judge.max_tokens=2", "--retries", "0")
 
 
 def test_workers_of_ray_find_the_file_converted_and_its_digest_recorded(

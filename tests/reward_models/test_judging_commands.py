@@ -71,7 +71,8 @@ def test_score(name, folder, data, tmp_path):
 
 def test_a_worker_of_ray(folder, pairs, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", SimpleNamespace(get=lambda value: value))
-    starts = SimpleNamespace(add=SimpleNamespace(remote=lambda first: 1))
+    remote = SimpleNamespace(remote=lambda *_: 1)
+    starts = SimpleNamespace(add=remote, clear=remote)
     rows = [ComparisonRow(number, "", {}, pair) for number, pair in enumerate(pairs)]
     block = {"batch": [pickle.dumps(one) for one in batches(rows)]}
     (packed,) = _Worker(f"likelihood:{folder}", JudgeSettings(), ".", starts)(block)["records"]

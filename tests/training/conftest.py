@@ -82,7 +82,7 @@ def stop():
     """The error that interrupts a run, and the progress that raises it after a step."""
 
     def at(step):
-        def progress(label, done, total):
+        def progress(label, done, total, note=""):
             if label == "training" and done == step:
                 raise Stop
 

@@ -50,7 +50,7 @@ MANIFEST = "manifest.json"
 def stopped_run(tmp_path_factory, recipe):
     """A run that was stopped after the checkpoints of steps 3 and 6; its recipe, and the same run never stopped."""
 
-    def stop(label, done, total):
+    def stop(label, done, total, note=""):
         if label == "training" and done == 7:
             raise KeyboardInterrupt
 

@@ -340,7 +340,7 @@ def test_no_process_goes_on_before_a_checkpoint_is_there(tmp_path, recipe, monke
     train(
         recipe("bradley_terry", optimizer__steps=4, checkpoint={"every": 2, "keep": 1}),
         tmp_path / "run",
-        progress=lambda label, done, total: seen.append((label, done)),
+        progress=lambda label, done, total, note: seen.append((label, done)),
     )
     assert ("wait", 2) in seen[seen.index(("training", 2)) : seen.index(("training", 3))]
     assert seen.index(("wait", 4)) < len(seen) - 1, "and once more at the end"

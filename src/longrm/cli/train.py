@@ -150,6 +150,8 @@ def _print_outcome(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
     if evaluations is not None and evaluations["best"] is not None:
         value = evaluations["values"][str(evaluations["best"])]
         echo(f"Best {evaluations['metric']} {value:.4f} after step {evaluations['best']:,}")
+    elif evaluations is not None:
+        echo(f"No {evaluations['metric']} is known: in no evaluation did the model answer")
     step = summary["model_step"]
     kept = "" if step == summary["steps"] else f", as it was after step {step:,}"
     echo(f"The {'adapter' if lora else 'model'} is saved to {out / 'model'}{kept}")

@@ -42,7 +42,7 @@ class Stop(Exception):
 
 
 def stop_at(step):
-    def progress(label, done, total):
+    def progress(label, done, total, note=""):
         if done == step:
             raise Stop
 

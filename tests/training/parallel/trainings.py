@@ -61,7 +61,7 @@ def broken(fault: str) -> Iterator[None]:
 def killed_after(step: int | None) -> Any:
     """Progress that ends this process as the kernel does, between a step and whatever follows it."""
 
-    def progress(label: str, done: int, total: int) -> None:
+    def progress(label: str, done: int, total: int, note: str = "") -> None:
         if label == "training" and done == step:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -13,7 +13,7 @@ PAGE = 57_000_000
 CONTEXTS = 48_000_000
 """Of these, characters of contexts: room is left for what is judged and written about them."""
 
-_LEVEL = 5  # of zlib: nearly as small as the default, in half of the time
+_LEVEL = 3  # of zlib: hardly larger than the default, and faster
 
 
 class Chunks:

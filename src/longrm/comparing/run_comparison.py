@@ -1,13 +1,12 @@
 """Finished evaluations against each other, comparison by comparison."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from longrm import reading
 from longrm.comparing.compared_parts import ComparedPart, PartMeasure, part_figures
 from longrm.comparing.comparison_sentence import first_sentence
 from longrm.comparing.shared_items import (
@@ -18,6 +17,7 @@ from longrm.comparing.shared_items import (
 from longrm.errors import ConfigError
 from longrm.evaluation.metrics import EvaluationMetric, metric_of, reported
 from longrm.evaluation.summaries import DepthBin, depth_bin, main_metric
+from longrm.runs.folder import folder_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class RunComparison:
         return {"sentence": self.sentence, **held, "others": [other.as_dict() for other in self.others]}
 
     def to_pandas(self) -> Any:
-        """One row for each run but the first and each part, as a pandas data frame; pandas must be installed."""
+        """One row for each run but the first and each part, as a pandas data frame."""
         import pyarrow as pa
 
         rows = [
@@ -136,7 +136,7 @@ def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:
         raise ConfigError("a comparison needs two run folders or more")
     measured = None if metric is None else metric_of(metric)
     first, *others = [read_evaluation(Path(run)) for run in runs]
-    labels = _labels([Path(run) for run in runs])
+    labels = folder_labels([Path(run) for run in runs])
     found = [
         _compared(first, other, (labels[0], label), measured)
         for other, label in zip(others, labels[1:], strict=True)
@@ -182,12 +182,3 @@ def _compared(
 
 def _side(run: FinishedEvaluation, label: str) -> ComparedRun:
     return ComparedRun(label, str(run.folder), run.summary.model, run.summary.bench)
-
-
-def _labels(folders: Sequence[Path]) -> list[str]:
-    """Each folder by its last part, or as it was named where that is the same for several."""
-    names = [folder.resolve().name for folder in folders]
-    return [
-        reading.shown(name if names.count(name) == 1 else folder)
-        for name, folder in zip(names, folders, strict=True)
-    ]

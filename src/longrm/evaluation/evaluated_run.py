@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.items import read_run
 from longrm.evaluation.probe_plan import COMPARISONS, probe_cell
 from longrm.evaluation.summaries import EvaluationSummary
 from longrm.evaluation.summary_schema import parse_evaluation
@@ -31,8 +32,6 @@ class EvaluatedRun:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Every comparison as a row, as `longrm.read_run` has it."""
-        from longrm.evaluation.items import read_run
-
         return read_run(self.path)
 
     def _repr_html_(self) -> str:

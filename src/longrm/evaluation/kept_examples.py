@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Literal
 
+from longrm.evaluation.table import has_gold_order
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
@@ -18,7 +19,7 @@ def verdict(record: JudgmentRecord) -> Verdict:
     """
     if record.outcome is not Outcome.ANSWERED:
         return "no answer"
-    if record.ranks is None or len({*record.ranks}) == 1:
+    if record.ranks is None or not has_gold_order(record):
         return "no gold"
     if record.scores:
         top = [index for index, score in enumerate(record.scores) if score == max(record.scores)]

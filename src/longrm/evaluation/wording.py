@@ -13,7 +13,7 @@ FEW = "†"
 FEW_NOTE = f"{FEW} from fewer than {FEW_GROUPS} groups: a rough interval, most often too narrow."
 """What the mark of such an interval means; said once wherever it stands."""
 _MINUS = "−"
-_LONGEST_TOKENIZER = 40  # characters of its name
+_LONGEST_TOKENIZER = 41  # characters of its name
 _TOKENIZERS = {
     "words": "tokens of the words tokenizer",
     "approximate": "approximate tokens (words and marks)",
@@ -99,9 +99,9 @@ def measured(told: MeasuredWith) -> str:
 
 def _tokenizer(name: str) -> str:
     """The name of a tokenizer: of a path its last two parts, and of a long one both ends."""
-    short = "/".join(Path(name).parts[-2:]) if len(Path(name).parts) > 2 else name
-    half = _LONGEST_TOKENIZER // 2
-    return short if len(short) <= _LONGEST_TOKENIZER else f"{short[:half]}…{short[-half:]}"
+    return shortened(
+        "/".join(Path(name).parts[-2:]) if len(Path(name).parts) > 2 else name, _LONGEST_TOKENIZER
+    )
 
 
 def percent_interval(estimate: Estimate) -> str:

@@ -102,6 +102,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
 def _page(data: ReportData, metric: str) -> dict[str, Any]:
     """What the template prints, apart from the figures."""
     stages, best_of, demo = data.stages, data.best_of, data.demo
+    finding = findings.finding(data)
     script = "\n".join(
         ['"use strict";\n(() => {', *(_asset(f"scripts/{name}.js") for name in SCRIPTS), "})();\n"]
     )
@@ -123,7 +124,7 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         recommended = f"a judge that is {better} in {100 * size.power:g}% of cases"
     return {
         "title": title,
-        "finding": findings.finding(data),
+        "finding": finding,
         "incomplete": findings.incomplete([*stages, *best_of, *data.pointwise]),
         "about_data": [*wrong],
         "demo": demo,
@@ -135,9 +136,7 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         "measured": findings.measured(stages),
         "measured_best_of": findings.measured(best_of),
         "measured_pointwise": findings.measured(data.pointwise),
-        "few_note": wording.few_note(
-            [findings.finding(data), *(entry.text for entry in findings.statements(data))]
-        ),
+        "few_note": wording.few_note([finding, *(entry.text for entry in findings.statements(data))]),
         "best_of": tables.length_table("Best of 4: top-1 by length", best_of, TOP1.name, chance=True),
         "best_of_overall": tables.overall_table("Best of 4, all lengths together", best_of),
         "pointwise": tables.length_table(

@@ -77,14 +77,19 @@ def browser(stages: Sequence[EvaluatedModel], folder: Path) -> ItemBrowser | Non
         RunError: A log is damaged, or a context cannot be written.
     """
     labels = list(dict.fromkeys(stage.label for stage in stages))
-    items = _judged(stages, labels)
+    # What a run of an earlier version judged has no digest, and is compared with nothing.
+    digests = {
+        stage.folder: {gold.id: gold.digest or str(stage.folder) for gold in read_gold(stage.folder)}
+        for stage in stages
+        if stage.folder is not None
+    }
+    items = _judged(stages, labels, digests)
     if not items:
         return None
     chunks = Chunks(folder)
-    for stage in stages:
-        digests = {gold.id: gold.digest for gold in read_gold(stage.folder)} if stage.folder else {}
-        for example in Log(stage.folder / EXAMPLES, ExampleRecord) if stage.folder else ():
-            item = items.get((example.id, digests.get(example.id) or str(stage.folder)))
+    for place, known in digests.items():
+        for example in Log(place / EXAMPLES, ExampleRecord):
+            item = items.get((example.id, known.get(example.id, str(place))))
             if item is not None and not item.seen:
                 item.seen, item.words = True, _words_of(example)
                 item.chunk = chunks.add(json_text(_opened(example, item, chunks)))
@@ -105,17 +110,17 @@ def browser(stages: Sequence[EvaluatedModel], folder: Path) -> ItemBrowser | Non
     )
 
 
-def _judged(stages: Sequence[EvaluatedModel], labels: Sequence[str]) -> dict[tuple[str, str], _Item]:
+def _judged(
+    stages: Sequence[EvaluatedModel], labels: Sequence[str], digests: Mapping[Path, Mapping[str, str]]
+) -> dict[tuple[str, str], _Item]:
     """The comparisons by id and digest, in the order in which they were first judged."""
     items: dict[tuple[str, str], _Item] = {}
     times: dict[str, int] = {}
     for stage in stages:
         if stage.folder is None:
             continue
-        digests = {gold.id: gold.digest for gold in read_gold(stage.folder)}
         for record in read_judgments(stage.folder):
-            # What a run of an earlier version judged has no digest, and is compared with nothing.
-            place = record.id, digests.get(record.id) or str(stage.folder)
+            place = record.id, digests[stage.folder].get(record.id, str(stage.folder))
             if place not in items:
                 times[record.id] = times.get(record.id, 0) + 1
                 number = times[record.id]

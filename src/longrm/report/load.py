@@ -14,7 +14,7 @@ from longrm.evaluation.summaries import DemoSummary, EvaluationSummary, RunSumma
 from longrm.evaluation.summary_schema import load_summary
 from longrm.evaluation.wording import shortened_apart
 from longrm.report.palette import Style
-from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest
+from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, folder_labels, read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord
 
@@ -157,11 +157,7 @@ def load_report(folders: Sequence[Path]) -> ReportData:
         return _read_demo(demos[0])
     stages: list[EvaluatedModel] = []
     trained: list[ReportedTraining] = []
-    last_parts = [reading.shown(run.folder.resolve().name) for run in runs]
-    names = [
-        last if last_parts.count(last) == 1 else reading.shown(run.folder)
-        for run, last in zip(runs, last_parts, strict=True)
-    ]
+    names = folder_labels([run.folder for run in runs])
     cut = shortened_apart(names, _LONGEST_LABEL)
     for run, name in zip(runs, names, strict=True):
         match _finished(run):

@@ -9,7 +9,7 @@ import os
 import platform
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,8 @@ from longrm.runs.workers import WorkerGroup
 SCHEMA_VERSION = 1
 _LARGEST = 100 * 1024 * 1024  # bytes of a file of JSON, which is held in memory many times as large
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
-_CLAIM = (".lock", CONFIG, MANIFEST)
+LOCK = ".lock"
+_CLAIM = (LOCK, CONFIG, MANIFEST)
 _logger = logging.getLogger(__name__)
 _RECORDED_PACKAGES = ("longrm", "torch", "transformers", "accelerate", "peft", "tokenizers", "numpy", "scipy")
 
@@ -91,7 +92,7 @@ class RunFolder:
         try:
             self._made = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / ".lock", "w", opener=_without_waiting)
+            self._lock = open(self.path / LOCK, "w", opener=_without_waiting)
         except OSError as error:
             raise RunError(f"cannot use {self.path} as a run folder: {error.strerror}") from None
         try:
@@ -152,7 +153,7 @@ class RunFolder:
             return
         foreign = self._work()
         if foreign:
-            (self.path / ".lock").unlink()
+            (self.path / LOCK).unlink()
             raise RunError(
                 f"{self.path} is not empty and holds no run ({foreign[0]}, ...); take another --out"
             )
@@ -218,6 +219,15 @@ def claimed_once(folder: RunFolder, workers: WorkerGroup) -> Iterator[RunFolder]
     """A run folder that the main process claims for all; the others touch it after they have waited for it."""
     with folder if workers.is_main_process else nullcontext():
         yield folder
+
+
+def folder_labels(folders: Sequence[Path]) -> list[str]:
+    """Each folder by its last part, or as it was named where that is the same for several."""
+    names = [reading.shown(folder.resolve().name) for folder in folders]
+    return [
+        name if names.count(name) == 1 else reading.shown(folder)
+        for name, folder in zip(names, folders, strict=True)
+    ]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

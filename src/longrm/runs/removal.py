@@ -8,9 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from longrm.errors import RunError
-from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
-
-_LOCK = ".lock"
+from longrm.runs.folder import CONFIG, LOCK, MANIFEST, read_manifest
 
 
 def run_folders(top: Path) -> Iterator[Path]:
@@ -103,7 +101,7 @@ def _held(folder: Path) -> Iterator[None]:
         BlockingIOError: A process holds it.
     """
     try:
-        lock = os.open(folder / _LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(folder / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:  # no lock, no process
         yield
         return

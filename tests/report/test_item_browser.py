@@ -147,6 +147,10 @@ def test_every_judged_comparison_is_listed_and_what_was_not_kept_is_said(
     synthetic.write_evaluation(tmp_path / "run", records, kept=3)
     found = opened(load_report([tmp_path / "run"]).stages)
     assert list(found.rows) == [record.id for record in records]
+    for record in records:
+        row = found.rows[record.id]
+        assert (row["length"], row["depth"], row["task"]) == (record.length, record.depth, record.task)
+        assert (row["subtype"], row["size"]) == (record.subtype, len(record.order))
     wrong = [record.id for record in records if record.scores == (0.0, 1.0)]
     assert (found.shown.judged, found.shown.kept, found.shown.lost) == (120, 18, len(wrong))
     assert {row["judged"]["0"][0] for key, row in found.rows.items() if key in wrong} == {"wrong"}

@@ -283,7 +283,7 @@ def test_runs_that_share_nothing_are_said_not_to_be_compared(synthetic: ModuleTy
     build([tmp_path / name for name in ("one", "two", "three")], tmp_path / "page.html")
     words = Structure((tmp_path / "page.html").read_text()).words()
     assert (
-        f"Not compared: {tmp_path}/one and {tmp_path}/two share no comparison (probe, probe); evaluate"
+        f"Not compared: {tmp_path}/one and {tmp_path}/two share no comparison (probe, probe); probe both"
         in words
     )
     assert "No difference between one and three is shown: " in words

@@ -142,7 +142,8 @@ def write_run(folder: Path, made: Sequence[tuple[ExampleRecord, int, float]], ri
 def written(runs: Sequence[Path], out: Path) -> dict[str, float]:
     """Writes the report by the command, in a process of its own."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "longrm", "report", *map(str, runs), "--out", str(out)], check=True)
+    command = [sys.executable, "-m", "longrm", "report", *map(str, runs), "--out", str(out)]
+    subprocess.run(command, check=True, stdout=sys.stderr)  # standard output is for the figures alone
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     beside = sum(file.stat().st_size for file in out.parent.glob(f"{out.stem}-items/*"))

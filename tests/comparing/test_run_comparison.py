@@ -178,7 +178,7 @@ def test_runs_that_cannot_be_compared_are_refused(written, pairs, tmp_path):
     assert "holds a run of kind 'training'" in refused(fine, tmp_path / "training")
     (tmp_path / "file").touch()
     assert "is a file" in refused(fine, tmp_path / "file")
-    assert "holds no manifest.json" in refused(fine, tmp_path / "nothing")
+    assert "there is no such folder" in refused(fine, tmp_path / "nothing")
     assert "two run folders or more" in refused(fine, error=ConfigError)
     assert "there is no metric 'acuracy'" in refused(fine, fine, metric="acuracy", error=ConfigError)
     assert "auc_margin is no mean over comparisons" in refused(

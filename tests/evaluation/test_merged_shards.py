@@ -127,7 +127,7 @@ def test_shards_that_are_not_all_of_one_run_are_refused(tmp_path):
             r"not shards of one run \(model: 'baseline:overlap' -> 'baseline:longest'\)",
         ),
         ([one, two, whole], "plain is no shard: it was run without --shard"),
-        ([one, two, tmp_path / "nothing"], "nothing holds no manifest.json"),
+        ([one, two, tmp_path / "nothing"], "nothing: there is no such folder"),
     ]:
         with pytest.raises(RunError, match=message) as raised:
             merge_shards(folders, tmp_path / "merged")

@@ -247,6 +247,8 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         RunError: The file is missing or damaged.
     """
+    if not os.path.lexists(path.parent):
+        raise RunError(f"{path.parent}: there is no such folder; name the folder of a run")
     if not os.path.lexists(path):
         raise RunError(f"{path.parent} holds no {path.name}; is it a finished run folder?")
     return reading.read_object(path, RunError, _LARGEST)

@@ -203,6 +203,26 @@ def query_of(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Qu
     )
 
 
+def margin(values: Sequence[float], ranks: Sequence[int]) -> float | None:
+    """By how much a response that gold ranks best leads: the highest value of these minus the highest of the others.
+
+    It is above 0 where the response judged best is a best one, 0 at a tie of one with another, and below 0 where it is
+    not.
+
+    Args:
+        values: One number a response, higher is better.
+        ranks: Gold ranks, 1 = best.
+
+    Returns:
+        None where all gold ranks tie.
+    """
+    best, others = (
+        [value for value, rank in zip(values, ranks, strict=True) if (rank == min(ranks)) is is_best]
+        for is_best in (True, False)
+    )
+    return max(best) - max(others) if others else None
+
+
 def text_of(messages: Sequence[Message]) -> str:
     """The readable text of messages, joined by blank lines."""
     return "\n\n".join(message_text(message) for message in messages)

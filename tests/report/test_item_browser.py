@@ -194,11 +194,12 @@ def test_what_one_run_kept_shows_the_judgments_of_all(
         assert second[2] == pytest.approx(-first[2])
 
 
-def test_the_margin_is_between_those_that_come_nearest(
+def test_the_margin_is_that_of_the_best_response_that_gold_ranks_best(
     synthetic: ModuleType, tmp_path: Path, opened: Any
 ) -> None:
     cases = {
-        "two good": ((1, 1, 2), (3.0, 2.0, 0.5), (), 1.5),
+        "two good": ((1, 1, 2), (3.0, 2.0, 0.5), (), 2.5),
+        "one good misjudged": ((1, 1, 2), (3.0, 0.0, 0.5), (), 2.5),
         "two bad": ((2, 1, 2), (0.0, 3.0, 2.5), (), 0.5),
         "ranking": ((1, 2, 3), (), (0, 1, 2), None),
         "no gold": ((1, 1, 1), (3.0, 2.0, 1.0), (), None),

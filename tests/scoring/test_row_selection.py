@@ -186,7 +186,7 @@ def test_pairs_are_kept_by_their_margin_as_they_are(scored, tmp_path, bounds):
 
 
 @pytest.mark.parametrize("gold", [None, [2, 1, 1, 3], [1, 1, 1, 1]], ids=str)
-def test_of_several_responses_those_that_come_nearest_make_the_margin(scored, tmp_path, gold):
+def test_of_several_responses_the_best_of_either_side_make_the_margin(scored, tmp_path, gold):
     path, rows = scored(candidates(**({} if gold is None else {"ranks": gold})))
     counts = keep(path, tmp_path / "kept.jsonl", min_margin=2.0)
     expected = []
@@ -196,7 +196,7 @@ def test_of_several_responses_those_that_come_nearest_make_the_margin(scored, tm
             first, second = sorted(scores, reverse=True)[:2]
             margin = first - second
         else:
-            margin = min(scores[1], scores[2]) - max(scores[0], scores[3])
+            margin = max(scores[1], scores[2]) - max(scores[0], scores[3])
         expected += [row] if margin >= 2.0 else []
     if gold == [1, 1, 1, 1]:
         assert counts.dropped == {"tied gold": 40}

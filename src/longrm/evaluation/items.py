@@ -14,12 +14,13 @@ from longrm.errors import RunError
 from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.summaries import DemoSummary, EvaluationSummary
 from longrm.evaluation.summary_schema import load_summary
-from longrm.evaluation.table import ScoreTable, has_gold_order, is_scored
+from longrm.evaluation.table import ScoreTable, is_scored
 from longrm.reading import one_line
 from longrm.reward_models.trials import points
 from longrm.runs.folder import read_manifest, write_file
 from longrm.runs.judgments import read_judgments
 from longrm.runs.records import JudgmentRecord, Trial
+from longrm.types import margin
 
 if TYPE_CHECKING:  # it takes half a second, and only `read_run` needs it
     import pandas as pd
@@ -152,6 +153,7 @@ def _row(record: JudgmentRecord, correct: float | None) -> dict[str, Any]:
         attempts=sum(trial.attempts for trial in record.trials),
         contradicted=record.contradicted,
     )
+    values = points(whole)
     return {
         "id": record.id,
         "group": record.group,
@@ -162,7 +164,7 @@ def _row(record: JudgmentRecord, correct: float | None) -> dict[str, Any]:
         "subtype": record.subtype or None,
         "gold": _listed(record.ranks),
         "correct": correct,
-        "margin": _margin(record, whole),
+        "margin": margin(values, record.ranks) if values and record.ranks is not None else None,
         **_judged(whole),
         "cut_tokens": 0 if record.cut is None else record.cut.tokens,
         "context_check": record.context_check or None,
@@ -181,18 +183,6 @@ def _judged(trial: Trial) -> dict[str, Any]:
         "attempts": trial.attempts,
         "contradicted": trial.contradicted,
     }
-
-
-def _margin(record: JudgmentRecord, whole: Trial) -> float | None:
-    """By how much the best of the responses that gold ranks best leads; its sign says what `correct` says."""
-    values = points(whole)
-    if not values or record.ranks is None or not has_gold_order(record):
-        return None
-    judged = list(zip(values, record.ranks, strict=True))
-    top = min(record.ranks)
-    return max(value for value, rank in judged if rank == top) - max(
-        value for value, rank in judged if rank > top
-    )
 
 
 def _listed(values: Sequence[float] | None) -> list[float] | None:

@@ -17,7 +17,7 @@ from longrm.report.load import EvaluatedModel
 from longrm.runs.judgments import EXAMPLES, read_gold, read_judgments
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, JudgmentRecord
-from longrm.types import Message, Outcome, Span, message_text, text_of
+from longrm.types import Message, Outcome, Span, margin, message_text, text_of
 
 _LONG = 4_000  # characters from which a part of a prompt is a chunk of its own, shared by all that have it
 _KEPT = 6_000  # characters kept at either side of a gap in a text too long for one file
@@ -155,13 +155,11 @@ def _row(item: _Item) -> dict[str, Any]:
 
 
 def _margin(record: JudgmentRecord) -> float | None:
-    """Score of the chosen response minus that of the rejected one, of several of those that come nearest."""
+    """By how much the scores have a best response lead, where there are scores and a gold order."""
     if not record.scores or verdict(record) in ("no answer", "no gold"):
         return None
     assert record.ranks is not None, "it has a gold order"
-    pairs = list(zip(record.scores, record.ranks, strict=True))
-    best = min(record.ranks)
-    return min(s for s, rank in pairs if rank == best) - max(s for s, rank in pairs if rank != best)
+    return margin(record.scores, record.ranks)
 
 
 def _opened(example: ExampleRecord, item: _Item, chunks: Chunks) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from longrm.errors import ConfigError
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import WorkerGroup
 from longrm.scoring.row_selection import SelectionCounts, SelectionSettings, select_rows
+from longrm.types import margin
 
 
 class FilterSettings(SelectionSettings):
@@ -55,21 +56,11 @@ def filter_file(
     return select_rows(settings, lambda row: _kept(row, settings), out, workers=workers, progress=progress)
 
 
-def margin(row: ScoredRow) -> float | None:
-    """The score of the chosen response minus that of the rejected one; of several, those that come nearest.
-
-    Chosen are the responses of gold rank 1, or the best by its score where there is no gold order. None where all
-    gold ranks tie.
-    """
-    scores = row.scores
-    ranks = row.comparison.ranks or [1 + (index != scores.index(max(scores))) for index in range(len(scores))]
-    chosen = [score for score, rank in zip(scores, ranks, strict=True) if rank == min(ranks)]
-    rejected = [score for score, rank in zip(scores, ranks, strict=True) if rank > min(ranks)]
-    return min(chosen) - max(rejected) if rejected else None
-
-
 def _kept(row: ScoredRow, settings: FilterSettings) -> dict[str, Any] | str:
-    lead = margin(row)
+    scores = row.scores
+    # Without a gold order the best by its score is the chosen one.
+    ranks = row.comparison.ranks or [1 + (index != scores.index(max(scores))) for index in range(len(scores))]
+    lead = margin(scores, ranks)
     if lead is None:
         return "tied gold"
     if settings.near_tie is not None and abs(lead) < settings.near_tie:

@@ -67,6 +67,17 @@ def settings(server, folder, data, /, **more):
     return ParitySettings(**(own | more), remote=Remote(**remote))
 
 
+def test_columns_of_other_names_are_compared_alike(server, folder, data, tmp_path):
+    server.script = FakeServer(str(folder / "tiny"), "longrm")
+    theirs = [json.loads(line) for line in data.read_text().splitlines()]
+    renamed = [{"asked" if key == "prompt" else key: value for key, value in row.items()} for row in theirs]
+    (tmp_path / "theirs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
+    told = settings(server, folder, tmp_path / "theirs.jsonl", columns={"prompt": "asked"}, tolerance=1e-4)
+    assert compare(told).tokens == compare(settings(server, folder, data, tolerance=1e-4)).tokens
+    with pytest.raises(DataError):  # negative control
+        compare(settings(server, folder, tmp_path / "theirs.jsonl"))
+
+
 @pytest.mark.parametrize("kind", ["vllm", "sglang", "longrm"])
 def test_a_server_that_is_right_agrees_in_every_pass(server, folder, data, truth, kind):
     fake = server.script = FakeServer(str(folder / "tiny"), kind)

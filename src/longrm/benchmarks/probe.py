@@ -50,8 +50,8 @@ class Probe(Config):
         seed: Of the generated contexts; take one that no training used.
         unrelated: Ask about a context the answers were not drawn from: nobody can beat chance.
         texts: Kinds of text of worlds in prose, of which each context is one; none names all.
-        haystack: Documents in place of a kind of text: a folder of .txt, .md and .jsonl, or a file.
-        haystack_column: The column of the text in .jsonl.
+        haystack: Documents in place of a kind of text: a folder of .txt, .md and .jsonl, or of .csv, or a file.
+        haystack_column: The column of the text in .jsonl and .csv.
         cells: The grid of lengths, depths and worlds.
     """
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import resolve, set_option
+from longrm.cli.options import columns_option, resolve, set_option
 from longrm.cli.terminal import print_json, print_lines, print_table
 from longrm.errors import RunError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     "--tolerance", type=float, metavar="X", help="Fail where a score differs by more (default: any may)."
 )
 @click.option("--format", help="Format of the rows; recognized from the columns by default.")
+@columns_option()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file of settings.")
 @set_option("remote.api_key_env=VLLM_API_KEY")

@@ -74,13 +74,13 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--haystack",
     type=click.Path(),
-    help="Documents that surround the facts, in place of a kind of text: a folder of .txt, .md and .jsonl, or a file.",
+    help="Documents that surround the facts, in place of a kind of text: a folder of .txt, .md and .jsonl, or of .csv, or a file.",
 )
 @click.option(
     "--haystack-column",
     default="text",
     show_default=True,
-    help="Of the text in a .jsonl file of the haystack.",
+    help="Of the text in a .jsonl or .csv file of the haystack.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--unrelated", is_flag=True, help="Control: ask about a context the answers are not from.")

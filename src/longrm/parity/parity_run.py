@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 
 from longrm.clients.addresses import ServerUrl
 from longrm.clients.remote_settings import Remote
+from longrm.column_names import ColumnNames
 from longrm.config import Config
 from longrm.data import ComparisonReader, read
 from longrm.data.joining import encode
@@ -33,6 +34,7 @@ class ParitySettings(Config):
         model: The model that it serves: a folder or Hub id of a reward model with a scalar head.
         data: The file or folder of preference data.
         format: The rows' format; recognized from the columns when not given.
+        columns: What the file calls columns that longrm knows by another name, as `prompt = "question"`.
         on_bad_row: What an unreadable row does.
         rows: How many of the first rows are compared; by default all.
         server: The kind of the server; by default the first kind that it answers as.
@@ -45,6 +47,7 @@ class ParitySettings(Config):
     model: str
     data: str
     format: str | None = None
+    columns: ColumnNames | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
     rows: int | None = Field(None, ge=1)
     server: Annotated[str, AfterValidator(known_server)] | None = None
@@ -136,7 +139,9 @@ def compare(settings: ParitySettings, *, progress: Progress = no_progress) -> Pa
             f"--model {settings.model}: servers are compared by scalar heads; name a folder or Hub id, without {kind}:"
         )
     server = ScoringServer(settings.url, settings.remote, settings.name)
-    reading = read(settings.data, format=settings.format, on_bad_row=settings.on_bad_row)
+    reading = read(
+        settings.data, format=settings.format, on_bad_row=settings.on_bad_row, columns=settings.columns
+    )
     known = server.recognize(SERVERS if settings.server is None else [settings.server])
     left_out: Counter[str] = Counter()
     own = list(_own_scores(settings, reading, left_out, progress))

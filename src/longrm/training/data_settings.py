@@ -31,8 +31,8 @@ class WorldDataSettings(Config):
         name: A generated world's name (`longrm world --list`).
         names: Several worlds in place of `name`, of which each context is of one, drawn evenly.
         texts: Kinds of text of worlds in prose, of which each context is one; none names all.
-        haystack: Documents in place of a kind of text: a folder of .txt, .md and .jsonl, or a file.
-        haystack_column: The column of the text in .jsonl.
+        haystack: Documents in place of a kind of text: a folder of .txt, .md and .jsonl, or of .csv, or a file.
+        haystack_column: The column of the text in .jsonl and .csv.
         responses: Responses per comparison; several numbers take turns from context to context, and one that stands
             twice comes twice as often.
         min_best_of_n_length: Comparisons of more than two responses come in from this length on: shorter contexts

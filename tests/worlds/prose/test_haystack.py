@@ -1,9 +1,12 @@
+import json
 import re
 
+import pandas as pd
 import pytest
 
 from longrm.errors import ConfigError, DataError
 from longrm.worlds import WorldPlan, generate, group
+from longrm.worlds.prose.haystack import read_haystack
 from longrm.worlds.prose.word_lists import ANIMALS, CITIES
 
 from .conftest import PROSE
@@ -66,6 +69,23 @@ def test_a_haystack_that_cannot_be_read_is_refused(tmp_path, documents):
     (tmp_path / "blank.txt").write_text(" \n\n ")
     with pytest.raises(DataError, match="there is no text in these documents"):
         WorldPlan("single-fact", 500, haystack=str(tmp_path / "blank.txt"))
+
+
+def test_documents_of_a_table_are_those_of_json_lines(tmp_path):
+    texts = ['The mill, by the river, was "old".\n\nNobody went there.', "[1] A list of barns."]
+    for name in ("rows", "table"):
+        (tmp_path / name).mkdir()
+    lines = [json.dumps({"body": text, "n": 1}) + "\n" for text in texts]
+    (tmp_path / "rows" / "a.jsonl").write_text("".join(lines))
+    pd.DataFrame({"n": [1, 1], "body": texts}).to_csv(tmp_path / "table" / "a.csv", index=False)
+    rows, table = (read_haystack(str(tmp_path / name), "body") for name in ("rows", "table"))
+    assert table.documents == rows.documents
+    assert len(table.documents) == 2
+    assert read_haystack(str(tmp_path / "table" / "a.csv"), "body").digest == rows.digest
+    # Negative control: beside texts a table is about them, and no document.
+    (tmp_path / "rows" / "questions.csv").write_text("file,question,answer\na.jsonl,Who?,Nobody\n")
+    read_haystack.cache_clear()
+    assert read_haystack(str(tmp_path / "rows"), "body").digest == rows.digest
 
 
 def test_documents_whose_words_are_all_values_are_refused(prose_bpe, tmp_path):

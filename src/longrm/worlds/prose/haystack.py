@@ -15,7 +15,7 @@ from longrm.reading import check_file, read_text, reading, short, shown
 from longrm.rng import Draws
 from longrm.worlds.prose.generated_text import TextEntry
 
-_PLAIN, _ROWS = (".txt", ".md"), (".jsonl", ".jsonl.gz")
+_PLAIN, _ROWS, _TABLES = (".txt", ".md"), (".jsonl", ".jsonl.gz"), (".csv", ".csv.gz")
 _BETWEEN_PARAGRAPHS = re.compile(r"\n\s*\n")
 _PARAGRAPH = 160
 """Approximate tokens of a paragraph; a longer one is cut where sentences or lines end, for facts to stand between."""
@@ -75,8 +75,9 @@ def read_haystack(source: str, column: str) -> Haystack:
     """Reads the documents of a folder and the folders in it, or of one file.
 
     Args:
-        source: The folder or file: `.txt` and `.md` are a document each, `.jsonl` has one a row.
-        column: The column of the text in `.jsonl`.
+        source: The folder or file: `.txt` and `.md` are a document each, `.jsonl` and `.csv` have one a row. Tables of
+            a folder are read where it holds nothing else, for beside texts they tell of questions.
+        column: The column of the text in `.jsonl` and `.csv`.
 
     Raises:
         DataError: There is nothing to read, or a file or row cannot be read.
@@ -100,9 +101,13 @@ def _texts(source: Path, column: str) -> Iterator[str]:
         if not source.exists():
             raise DataError(f"{shown(source)}: there is no such file or folder")
         files = sorted(source.rglob("*")) if source.is_dir() else [source]
-        files = [file for file in files if file.name.endswith(_PLAIN + _ROWS) and file.is_file()]
+        files = [file for file in files if file.is_file()]
+        texts = [file for file in files if file.name.endswith(_PLAIN + _ROWS)]
+        files = texts or [file for file in files if file.name.endswith(_TABLES)]
     if not files:
-        raise DataError(f"{shown(source)}: no documents to read; known: {', '.join(_PLAIN + _ROWS)}")
+        raise DataError(
+            f"{shown(source)}: no documents to read; known: {', '.join(_PLAIN + _ROWS + _TABLES)}"
+        )
     for file in files:
         if file.name.endswith(_PLAIN):
             yield read_text(file, DataError)

@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from longrm.errors import ConfigError, DataError
+from longrm.scoring.ranked_file import RankSettings, rank_file
 from longrm.scoring.scored_file import ScoreSettings, score_file
 
 
@@ -25,3 +27,41 @@ def test_a_judge_that_follows_the_place_scores_all_responses_alike(tmp_path, pla
 
 def test_a_judge_that_reads_the_responses_tells_them_apart(tmp_path):
     assert all(left > right for left, right in scores("baseline:longest", tmp_path))
+
+
+def test_scores_of_another_model_are_written_over_by_force_alone(tmp_path):
+    scores("baseline:longest", tmp_path)
+    data, out = tmp_path / "pairs.jsonl", tmp_path / "scored.jsonl"
+    before = out.read_bytes()
+    other = {"model": "baseline:shortest", "data": str(data)}
+    for write in (
+        lambda: score_file(ScoreSettings(**other), out),
+        lambda: score_file(ScoreSettings(**other, column="mine"), out),
+        lambda: rank_file(RankSettings(**other, pairs=True), out),
+    ):
+        with pytest.raises(DataError, match="holds scores by 'baseline:longest' in 3 rows.* --force") as said:
+            write()
+        assert "\n" not in str(said.value)
+        assert out.read_bytes() == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jsonl", "scored.jsonl"]
+    scores("baseline:longest", tmp_path)  # its own are, as ever
+    assert out.read_bytes() == before
+    score_file(ScoreSettings(**other, force=True), out)
+    assert {json.loads(line)["scores_by"] for line in out.read_text().splitlines()} == {"baseline:shortest"}
+
+
+def test_scores_that_the_data_holds_are_not_lost(tmp_path):
+    """Negative control: those of another model, which are written again beside the new ones."""
+    scores("baseline:longest", tmp_path)
+    again = ScoreSettings(model="baseline:shortest", data=str(tmp_path / "scored.jsonl"))
+    for _ in range(2):
+        score_file(again, tmp_path / "both.jsonl")
+    (row, *_) = map(json.loads, (tmp_path / "both.jsonl").read_text().splitlines())
+    assert (row["scores_by"], row["model_scores_by"]) == ("baseline:longest", "baseline:shortest")
+
+
+def test_force_without_a_model_is_refused(tmp_path):
+    scores("baseline:longest", tmp_path)
+    settings = RankSettings(data=str(tmp_path / "scored.jsonl"), force=True)
+    with pytest.raises(ConfigError, match="--force is of scoring"):
+        rank_file(settings, tmp_path / "ranked.jsonl")

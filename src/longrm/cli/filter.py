@@ -25,9 +25,9 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
     killed run continues.
 
     The margin is the score of the chosen response minus that of the rejected one, so that it is below 0 where the
-    scores contradict the gold order; of several chosen or rejected ones, the best-scored of either side count. Without a gold
-    order the response with the best score is the chosen one. Rows without scores, and rows whose gold ranks all tie,
-    are dropped, and counted.
+    scores contradict the gold order; of several chosen or rejected ones, the best-scored of either side count.
+    Without a gold order the response with the best score is the chosen one. Rows without scores, and rows whose gold
+    ranks all tie, are dropped, and counted.
 
     \b
     longrm filter --data scored.jsonl --min-margin 0.5 --out clear.jsonl

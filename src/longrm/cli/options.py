@@ -100,6 +100,12 @@ def scoring_options(*, model: str, column: str, required: bool) -> Callable[[_Co
         for option in (
             set_option("judge.max_tokens=64"),
             click.option(
+                "--force",
+                is_flag=True,
+                default=None,
+                help="Overwrite a file that holds another model's scores.",
+            ),
+            click.option(
                 "--workers", type=int, help="Number of Ray workers (default: one per GPU, else one per CPU)."
             ),
             click.option(

@@ -74,7 +74,8 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--haystack",
     type=click.Path(),
-    help="Documents that surround the facts, in place of a kind of text: a folder of .txt, .md and .jsonl, or of .csv, or a file.",
+    help="Documents that surround the facts, in place of a kind of text: a folder of .txt, .md and .jsonl, or of "
+    ".csv, or a file.",
 )
 @click.option(
     "--haystack-column",

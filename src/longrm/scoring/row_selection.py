@@ -106,6 +106,7 @@ def select_rows(
 def _check_unscored(settings: SelectionSettings) -> None:
     """Refuses settings of scoring where nothing is scored."""
     given = {
+        "--force": settings.force,
         "--engine": settings.engine is not None,
         "--workers": settings.workers is not None,
         "--set judge": settings.judge != JudgeSettings(),

@@ -17,9 +17,11 @@ from longrm.clients.addresses import ModelName, refuse_server
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
 from longrm.data import ComparisonReader, check_writable, read, write_rows
-from longrm.data.scored_rows import ScoredRow, written_columns
+from longrm.data.files import raw_rows
+from longrm.data.scored_rows import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.modeling.gguf_files import converted, facts_of, find_gguf
+from longrm.reading import short
 from longrm.reward_models import JudgeSettings
 from longrm.runs.folder import RunFolder, claimed_once
 from longrm.runs.logs import Log, join_parts, part_of
@@ -44,6 +46,7 @@ class RowSettings(Config):
             model's name. By default "scores", or "model_scores" where the rows have a column of that name already.
         judge: How queries are put to the model; a generative one is slow where `judge.max_tokens` is large.
         engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
+        force: Whether a file that holds another model's scores is written over.
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
     """
 
@@ -54,6 +57,7 @@ class RowSettings(Config):
     column: str | None = None
     judge: JudgeSettings = JudgeSettings()
     engine: Annotated[Literal["ray"] | None, OPERATIONAL] = None
+    force: Annotated[bool, OPERATIONAL] = False
     workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
 
 
@@ -113,12 +117,15 @@ def score_file(
 
     Raises:
         ConfigError: An engine or a model that several processes cannot use.
-        DataError: A row that cannot be read, or that has a column of the scores' name already.
+        DataError: A row that cannot be read, or that has a column of the scores' name already; or the file to write
+            holds another model's scores, and the settings force nothing.
     """
     workers = workers or WorkerGroup()
     _check_engine(settings, workers)
     check_out(out, settings.data)
     reading = open_rows(settings)
+    if out.exists() and not settings.force:
+        _check_replaced(out, settings, reading)
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
     with claimed_once(RunFolder(partial, "scoring", settings), workers) as folder:
@@ -148,6 +155,25 @@ def check_out(out: Path, data: str) -> None:
     if os.path.realpath(out) == os.path.realpath(data):
         raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
     check_writable(out)
+
+
+def _check_replaced(out: Path, settings: ScoreSettings, reading: ComparisonReader) -> None:
+    """Refuses to write over the scores of another model, which the data does not hold: they may have cost hours."""
+    kept = next(iter(reading)).source.keys()
+    columns = {*SCORES, settings.column or SCORES[0]}
+    names = [name for name in (written_columns(column)[2] for column in columns) if name not in kept]
+    held = Counter(
+        str(raw.value[name])
+        for raw in raw_rows([out], repair=True)
+        for name in names
+        if raw.value is not None and raw.value.get(name) not in (None, settings.model)
+    )
+    if held:
+        (model, rows), *_ = held.most_common(1)
+        raise DataError(
+            f"{out} holds scores by {short(model)} in {rows:,} rows, which would be lost; take another --out, or "
+            "overwrite it with --force"
+        )
 
 
 def _check_engine(settings: ScoreSettings, workers: WorkerGroup) -> None:

@@ -52,6 +52,8 @@ COMMANDS = {
     "serve": Subcommand("longrm.cli.serve"),
 }
 
+_LOGGER = logging.getLogger("longrm")
+
 _LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping", "peft")
 """Packages of the extra that runs models on this machine."""
 
@@ -100,10 +102,17 @@ class _InterruptedError(Exception):
 )
 @click.version_option(__version__, prog_name="longrm")
 @click.option("--quiet", is_flag=True, help="Show no progress, and log warnings alone.")
-def cli(quiet: bool) -> None:
+@click.option(
+    "--verbose", is_flag=True, help="Log every request that is sent again, and the traceback of an error."
+)
+def cli(quiet: bool, verbose: bool) -> None:
     """Reveals how far a reward model's judgment reaches into a long context, and pushes that boundary out."""
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose contradict each other; give one of them")
     if quiet:
-        logging.getLogger("longrm").setLevel(logging.WARNING)
+        _LOGGER.setLevel(logging.WARNING)
+    elif verbose and is_main_process():
+        _LOGGER.setLevel(logging.DEBUG)
 
 
 def next_time(arguments: Sequence[str]) -> str:
@@ -122,7 +131,7 @@ def run_command_line() -> NoReturn:
         KeyboardInterrupt: It was stopped.
     """
     try:
-        with _messages():
+        with _messages(), _tracebacks():
             cli.main(prog_name="longrm", standalone_mode=False)
     except LongRMError as error:
         _stop(error, 1, f"error: {error}")
@@ -159,15 +168,24 @@ def run_command_line() -> NoReturn:
 @contextmanager
 def _messages() -> Iterator[None]:
     """What the package has to say while it works goes to standard error; of several processes the first speaks."""
-    logger, handler = logging.getLogger("longrm"), MessageHandler()
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
+    handler, before = MessageHandler(), _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO if is_main_process() else logging.ERROR)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(before)
+
+
+@contextmanager
+def _tracebacks() -> Iterator[None]:
+    """Logs where an error of a user came from, for whoever asked for all."""
+    try:
+        yield
+    except LongRMError as error:
+        _LOGGER.debug("The error came from:", exc_info=error)
+        raise
 
 
 def _stop(error: Exception, status: int, line: str) -> NoReturn:

@@ -95,7 +95,9 @@ class RetryingEndpoint(Endpoint):
                     self._last_logged = time.monotonic()
                     _logger.info("%s: %s; sending it again", self.url, fault)
                 backoff = min(_LONGEST_BACKOFF, 2.0 ** min(attempt - 1, 10)) * (0.5 + self._jitter() / 2)
-                await self._sleep(max(backoff, fault.wait))
+                wait = max(backoff, fault.wait)
+                _logger.debug("%s: retry %d in %.1f s: %s", self.url, attempt, wait, fault)
+                await self._sleep(wait)
             if not may_send():
                 return None
             self.requests += 1

@@ -99,7 +99,10 @@ def test_errors_missing_verdicts_and_missing_gold_are_said(capsys, monkeypatch):
     assert "Outcomes: 1 too long, 1 error" in out
     without_gold = JudgmentRecord("a", "a", Outcome.ANSWERED, None, (0, 1), (1.0, 0.0))
     out = printed(capsys, monkeypatch, summed([without_gold]))
-    assert out == "judge on probe No gold order is known, so there is no accuracy. Outcomes: 1 answered"
+    assert (
+        out
+        == "judge on probe No gold order tells responses apart, so there is no accuracy. Outcomes: 1 answered"
+    )
 
 
 def test_names_are_printed_as_they_are(capsys, monkeypatch):

@@ -153,3 +153,16 @@ def test_a_context_of_128k_tokens_takes_less_than_a_second():
     began = time.process_time()
     assert min(overlap(responses, context=context)) > 0
     assert time.process_time() - began < 1
+
+
+def test_equal_shares_are_equal_numbers_whatever_the_order_of_summation():
+    held = {
+        **dict(zip("abcdef", (2, 6, 8, 9, 2, 6), strict=True)),
+        **dict(zip("uvwxyz", (2, 6, 2, 6, 8, 9), strict=True)),
+    }
+    passages = [
+        " ".join(word for word in half if held[word] > at) for half in ("abcdef", "uvwxyz") for at in range(9)
+    ]
+    found = LexicalIndex([text for text in passages if text], 64)
+    assert found.support("a b c d e f") == found.support("u v w x y z") > 0
+    assert found.support("a b c d e u") != found.support("u v w x y z"), "the control"

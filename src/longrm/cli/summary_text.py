@@ -37,7 +37,7 @@ def print_evaluation(summary: "EvaluationSummary") -> None:
     print_lines([f"{summary.model} on {summary.bench}"])
     cells = _print_metrics(summary) if summary.chance else []
     if not summary.chance:
-        print_lines(["No gold order is known, so there is no accuracy."])
+        print_lines(["No gold order tells responses apart, so there is no accuracy."])
     rates = ((getattr(summary.failures, name), meaning) for name, meaning in FAILURES.items())
     failures = "; ".join(f"{meaning} {percentage(rate)}" for rate, meaning in rates if rate and rate.value)
     lines = (

@@ -69,11 +69,12 @@ class LexicalIndex:
         The text is cut into parts of a sentence or two. A part earns the score of its best chunk; the most that
         it could earn is the sum of its words' squared rarities, words that no chunk holds included. So neither
         length nor repetition raises the share: what is added must stand in the passages, and stand together.
+        It is rounded, so that equal shares are equal whatever the order in which they were added up.
         """
         parts = [text[start:end] for start, end in chunk_spans(text, _CLAIM)]
         most = sum(self._rarity(word) ** 2 for part in parts for word in sorted({*words_of(part)}))
         earned = sum(float(self.scores(part).max(initial=0)) for part in parts)
-        return earned / most if most else 0.0
+        return round(earned / most, 12) if most else 0.0
 
     def _rarity(self, word: str) -> float:
         """The rarity of a word; of words that no chunk holds as well."""

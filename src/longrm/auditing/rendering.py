@@ -1,14 +1,9 @@
 """An audit as text for the terminal and as one self-contained HTML page; `Audit.as_dict` is its JSON."""
 
-from importlib.resources import files
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-from longrm import __version__
 from longrm.auditing.audit_tables import facts, headline, not_found, shown_findings, tables
 from longrm.auditing.result import DataSetAudit
 from longrm.reading import visible
-from longrm.report.palette import style_sheet
+from longrm.report.html_page import html_page
 from longrm.text_tables import fact_lines, table_lines, wrapped
 
 _NARROWEST = 40
@@ -36,24 +31,17 @@ def as_text(audit: DataSetAudit, width: int = 80) -> str:
 
 def as_html(audit: DataSetAudit) -> str:
     """The whole audit as one page that holds all it needs and loads nothing. Equal audits give equal bytes."""
-    environment = Environment(
-        loader=FunctionLoader(lambda name: (files("longrm.auditing") / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = (files("longrm.report") / "page.css").read_text(encoding="utf-8")
-    page = environment.get_template("page.html.j2").render(
-        path=audit.path,
+    page = html_page(
+        "auditing/page.html.j2",
+        command="longrm audit",
+        title=f"Audit of {audit.path}",
+        heading=audit.path,
         headline=headline(audit),
         facts=facts(audit),
         findings=shown_findings(audit),
         not_found=not_found(audit),
         tables=tables(audit),
         settings=audit.settings,
-        version=__version__,
-        style=style_sheet() + style,
     )
     return visible(
         page

@@ -56,7 +56,15 @@ def command() -> None:
 )
 @click.option("--all", "every", is_flag=True, help="List the runs inside other runs too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
-def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as_json: bool) -> None:
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Rank the evaluations among these runs on one HTML page, too.",
+)
+def list_runs(
+    folder: Path, sort: str, filters: tuple[str, ...], every: bool, as_json: bool, html: Path | None
+) -> None:
     """Lists every run in FOLDER (by default `runs`): what it is, its main figure and boundary, its state and size.
 
     A run is finished, incomplete (its errors are tried again by the same command), running, stopped (it can be
@@ -65,18 +73,30 @@ def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as
     \b
     longrm runs list runs --filter state=stopped
     longrm runs list runs --json
+    longrm runs list runs --html leaderboard.html
     """
-    from longrm.evaluation.wording import plural
     from longrm.report.run_listing import chosen, listed_runs
 
     runs = chosen(listed_runs(folder, every=every), filters, sort)
     if as_json:
         print_json({"folder": str(folder), "runs": [dataclasses.asdict(run) for run in runs]})
-        return
-    if not runs:
+    elif runs:
+        _print(runs, every)
+    else:
         echo(f"No run in {folder}" + (" that fits" if filters else ""))
-        return
-    _print(runs)
+    if html is not None:
+        from longrm.report.leaderboard import leaderboard
+        from longrm.runs.folder import write_file
+
+        write_file(html, leaderboard(folder, runs))
+        echo(f"Wrote {html}", err=as_json)
+
+
+def _print(runs: "list[ListedRun]", every: bool) -> None:
+    """The runs, what is damaged, and how many are not listed."""
+    from longrm.evaluation.wording import plural
+
+    _print_table(runs)
     for run in runs:
         if run.fault:
             print_lines([f"Damaged: {run.fault}"])
@@ -186,7 +206,7 @@ def _confirm(question: str) -> None:
         raise RunError("nothing was removed")
 
 
-def _print(runs: "list[ListedRun]") -> None:
+def _print_table(runs: "list[ListedRun]") -> None:
     """A table where the terminal is wide enough for it, else a paragraph a run."""
     heads = ("run", "kind", "model", "bench", "figure, %", "boundary", "state", "date", "size")
     more = [name for name in ("seconds", "cost") if any(getattr(run, name) is not None for run in runs)]

@@ -5,21 +5,17 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-from longrm import __version__
 from longrm.errors import RunError
 from longrm.evaluation import wording
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, metric_of
 from longrm.report import findings, tables
+from longrm.report.html_page import asset, html_page
 from longrm.report.item_browser import browser
 from longrm.report.load import STAGES, ReportData, load_report
-from longrm.report.palette import style_sheet
 from longrm.runs.folder import write_file
 
 _logger = logging.getLogger(__name__)
@@ -79,14 +75,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
         "differences": tables.difference_table(found) if found else None,
         "figures": folder.name,
     }
-    environment = Environment(
-        loader=FunctionLoader(_asset),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    html = environment.get_template("page.html.j2").render(page)
+    html = html_page("report/page.html.j2", **page)
     of_families = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
     for figure in (*of_families, *heat, forest, *(section.figure for section in themes.values())):
         if figure is not None:
@@ -104,7 +93,7 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
     stages, best_of, demo = data.stages, data.best_of, data.demo
     finding = findings.finding(data)
     script = "\n".join(
-        ['"use strict";\n(() => {', *(_asset(f"scripts/{name}.js") for name in SCRIPTS), "})();\n"]
+        ['"use strict";\n(() => {', *(asset(f"report/scripts/{name}.js") for name in SCRIPTS), "})();\n"]
     )
     boundaries = [found for stage in stages if (found := stage.summary.boundary)]
     title = "How far into a context the judgment reaches"
@@ -152,8 +141,6 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
             name.replace("_", " "): wording.seconds(spent)
             for name, spent in (demo.seconds if demo else {}).items()
         },
-        "version": __version__,
-        "style": style_sheet() + _asset("page.css"),
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
@@ -195,7 +182,3 @@ def _family(data: ReportData, families: Sequence[str], number: int, metric: str)
         if trained
         else None,
     }
-
-
-def _asset(name: str) -> str:
-    return (files("longrm.report") / name).read_text(encoding="utf-8")

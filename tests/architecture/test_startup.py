@@ -8,7 +8,10 @@ import pytest
 from longrm.cli.commands import COMMANDS
 
 TRAININGS = [["train", name] for name in ("sft", "preference", "bradley-terry")]
-SYNTHESES = [["synthesize", name] for name in ("responses", "short-to-long", "vote", "benchmark", "distill")]
+SYNTHESES = [
+    ["synthesize", name]
+    for name in ("questions", "responses", "short-to-long", "vote", "benchmark", "distill")
+]
 LIBRARIES = {"numpy", "scipy", "pyarrow", "jinja2", "httpx", "tokenizers", "pandas", "altair"}
 MODELS = {"torch", "transformers", "safetensors", "accelerate"}
 

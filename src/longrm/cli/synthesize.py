@@ -17,6 +17,8 @@ from longrm.errors import RunError
 def command() -> None:
     """Makes data from documents with questions and gold answers; every recipe is a subcommand.
 
+    Texts that nobody has asked about get their questions from `questions`.
+
     A recipe in TOML goes in, a run folder comes out. rows/ holds the data, which train and evaluate read as they
     are; manifest.json holds sources, models, prompts, cost, and what every step kept and dropped. A killed run
     continues with the same command, and pays for no answer twice.
@@ -49,6 +51,30 @@ def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None
         return command.command(name, short_help=short_help)(options(work))
 
     return make
+
+
+@_kind(
+    "questions",
+    "Let a model ask about texts of your own: questions, answers, evidence.",
+    "answer them with: longrm synthesize responses --set documents.path={out}/rows, or go on with short-to-long, vote "
+    "or benchmark",
+)
+def questions() -> None:
+    """Lets a model write questions about texts, with gold answers and the sentences that prove them.
+
+    Passages are drawn at depths spread over each text. A question stays where its evidence stands in the text,
+    leads to the same answer by itself, and the model does not know the answer without it. Rows are documents, as
+    all other recipes take them.
+
+    \b
+    longrm synthesize questions --config questions.toml --out runs/questions
+
+    \b
+    # questions.toml
+    documents = {path = "texts"}                   # .txt and .md, or rows with context
+    writer = {model = "openai:http://127.0.0.1:8000/v1#NAME"}
+    per_document = 3
+    """
 
 
 @_kind(
@@ -204,6 +230,9 @@ def _listed(dropped: Mapping[str, int]) -> str:
 
 
 _HINTS = {
+    "unreadable": ": the model did not end with the lines Question, Answer and Evidence (try another writer, or raise "
+    "max_tokens)",
+    "evidence_not_found": ": the model did not copy sentences as they stand in the text (try another writer)",
     "unparsed": ": the judge did not end with a score such as [[7]] (try remote.json_schema = true, or another judge)",
     "insufficient": ": the critical chunks do not hold the gold answer's words, and one of up to six words must stand "
     'there as it is (try sufficiency = "judge", a larger max_chunks, or evidence_from = "given")',

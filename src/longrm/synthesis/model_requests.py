@@ -51,7 +51,14 @@ class AnswerQuestion:
     question: str
 
 
-Task = JudgeResponse | CheckSufficiency | NamePassages | AnswerQuestion
+@dataclass(frozen=True, slots=True)
+class WriteQuestion:
+    """A model writes a question about a passage, its answer, and the sentences that prove it."""
+
+    passage: str
+
+
+Task = WriteQuestion | JudgeResponse | CheckSufficiency | NamePassages | AnswerQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

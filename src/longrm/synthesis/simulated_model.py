@@ -28,8 +28,10 @@ from longrm.synthesis.model_requests import (
     JudgeResponse,
     NamePassages,
     TaskRequest,
+    WriteQuestion,
 )
 from longrm.synthesis.rubrics import Language
+from longrm.synthesis.simulated_questions import fill_gap, write_question
 from longrm.types import Outcome, text_of
 
 Watched = TypeVar("Watched")
@@ -146,7 +148,9 @@ class SimulatedModel:
     token F1, gives the response beside the gold answer; where there is neither a draw decides. With probability
     `rates.error_at` the length of the prompt, in approximate tokens, another one at least 3 points away is given, else
     with `disagreement` one a point beside; with `misformat` none. Answers: the gold answer if what is shown holds
-    its words, but for that error, else the answer to another question. Sufficiency and retrieval go by the gold
+    its words, but for that error, else the answer to another question. Questions: the gap at the end of a sentence,
+    with evidence that is not there at the error rate, and unreadable at `misformat`; it answers these without being
+    told. Sufficiency and retrieval go by the gold
     answer's words, without error.
 
     Every draw depends on the name, the seed and the prompt alone (above temperature 0, on the request's seed too): so
@@ -180,6 +184,11 @@ class SimulatedModel:
                 shares = {one: _coverage(task.question, task.answer, part) for one, part in task.passages}
                 held = [str(number) for number, share in shares.items() if share >= _COVERAGE]
                 written = f"[[{', '.join(held) or 'none'}]]"
+            case WriteQuestion() as task:
+                faulty = draws.fraction() < self._rates.error_at(size, 2)
+                written = write_question(
+                    task.passage, draws, faulty=faulty, readable=draws.fraction() >= self._rates.misformat
+                )
             case JudgeResponse() as task:
                 written = self._judgment(task, size, draws)
             case AnswerQuestion() as task:
@@ -213,7 +222,7 @@ class SimulatedModel:
     def _response(self, task: AnswerQuestion, size: int, draws: Draws) -> str | None:
         known = self._answers.about(task.question, task.shown)
         if known is None:
-            return None
+            return fill_gap(task.question, task.shown)
         shown = known.answer.strip() and _coverage(known.question, known.answer, task.shown) >= _COVERAGE
         if shown and draws.fraction() >= self._rates.error_at(size, 2):
             return known.answer

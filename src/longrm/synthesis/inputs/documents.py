@@ -71,11 +71,20 @@ def read_documents(
         DataError: There is nothing to read, or a row that cannot be read; the message names file, row and field.
     """
     place = Path(path)
+    return FORMATS[document_format(place, format)](place, auditor or Auditor(leval.FINDINGS))
+
+
+def document_format(path: Path, format: str | None = None) -> str:
+    """The format of that name, or where there is none the one of what is there: "leval", "texts" or "jsonl".
+
+    Raises:
+        ConfigError: There is no such format.
+    """
     if format is None:
-        format = "leval" if is_leval(place) else "texts" if _is_texts(place) else "jsonl"
+        return "leval" if is_leval(path) else "texts" if _is_texts(path) else "jsonl"
     if format not in FORMATS:
         raise ConfigError(f"no format of documents '{format}'; {nearest(format, FORMATS)}")
-    return FORMATS[format](place, auditor or Auditor(leval.FINDINGS))
+    return format
 
 
 def is_leval(path: Path) -> bool:
@@ -90,11 +99,11 @@ def _is_texts(path: Path) -> bool:
         rows = any(
             is_row_file(file) and not _asks(file) for file in (path.iterdir() if path.is_dir() else ())
         )
-    return not rows and bool(_texts_of(path))
+    return not rows and bool(text_files(path))
 
 
-def _texts_of(path: Path) -> dict[str, Path]:
-    """The texts of a folder and of the folders in it, by their paths within it."""
+def text_files(path: Path) -> dict[str, Path]:
+    """The `.txt` and `.md` of a folder and of the folders in it, by their paths within it, in order."""
     with reading(path, DataError):
         files = sorted(path.rglob("*")) if path.is_dir() else []
         return {
@@ -110,7 +119,7 @@ def _asks(file: Path) -> bool:
 
 def _text_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
     """The texts of a folder, each with the questions that rows of `questions.jsonl` or such ask about it."""
-    texts = _texts_of(path)
+    texts = text_files(path)
     with reading(path, DataError):
         asking = sorted(file for file in path.iterdir() if is_row_file(file) and _asks(file))
     if not asking:
@@ -118,7 +127,8 @@ def _text_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
             located(
                 path,
                 f"{len(texts):,} texts, and no questions and gold answers about them: add {_ASKED}.csv or "
-                f"{_ASKED}.jsonl beside them, with the columns file, question, answer",
+                f"{_ASKED}.jsonl beside them, with the columns file, question, answer, or let a model write them "
+                "(longrm synthesize questions)",
             )
         )
     for raw in raw_rows(asking, repair=True):

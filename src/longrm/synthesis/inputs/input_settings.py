@@ -22,6 +22,7 @@ from longrm.synthesis.inputs.candidates import (
     read_candidates,
 )
 from longrm.synthesis.inputs.documents import Document, is_leval, read_answered, read_compared, read_documents
+from longrm.synthesis.inputs.source_texts import SourceText, read_source_texts
 from longrm.synthesis.inputs.synthetic_negatives import with_synthetic
 from longrm.types import text_of
 
@@ -51,6 +52,10 @@ class DocumentSettings(Config):
     def read(self) -> Iterator[Document]:
         """Reads them, one by one, always in the same order; see `documents.read_documents` for the errors."""
         return islice(read_documents(self._place, self.format), self.limit)
+
+    def read_texts(self) -> Iterator[SourceText]:
+        """Reads their texts alone, in the same order; see `source_texts.read_source_texts` for the errors."""
+        return islice(read_source_texts(self._place, self.format), self.limit)
 
     def answered(self) -> Iterator[SynthesisInput]:
         """Reads them with the answers that the source itself holds: L-Eval's models', or a comparison's responses."""

@@ -122,10 +122,10 @@ def shared_items(first: FinishedEvaluation, second: FinishedEvaluation) -> Share
         if found:
             counted = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in left_out.items() if n)
             why = f"share {len(found):,} comparisons, of which none can be scored on both sides ({counted})"
-        same = "evaluate both models on the same data with gold"
+        advice = "evaluate both models on the same data with gold"
         if first.summary.bench == second.summary.bench == "probe" and not found:
-            same = "probe both models with the same --lengths, --depths, --tasks, --n and --tokenizer"
-        raise RunError(f"{first.folder} and {second.folder} {why}; {same}")
+            advice = "probe both models with the same --lengths, --depths, --tasks, --n and --tokenizer"
+        raise RunError(f"{first.folder} and {second.folder} {why}; {advice}")
     settings = changed_settings(first.settings, second.settings)
     places = [line for name in _PLACES if (line := _elsewhere(kept, name))]
     same = [(a, replace(b, id=a.id, group=a.group)) for a, b in kept]

@@ -23,7 +23,7 @@ from longrm.synthesis.labels.labeling import Labeling
 from longrm.synthesis.long_context import padding
 from longrm.synthesis.long_context.evidence_search import EvidenceFinder
 from longrm.training.initial_model import _loaded, _new
-from longrm.training.model_card import write_card
+from longrm.training.model_card import CardFacts, write_card
 from longrm.training.objectives import objective_named_in
 from longrm.training.objectives.bradley_terry import RankingLossSettings
 from longrm.training.objectives.preference import PreferenceLossSettings
@@ -73,7 +73,7 @@ def test_objectives(tmp_path):
         lambda: plan_training(
             settings.model_copy(update={"parallel": ParallelSettings(), "memory": MemorySettings()}), "cpu"
         ),
-        lambda: write_card(None, settings, {}),
+        lambda: write_card(None, CardFacts(settings, {})),
         lambda: source_of(settings, None, limit=1),
     ):
         with pytest.raises(KeyError, match=OTHER):

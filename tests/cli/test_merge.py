@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_a_model_folder_is_merged_too(trained, tmp_path):
 def test_what_cannot_be_merged_is_refused_in_one_line(trained, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "begun").mkdir()
-    (tmp_path / "begun/manifest.json").write_text("{}")
+    shutil.copy(trained / "manifest.json", tmp_path / "begun")
     (tmp_path / "precious" / "file").write_text("")
     for arguments, line in [
         ((trained.parent / "base", "--out", tmp_path / "merged"), "there is no adapter to merge"),

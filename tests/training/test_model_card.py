@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from huggingface_hub import constants
 
 import longrm
 from longrm.config import read_toml
@@ -16,13 +17,15 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import load_language_model, new_language_model, new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
+from longrm.training.card_results import CardEvaluation, without_places
 from longrm.training.initial_model import initial_model
-from longrm.training.model_card import write_card
+from longrm.training.model_card import CardFacts, write_card
 from longrm.training.objectives import OBJECTIVES
 from longrm.types import as_messages
 from longrm.worlds import words_tokenizer
 
 SHAPE = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.2)
+HUB = {"commit": "1" * 40}
 SUMMARY = {
     "steps": 1200,
     "tokens": 3_400_000,
@@ -57,8 +60,16 @@ def recipe(objective: str = "bradley_terry", **changes: Any) -> Any:
     return OBJECTIVES[objective].settings.model_validate(tree)
 
 
-def card(folder: Path, *arguments: Any, **options: Any) -> str:
-    write_card(folder, *arguments, **options)
+def card(
+    folder: Path,
+    settings: Any,
+    summary: Any,
+    evaluation: Any = None,
+    figure: bytes | None = None,
+    origin: Any = None,
+) -> str:
+    held = [] if evaluation is None else [CardEvaluation({"bench": "x"}, evaluation, in_training=True)]
+    write_card(folder, CardFacts(settings, summary, held, {} if origin is None else origin), figure=figure)
     return (folder / "README.md").read_text()
 
 
@@ -84,7 +95,7 @@ def scorer(tmp_path: Path) -> Path:
 
 
 def test_the_front_matter_is_what_the_hub_takes(scorer: Path):
-    assert front(card(scorer, recipe(), SUMMARY)) == {
+    assert front(card(scorer, recipe(), SUMMARY, origin=HUB)) == {
         "library_name": "transformers",
         "pipeline_tag": "text-classification",
         "tags": ["reward-model", "long-context", "longrm"],
@@ -92,7 +103,9 @@ def test_the_front_matter_is_what_the_hub_takes(scorer: Path):
         "base_model_relation": "finetune",
     }
     (scorer / "adapter_config.json").write_text("{}")
-    adapter = front(card(scorer, recipe("sft", model={"path": "owner/base", "lora": {}}), SUMMARY))
+    adapter = front(
+        card(scorer, recipe("sft", model={"path": "owner/base", "lora": {}}), SUMMARY, origin=HUB)
+    )
     assert (adapter["library_name"], adapter["pipeline_tag"]) == ("peft", "text-generation")
     assert (adapter["base_model_relation"], adapter["tags"][-1]) == ("adapter", "lora")
     local = front(card(scorer, recipe(model={"path": str(scorer)}), SUMMARY))
@@ -103,7 +116,7 @@ def test_the_settings_repeat_the_run_and_the_data_is_accounted_for(scorer: Path)
     mixed = recipe(
         data={"sources": [{"path": "long.jsonl"}, {"path": "short.jsonl", "weight": 0.3, "name": "short"}]}
     )
-    text = card(scorer, mixed, SUMMARY)
+    text = card(scorer, mixed, SUMMARY, origin=HUB)
     (scorer / "config.toml").write_text(code(text, "toml")[0])
     assert OBJECTIVES["bradley_terry"].settings.model_validate(read_toml(scorer / "config.toml")) == mixed
     data = sections(text)["Data"]
@@ -111,6 +124,44 @@ def test_the_settings_repeat_the_run_and_the_data_is_accounted_for(scorer: Path)
     assert "`short`, 0.3 passes an epoch" in data
     assert "| 12 | rows read |" in data
     assert "| 2 | left out: longer than is read |" in data
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "shown"),
+    [
+        ("/home/me/rows.jsonl", "path", "rows.jsonl"),
+        ("rows/private/long.jsonl", "", "long.jsonl"),
+        ("~/models/judge", "", "judge"),
+        ("file:/home/me/rows.jsonl", "bench", "file:rows.jsonl"),
+        ("file:mine/rows.jsonl", "bench", "file:rows.jsonl"),
+        ("leval:/data/leval", "bench", "leval:leval"),
+        (
+            "long-rewardbench:LCM-Lab/LongRewardBench@main",
+            "bench",
+            "long-rewardbench:LCM-Lab/LongRewardBench@main",
+        ),
+        ("probe", "bench", "probe"),
+        ("acme/tokenizer", "tokenizer", "acme/tokenizer"),
+        (r"\[\[(A/B)\]\]", "verdict", r"\[\[(A/B)\]\]"),
+        ({"data": [{"path": "a/b", "weight": 0.5}]}, "", {"data": [{"path": "b", "weight": 0.5}]}),
+    ],
+)
+def test_places_of_this_machine_become_names_and_all_else_stays(value: Any, key: str, shown: Any):
+    assert without_places(value, key) == shown
+
+
+def test_the_license_is_that_of_a_base_of_the_hub_where_its_card_is_here(
+    scorer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    snapshot = tmp_path / "hub/models--owner--base/snapshots" / HUB["commit"]
+    snapshot.mkdir(parents=True)
+    assert "license" not in front(card(scorer, recipe(), SUMMARY, origin=HUB))
+    told = {"license": "other", "license_name": "its-own", "license_link": "LICENSE"}
+    (snapshot / "README.md").write_text(f"---\n{yaml.safe_dump(told)}pipeline_tag: x\n---\n")
+    assert told.items() <= front(card(scorer, recipe(), SUMMARY, origin=HUB)).items()
+    (snapshot / "README.md").write_text("---\nlicense: [\n---\n")
+    assert "license" not in front(card(scorer, recipe(), SUMMARY, origin=HUB))
 
 
 def test_generated_data_is_named(scorer: Path):
@@ -134,7 +185,7 @@ def test_results_stand_by_length_with_what_was_not_answered(scorer: Path):
     rows = [line for line in results.splitlines() if line.startswith("|")][2:]
     assert rows == [
         "| 4,096 | 0.800 | 0.700 to 0.900 | 20 | 10 |",
-        "| 8,192 | 0.600 | 0.500 to 0.700 | 10 | 5 |",
+        "| 8,192 | 0.600 | 0.500 to 0.700† | 10 | 5 |",
         "| 131,072 | | | 0 | 0 |",
         "| all | 0.700 | 0.600 to 0.800 | 30 | 15 |",
     ]
@@ -203,6 +254,8 @@ def test_the_code_on_the_card_of_an_adapter_runs(
     )
     text = card(tmp_path / "model", own, SUMMARY)
     monkeypatch.chdir(tmp_path / "model")
+    assert str(tmp_path) not in text
+    Path("base").symlink_to(tmp_path / "base")  # the card names it, and says of no place where it is
     found: dict[str, Any] = {}
     exec(code(text, "python")[1], found)
     assert type(found["model"]).__name__.startswith("PeftModel")

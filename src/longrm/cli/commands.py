@@ -40,6 +40,7 @@ COMMANDS = {
     "plan": Subcommand("longrm.cli.plan"),
     "train": Subcommand("longrm.cli.train", continues=True, shared=True),
     "merge": Subcommand("longrm.cli.merge"),
+    "push": Subcommand("longrm.cli.push"),
     "probe": Subcommand("longrm.cli.probe", continues=True, shared=True),
     "evaluate": Subcommand("longrm.cli.evaluate", continues=True, shared=True),
     "score": Subcommand("longrm.cli.score", continues=True, shared=True),

@@ -5,8 +5,6 @@ from pathlib import Path
 import click
 
 from longrm.cli.terminal import echo
-from longrm.errors import RunError
-from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest
 
 
 @click.command(
@@ -26,24 +24,13 @@ def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     longrm merge model.Q4_K_M.gguf --out models/mine
     """
     from longrm.modeling.saving import merge
-
-    trained = (run / "model").is_dir()
-    if not trained and (run / MANIFEST).is_file():
-        raise RunError(f"{run} has no model yet: let its training end first, with the same longrm train")
-    merge(run / "model" if trained else run, out, trust_remote_code=trust_remote_code)
-    if trained and (run / SUMMARY).is_file():
-        _write_model_card(run, out)
-    echo(f"Wrote {out}")
-
-
-def _write_model_card(run: Path, out: Path) -> None:
-    """Writes the model card of the merged model from what its run folder holds."""
-    from longrm.evaluation.summary_schema import read_summary
-    from longrm.training.evaluations import evaluation_of
     from longrm.training.model_card import write_card
-    from longrm.training.objectives import OBJECTIVES
+    from longrm.training.pushed_model import facts_of_run, keep_facts, training_run
 
-    summary = read_summary(run)
-    recipe = OBJECTIVES[summary["objective"]].settings.resolve(run / CONFIG)
-    origin = read_manifest(run).get("model") or {}
-    write_card(out, recipe, summary, evaluation=evaluation_of(run, summary["model_step"]), origin=origin)
+    trained = training_run(run)
+    merge(run if trained is None else trained / "model", out, trust_remote_code=trust_remote_code)
+    if trained is not None:
+        facts = facts_of_run(trained)
+        write_card(out, facts)
+        keep_facts(out, facts)
+    echo(f"Wrote {out}")

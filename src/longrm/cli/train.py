@@ -88,7 +88,7 @@ def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
     if not is_main_process():
         return
     if evaluator is not None:
-        _add_figure(settings, summary, out)
+        _add_figure(summary, out)
     if as_json:
         print_json(summary)
     else:
@@ -107,13 +107,12 @@ def _tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
     return own_tokenizer(settings.model.path, Remote())
 
 
-def _add_figure(settings: TrainingSettings, summary: dict[str, Any], out: Path) -> None:
+def _add_figure(summary: dict[str, Any], out: Path) -> None:
     """Writes the model card anew with the report's figure, where the packages that draw are installed."""
     from longrm.evaluation.metrics import PAIR_ACCURACY
-    from longrm.evaluation.summary_schema import read_summary
-    from longrm.runs.folder import read_manifest
-    from longrm.training.evaluations import EVALUATIONS
+    from longrm.training.card_results import EVALUATIONS
     from longrm.training.model_card import write_card
+    from longrm.training.pushed_model import facts_of_run
 
     try:
         import vl_convert
@@ -123,12 +122,10 @@ def _add_figure(settings: TrainingSettings, summary: dict[str, Any], out: Path) 
     except ModuleNotFoundError:
         return
     folder = out / EVALUATIONS / str(summary["model_step"])
-    origin = read_manifest(out).get("model") or {}
     figure = figures.accuracy(load_report([folder]).stages, PAIR_ACCURACY.name, figures.WIDE)
     if figure is not None:
         png = vl_convert.svg_to_png(figure.svg, scale=2)
-        evaluation = read_summary(folder)
-        write_card(out / "model", settings, summary, evaluation=evaluation, figure=png, origin=origin)
+        write_card(out / "model", facts_of_run(out), figure=png)
 
 
 def _print_outcome(summary: dict[str, Any], out: Path, *, lora: bool) -> None:

@@ -250,3 +250,12 @@ class Tokenizer:
                 (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8", newline="")
         except OSError as error:
             raise ModelError(f"{folder}: the tokenizer cannot be written: {error.strerror}") from error
+
+
+def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
+    """Describes the token at which transformers reads a score, and so do we; `padding` is the config's."""
+    if padding is None:
+        return "the last token"
+    named = f"{tokenizer.backend.id_to_token(padding)!r}, id {padding}"
+    closes = ", which closes responses too" if padding in tokenizer.closing_ids() else ""
+    return f"the last token that is not padding ({named}{closes})"

@@ -28,7 +28,7 @@ _READ = (
 )
 """Files that transformers reads beside config and tokenizer, where they exist; each holds an object."""
 
-_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py"]
+_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py", "README.md"]
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
 
-from longrm.data.tokenizing import Tokenizer
+from longrm.data.tokenizing import Tokenizer, scored_at
 from longrm.errors import ModelError
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.capabilities import (
@@ -166,15 +166,6 @@ def load_language_model(
     elif reads_in_blocks(model):
         model.set_attn_implementation(CONTINUATION)
     return LanguageModel(_placed(model, device, where).eval(), tokenizer, parts.origin)
-
-
-def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:
-    """Describes the token at which transformers reads a score, and so do we; `padding` is the config's."""
-    if padding is None:
-        return "the last token"
-    named = f"{tokenizer.backend.id_to_token(padding)!r}, id {padding}"
-    closes = ", which closes responses too" if padding in tokenizer.closing_ids() else ""
-    return f"the last token that is not padding ({named}{closes})"
 
 
 @contextmanager

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 
 from longrm.errors import ConfigError, LongRMError, TrainingError
-from longrm.evaluation.summary_schema import read_summary
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.saving import save
-from longrm.runs.folder import SUMMARY, write_file
+from longrm.runs.folder import write_file
 from longrm.runs.logs import Log, to_line
 from longrm.runs.records import EvaluationRecord
+from longrm.training.card_results import EVALUATIONS
 from longrm.training.distributed import ALONE, DistributedContext
 from longrm.training.training_settings import EvaluationSettings
 from longrm.training.zero import readable, whole
 
-EVALUATIONS, RECORDS, BEST = "evaluations", "evaluations.jsonl", "best"
+RECORDS, BEST = "evaluations.jsonl", "best"
 
 Evaluator = Callable[[Scorer | LanguageModel, Path], Mapping[str, Any]]
 """Evaluates the model in memory into a run folder, and returns the summary."""
@@ -126,9 +126,3 @@ class Evaluations:
             )
         value = overall[metric]["value"]
         return None if value is None else float(value)
-
-
-def evaluation_of(out: Path, step: int) -> dict[str, Any] | None:
-    """The summary of the evaluation of a step of the run in `out`, where its evaluator wrote one."""
-    folder = out / EVALUATIONS / str(step)
-    return read_summary(folder) if (folder / SUMMARY).exists() else None

@@ -2,25 +2,28 @@
 
 import json
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from longrm import hub
 from longrm.config import to_toml
-from longrm.data.tokenizing import Tokenizer
-from longrm.evaluation.metrics import PAIR_ACCURACY
+from longrm.data.tokenizing import Tokenizer, scored_at
 from longrm.modeling.folders import ADAPTER
-from longrm.modeling.loading import scored_at
 from longrm.runs.folder import installed_versions, write_file
+from longrm.training.card_results import CardEvaluation, model_index, told, without_places
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.training_settings import TrainingSettings
 
 CARD, FIGURE = "README.md", "results.png"
+
+_DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""Names of training files that are ids of the Hub."""
 
 _PACKAGES = ("longrm", "torch", "transformers", "peft", "tokenizers")
 _COUNTS = {
@@ -35,39 +38,67 @@ _COUNTS = {
 }
 
 
-def write_card(
-    folder: Path,
-    settings: TrainingSettings,
-    summary: Mapping[str, Any],
-    *,
-    evaluation: Mapping[str, Any] | None = None,
-    figure: bytes | None = None,
-    origin: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """Writes the model card of a folder with a trained model, valid as a README of the Hub.
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What a card tells of a trained model, beside what lies in its folder.
+
+    Attributes:
+        settings: What it was trained with.
+        summary: Of its training.
+        evaluations: Evaluations of this very model.
+        origin: What identifies the model that training started from; see `ModelFolders.origin`.
+    """
+
+    settings: TrainingSettings
+    summary: Mapping[str, Any]
+    evaluations: Sequence[CardEvaluation] = ()
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_card(folder: Path, facts: CardFacts, *, figure: bytes | None = None) -> None:
+    """Writes the model card of a folder with a trained model.
 
     Args:
         folder: A full model, or an adapter.
-        settings: What it was trained with.
-        summary: Of its training.
-        evaluation: The summary of an evaluation of this very model.
-        figure: Its results as a PNG, which is written beside the card.
-        origin: What identifies the model that training started from; see `ModelFolders.origin`.
+        facts: What the card tells.
+        figure: The results of the first evaluation as a PNG, which is written beside the card.
     """
+    text = card_text(folder, facts, figure=figure is not None)
+    if figure is not None:
+        write_file(folder / FIGURE, figure)
+    write_file(folder / CARD, text)
+
+
+def card_text(folder: Path, facts: CardFacts, *, figure: bool, place: str = ".") -> str:
+    """The model card, valid as a README of the Hub; of files and folders of this machine it has the names alone.
+
+    Args:
+        folder: A full model, or an adapter.
+        facts: What the card tells.
+        figure: Whether a figure lies beside the card.
+        place: Where the code on the card finds the model: this folder, or its id on the Hub.
+    """
+    settings, origin = facts.settings, facts.origin
     objective = OBJECTIVES[settings.objective]
-    path = settings.model.path
-    named = None if path is None or Path(path).exists() else hub.split_revision(path)
-    base = path if named is None else named[0]  # a folder, or an id of the Hub without its revision
+    base, on_hub = _base(settings, origin), "commit" in origin
     adapter, scores = (folder / ADAPTER).is_file(), objective.trains == "scorer"
-    saved = folder.resolve()
+    name = _name(folder, place)
+    front = _front(base if on_hub else None, adapter=adapter, scores=scores)
+    front |= _license(settings.model.path, base, origin)
+    data_sets = [file.name for file in settings.data.files() if _DATA_SET.fullmatch(file.name)]
+    if data_sets:
+        front["datasets"] = data_sets
+    index = model_index(name, front["pipeline_tag"], facts.evaluations)
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
     environment.filters |= {"number": "{:,}".format, "to_json": json.dumps}  # JSON is YAML
     versions = [f"{name} {version}" for name, version in installed_versions(_PACKAGES).items()]
-    text = environment.from_string((files(__package__) / "model_card.md.j2").read_text()).render(
-        front=_front(base, adapter=adapter, scores=scores),
-        name=saved.parent.name if saved.name == "model" else saved.name,
+    template = (files(__package__) / "model_card.md.j2").read_text()
+    return environment.from_string(template).render(
+        front=front | ({"model-index": index} if index else {}),
+        name=name,
+        place=place,
         start=_start(base, origin),
         base=base,
         commit=origin.get("commit"),
@@ -78,20 +109,56 @@ def write_card(
         objective=objective,
         loss=settings.loss_spec,
         settings=settings,
-        summary={"accuracy": None, **summary},
+        sources=[
+            {"label": file.name or Path(file.path).name, "weight": file.weight}
+            for file in settings.data.files()
+        ],
+        summary={"accuracy": None, **facts.summary},
         counts=_COUNTS,
-        evaluation=evaluation,
-        figure=None if figure is None else FIGURE,
+        evaluations=[told(one, place) for one in facts.evaluations],
+        figure=FIGURE if figure else None,
         # An adapter is loaded onto a base whose weights are as they were measured.
         rounded=settings.model.precision == "bfloat16" and not adapter,
-        toml=to_toml(settings.to_dict()).strip(),
+        toml=to_toml(_settings(settings, base)).strip(),
         versions=", ".join([f"Python {platform.python_version()}", *versions]),
-        **_evaluated(evaluation),
         **_read_by(folder),
     )
-    if figure is not None:
-        write_file(folder / FIGURE, figure)
-    write_file(folder / CARD, text)
+
+
+def _base(settings: TrainingSettings, origin: Mapping[str, str]) -> str | None:
+    """What training started from: an id of the Hub, or the name of a folder; None for random weights."""
+    path = settings.model.path
+    if path is None:
+        return None
+    named = hub.split_revision(path)
+    return named[0] if "commit" in origin and named is not None else Path(path).expanduser().resolve().name
+
+
+def _name(folder: Path, place: str) -> str:
+    """The model's name: that of its repository, or of its run or folder."""
+    if place != ".":
+        return place.rpartition("/")[2]
+    saved = folder.resolve()
+    return saved.parent.name if saved.name == "model" else saved.name
+
+
+def _settings(settings: TrainingSettings, base: str | None) -> dict[str, Any]:
+    """All settings, with the names alone of what lies on this machine."""
+    plain = settings.to_dict()
+    shown: dict[str, Any] = without_places(plain)
+    if base is not None:
+        named = hub.split_revision(plain["model"]["path"])
+        shown["model"]["path"] = plain["model"]["path"] if named is not None and named[0] == base else base
+    return shown
+
+
+def _license(path: str | None, base: str | None, origin: Mapping[str, str]) -> dict[str, str]:
+    """The license of what training started from, where the card of that is on this machine."""
+    if path is None or base is None:
+        return {}
+    commit = origin.get("commit")
+    card = Path(path).expanduser() / CARD if commit is None else hub.cached_file(base, CARD, commit)
+    return {} if card is None else hub.license_in(card)
 
 
 def _start(base: str | None, origin: Mapping[str, str]) -> str:
@@ -105,13 +172,13 @@ def _start(base: str | None, origin: Mapping[str, str]) -> str:
 
 
 def _front(base: str | None, *, adapter: bool, scores: bool) -> dict[str, Any]:
-    """The YAML front matter."""
+    """The YAML front matter; `base` is an id of the Hub, which takes no other."""
     fields: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-classification" if scores else "text-generation",
         "tags": ["reward-model", "long-context", "longrm", *(["lora"] if adapter else [])],
     }
-    if base is not None and not Path(base).exists():  # the Hub takes its own ids only
+    if base is not None:
         fields |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
     return fields
 
@@ -128,40 +195,3 @@ def _read_by(folder: Path) -> dict[str, Any]:
         "padding_closes": padding in tokenizer.closing_ids(),
         "has_template": (folder / "chat_template.jinja").is_file(),
     }
-
-
-def _evaluated(evaluation: Mapping[str, Any] | None) -> dict[str, Any]:
-    if evaluation is None:
-        return {}
-    metrics = evaluation["metrics"]
-    rows = [
-        (f"{int(length):,}", metrics["by_length"][length]) for length in sorted(metrics["by_length"], key=int)
-    ]
-    unanswered = [
-        f"{count:,} {name.replace('_', ' ')}"
-        for name, count in evaluation["counts"]["outcomes"].items()
-        if name != "answered" and count
-    ]
-    return {
-        "accuracies": [(name, row[PAIR_ACCURACY.name]) for name, row in [*rows, ("all", metrics["overall"])]],
-        "boundary": _boundary(evaluation.get("boundary")),
-        "unanswered": ", ".join(unanswered),
-    }
-
-
-def _boundary(boundary: Mapping[str, Any] | None) -> str | None:
-    if boundary is None:
-        return None
-    threshold = f"{boundary['tau']:.2f}"
-    reached, below = boundary["at_least"], boundary["below"]
-    known = f"at least {threshold} up to {reached:,} tokens" if reached is not None else ""
-    match boundary["status"]:
-        case "resolved" | "unresolved" | "below_range" | "beyond_range":
-            known = known or f"not shown to reach {threshold} anywhere"
-            ends = f", and below it from {below:,} tokens on" if below is not None else ""
-        case "rising" | "not_monotone":
-            known = f"{known}, below it" if known else f"below {threshold}"
-            ends = f" at {below:,} tokens, and above it at a longer length"
-        case unknown:
-            raise ValueError(f"the status {unknown!r} of a boundary is not known")
-    return f"Context boundary ({boundary['status'].replace('_', ' ')}): accuracy is {known}{ends}."

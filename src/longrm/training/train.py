@@ -26,10 +26,11 @@ from longrm.runs.progress import Progress, no_progress
 from longrm.runs.records import StepRecord
 from longrm.runs.workers import world_size
 from longrm.training.batches import Batches
+from longrm.training.card_results import evaluations_of
 from longrm.training.distributed import DistributedContext, join_processes, process_folder
-from longrm.training.evaluations import BEST, Evaluations, Evaluator, evaluation_of
+from longrm.training.evaluations import BEST, Evaluations, Evaluator
 from longrm.training.initial_model import initial_model
-from longrm.training.model_card import write_card
+from longrm.training.model_card import CardFacts, write_card
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.reference import reference_logprobs
 from longrm.training.sampler import Curriculum
@@ -94,8 +95,8 @@ def train(
         elif context.is_main_process:
             _copy(out / BEST, out / MODEL)
         if context.is_main_process:
-            evaluation = evaluation_of(out, summary["model_step"])
-            write_card(out / MODEL, settings, summary, evaluation=evaluation, origin=model.origin)
+            evaluations_made = evaluations_of(out, summary["model_step"])
+            write_card(out / MODEL, CardFacts(settings, summary, evaluations_made, model.origin))
             folder.write_summary(summary)
         context.wait()
         return summary

@@ -1,0 +1,68 @@
+"""`longrm push`."""
+
+from pathlib import Path
+
+import click
+
+from longrm.cli.terminal import echo, print_table
+
+
+@click.command("push", short_help="Upload a trained model to the Hugging Face Hub, with its card.")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("name", metavar="OWNER/NAME")
+@click.option(
+    "--results",
+    metavar="RUN",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A finished evaluation of this very model, for the card; repeatable.",
+)
+@click.option("--private", is_flag=True, help="Make a repository that nobody else sees.")
+@click.option("--revision", metavar="BRANCH", help="The branch, made where it is not there (default main).")
+@click.option("--dry-run", is_flag=True, help="Show what would be uploaded, without any network.")
+def command(
+    run: Path, name: str, results: tuple[Path, ...], private: bool, revision: str | None, dry_run: bool
+) -> None:
+    """Uploads the model of a training run, or a folder that longrm merge wrote, in one commit.
+
+    \b
+    longrm push runs/rm acme/my-reward-model --dry-run
+    longrm push runs/rm acme/my-reward-model --results runs/probe --private
+
+    The card has the results by length of the evaluation made in training and of --results. Only the model's files and
+    its card are uploaded, and the card has no path of this machine. The token is that of hf auth login, or HF_TOKEN.
+    """
+    from longrm import hub
+
+    hub.check_new_id(name)
+    from longrm.training.pushed_model import is_model_file, pushed_model
+
+    model = pushed_model(run, name, results)
+    sizes = model.sizes()
+    total = f"{len(sizes)} files, {sum(sizes.values()):,} bytes"
+    print_table(("file", "bytes"), [(file, f"{size:,}") for file, size in sizes.items()])
+    if model.left_out:
+        echo(f"Not uploaded: {', '.join(model.left_out)}")
+    if not model.evaluations:
+        echo("The card has no results: evaluate the model, and name the run with --results")
+    if dry_run:
+        echo(f"Would upload {total} to {name}, with this card:\n")
+        echo(model.card, end="")
+        return
+    done = hub.upload(
+        name,
+        model.files,
+        stale=is_model_file,
+        private=private,
+        revision=revision,
+        message=f"Upload {name.rpartition('/')[2]} with longrm",
+    )
+    if done.commit is None:
+        echo(f"{done.url} holds these very files already: nothing was uploaded")
+        return
+    if done.was_there:
+        removed = f", and removes {', '.join(done.removed)}" if done.removed else ""
+        echo(
+            f"A model was there already: this is a new commit, {done.commit[:12]}, that replaces it{removed}"
+        )
+    echo(f"Uploaded {total} to {done.url}")

@@ -1,0 +1,311 @@
+"""Models go to a Hub on loopback by the Hub's own client, and their cards are read by it."""
+
+import json
+import math
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from click.testing import CliRunner, Result
+from huggingface_hub import ModelCard, constants
+
+from longrm.cli.evaluate import command as evaluate_command
+from longrm.cli.merge import command as merge_command
+from longrm.cli.push import command
+from longrm.cli.training_evaluator import evaluator_of
+from longrm.data import write
+from longrm.errors import LongRMError
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.summary_schema import read_summary
+from longrm.modeling.loading import new_language_model
+from longrm.modeling.saving import save
+from longrm.modeling.shapes import ModelShape
+from longrm.runs.progress import no_progress
+from longrm.training.objectives import OBJECTIVES
+from longrm.training.train import train
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.cli.local_hub import TOKEN, LocalHub, local_hub
+
+SHAPE = ModelShape(layers=1, hidden=16, heads=2, kv_heads=2, head_dim=8, init_std=0.2)
+CELLS = [{"lengths": [64, 128], "depths": [0.5], "groups": 10, "per_group": 2}]
+NAME = "acme/judge"
+
+# The Hub's own client (huggingface_hub 2.4) uploads large files in a way that its HTTP library has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model, its evaluation made in training and one made later, an adapter, and a model merged from it."""
+    place = tmp_path_factory.mktemp("secret-home")
+    write(place / "private-rows.jsonl", generate(WorldPlan("records", 64, seed=3), 8, words_tokenizer()))
+    save(new_language_model(SHAPE, words_tokenizer(), seed=0), place / "my-base")
+    (place / "my-base/README.md").write_text("---\nlicense: llama3.1\n---\n# Base\n")
+    common = {
+        "data": {
+            "sources": [{"path": str(place / "private-rows.jsonl"), "name": "acme/rows"}],
+            "cache": str(place / "cache"),
+        },
+        "optimizer": {"steps": 2, "learning_rate": 1e-2},
+    }
+    for name, lora in (("full", {}), ("adapter", {"lora": {"rank": 2}})):
+        settings = {
+            **common,
+            "model": {"path": str(place / "my-base"), **lora},
+            "evaluation": {"every": 2, "settings": {"bench": "probe", "probe": {"cells": CELLS}}},
+        }
+        recipe = OBJECTIVES["bradley_terry"].settings.model_validate(settings)
+        train(recipe, place / name, evaluator=evaluator_of(recipe.evaluation, no_progress))
+    assert (
+        CliRunner().invoke(merge_command, [str(place / "adapter"), "--out", str(place / "merged")]).exit_code
+        == 0
+    )
+    judged(place / "full/model", f"file:{place / 'private-rows.jsonl'}", place / "later")
+    return place
+
+
+def judged(model: Path | str, bench: str, out: Path, **settings: Any) -> None:
+    run_evaluation(Evaluation.resolve(overrides={"model": str(model), "bench": bench, **settings}), out)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # it would speak with servers of its own
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with local_hub() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        yield server
+
+
+def push(*arguments: Any) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+def refusal(*arguments: Any) -> str:
+    done = push(*arguments)
+    assert isinstance(done.exception, LongRMError), done.output
+    assert "\n" not in str(done.exception)
+    return str(done.exception)
+
+
+def test_a_run_goes_to_the_hub_whole_and_nothing_else_does(place: Path, hub: LocalHub):
+    (place / "full/model/notes.txt").write_text("my notes")
+    done = push(place / "full", NAME)
+    (place / "full/model/notes.txt").unlink()
+    assert done.exit_code == 0, done.exception
+    held = hub.branches[NAME]["main"]
+    expected = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"}
+    assert (
+        expected
+        <= held.keys()
+        <= expected | {"chat_template.jinja", ".gitattributes", "generation_config.json"}
+    )
+    for name in held.keys() - {"README.md", ".gitattributes"}:
+        assert held[name] == (place / "full/model" / name).read_bytes()
+    assert not any(b"secret-home" in content for content in held.values())
+    assert hub.commits == [(NAME, "main", "Upload judge with longrm")]
+    assert not hub.private[NAME]
+    assert "notes.txt" in done.output.partition("Not uploaded: ")[2]
+    assert done.output.splitlines()[-1].endswith(f" bytes to {hub.url}/{NAME}")
+    assert "was there already" not in done.output
+
+
+def test_the_card_is_read_by_the_hub_and_its_results_are_those_of_the_evaluations(place: Path, hub: LocalHub):
+    assert push(place / "full", NAME, "--results", place / "later").exit_code == 0
+    text = hub.branches[NAME]["main"]["README.md"].decode()
+    data = ModelCard(text).data
+    assert (data.library_name, data.pipeline_tag, data.license) == (
+        "transformers",
+        "text-classification",
+        "llama3.1",
+    )
+    assert {"reward-model", "longrm"} <= set(data.tags)
+    assert data.datasets == ["acme/rows"]
+    assert data.base_model is None, "the Hub knows no folder of ours"
+    assert data.model_name == "judge"
+    own, later = read_summary(place / "full/evaluations/2"), read_summary(place / "later")
+    wanted = {}
+    for bench, summary in (("probe", own), ("file:private-rows.jsonl", later)):
+        parts = {bench: summary["metrics"]["overall"]}
+        parts |= {
+            f"{bench}, {int(size):,} tokens": part for size, part in summary["metrics"]["by_length"].items()
+        }
+        wanted |= {name: part["pair_accuracy"] for name, part in parts.items()}
+    found = {result.dataset_name: result for result in data.eval_results}
+    assert {name: one.metric_value for name, one in found.items()} == {
+        name: metric["value"] for name, metric in wanted.items()
+    }
+    for name, one in found.items():
+        assert one.metric_args == {key: wanted[name][key] for key in ("low", "high", "n", "groups")}
+        metric = wanted[name]
+        assert f"| {metric['value']:.3f} | {metric['low']:.3f} to {metric['high']:.3f}" in text
+    # The metadata that the Hub's client writes of what it read is the same again.
+    again = ModelCard(f"---\n{data.to_yaml()}\n---\n").data
+    assert again.eval_results == data.eval_results
+    assert len(data.eval_results) == len(wanted) > 3
+    assert text.count("Context boundary (") == 2
+    assert "trained from `my-base` with" in text
+    assert f'longrm.load("{NAME}")' in text
+    assert "secret-home" not in text
+
+
+def test_the_command_on_the_card_repeats_the_evaluation(place: Path, tmp_path: Path):
+    card = push(place / "full", NAME, "--dry-run").output
+    longrm, verb, *arguments = shlex.split(card.partition("```console\n$ ")[2].splitlines()[0])
+    assert (longrm, verb, arguments[:2]) == ("longrm", "evaluate", ["--model", NAME])
+    arguments[1], arguments[-1] = str(place / "full/model"), str(tmp_path / "again")
+    assert CliRunner().invoke(evaluate_command, arguments).exit_code in (0, 1)
+    repeated, own = read_summary(tmp_path / "again"), read_summary(place / "full/evaluations/2")
+    assert repeated["metrics"]["by_length"].keys() == own["metrics"]["by_length"].keys()
+    ours, theirs = (one["metrics"]["overall"]["pair_accuracy"] for one in (own, repeated))
+    assert ours["n"] == theirs["n"]
+    assert math.isclose(ours["value"], theirs["value"])
+
+
+def test_a_dry_run_asks_nobody_and_shows_what_would_be_uploaded(place: Path, hub: LocalHub, monkeypatch: Any):
+    monkeypatch.delenv("HF_TOKEN")
+    before = sorted((place / "full").rglob("*"))
+    done = push(place / "full/model", NAME, "--dry-run")
+    assert done.exit_code == 0
+    assert not hub.asked
+    assert sorted((place / "full").rglob("*")) == before
+    size = (place / "full/model/model.safetensors").stat().st_size
+    assert f"{size:,}" in done.output
+    card = done.output.partition("with this card:\n\n")[2]
+    assert ModelCard(card).data.model_name == "judge"
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert push(place / "full", NAME).exit_code == 0
+    assert hub.branches[NAME]["main"]["README.md"].decode() == card
+
+
+def test_another_model_is_replaced_in_a_new_commit_and_said_so(place: Path, hub: LocalHub):
+    hub.branches[NAME] = {"main": {"model-00001-of-00002.safetensors": b"old", "plots/loss.png": b"theirs"}}
+    hub.private[NAME] = False
+    done = push(place / "merged", NAME)
+    assert done.exit_code == 0, done.exception
+    assert "A model was there already: this is a new commit" in done.output
+    assert "removes model-00001-of-00002.safetensors" in done.output
+    held = hub.branches[NAME]["main"]
+    assert "model-00001-of-00002.safetensors" not in held
+    assert held["plots/loss.png"] == b"theirs"
+    assert held["model.safetensors"] == (place / "merged/model.safetensors").read_bytes()
+    assert "card.json" not in held
+    assert len(hub.commits) == 1
+    results = ModelCard(held["README.md"].decode()).data.eval_results
+    assert len(results) == 3, "overall and two lengths, of the evaluation in training"
+
+
+def test_the_same_model_makes_no_second_commit(place: Path, hub: LocalHub):
+    assert push(place / "full", NAME).exit_code == 0
+    assert (
+        f"{hub.url}/{NAME} holds these very files already: nothing was" in push(place / "full", NAME).output
+    )
+    assert len(hub.commits) == 1
+    assert "this is a new commit" in push(place / "full", NAME, "--results", place / "later").output
+    assert len(hub.commits) == 2
+
+
+def test_a_config_that_names_a_place_of_this_machine_is_refused(place: Path, tmp_path: Path, hub: LocalHub):
+    shutil.copytree(place / "full", tmp_path / "run")
+    config = tmp_path / "run/model/config.json"
+    held = json.loads(config.read_text())
+    config.write_text(json.dumps(held | {"nested": {"_name_or_path": str(place / "my-base")}}))
+    assert "my-base' of this machine" in refusal(tmp_path / "run", NAME, "--dry-run")
+    config.write_text(json.dumps(held | {"nested": {"_name_or_path": "acme/base"}}))
+    assert push(tmp_path / "run", NAME, "--dry-run").exit_code == 0
+
+
+def test_a_branch_and_privacy_are_as_asked(place: Path, hub: LocalHub):
+    done = push(place / "full", NAME, "--private", "--revision", "v2")
+    assert done.exit_code == 0, done.exception
+    assert hub.private[NAME]
+    assert "model.safetensors" in hub.branches[NAME]["v2"]
+    assert "model.safetensors" not in hub.branches[NAME]["main"]
+    assert done.output.endswith(f"{hub.url}/{NAME}/tree/v2\n")
+    assert push(place / "full", NAME, "--private", "--revision", "v2").exit_code == 0, "it is there already"
+    hub.private[NAME] = False
+    assert "there already, and public" in refusal(place / "full", NAME, "--private")
+    assert len(hub.commits) == 1
+
+
+def test_an_adapter_goes_with_the_id_of_its_base(place: Path, tmp_path: Path, hub: LocalHub):
+    assert "merge it (longrm merge" in refusal(place / "adapter", NAME)
+    assert not hub.asked
+    shutil.copytree(place / "adapter", tmp_path / "run")
+    config = (tmp_path / "run/config.toml").read_text().replace(str(place / "my-base"), "acme/base@main")
+    (tmp_path / "run/config.toml").write_text(config)
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    manifest["model"]["commit"] = "1" * 40
+    (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
+    adapter = tmp_path / "run/model/adapter_config.json"
+    said = json.loads(adapter.read_text()) | {"base_model_name_or_path": "acme/base", "revision": "1" * 40}
+    adapter.write_text(json.dumps(said))
+    assert push(tmp_path / "run", NAME).exit_code == 0
+    held = hub.branches[NAME]["main"]
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= held.keys()
+    data = ModelCard(held["README.md"].decode()).data.to_dict()
+    assert (data["base_model"], data["base_model_relation"], data["library_name"]) == (
+        "acme/base",
+        "adapter",
+        "peft",
+    )
+    assert not any(b"secret-home" in content for content in held.values())
+
+
+def test_results_of_another_model_are_refused_with_the_reason(place: Path, tmp_path: Path, hub: LocalHub):
+    bench = f"file:{place / 'private-rows.jsonl'}"
+    judged(place / "merged", bench, tmp_path / "other")
+    judged("baseline:longest", bench, tmp_path / "baseline")
+    judged(place / "full/model", "probe", tmp_path / "shard", shard="1/2", **{"probe.cells": CELLS})
+    (tmp_path / "later").mkdir()
+    shutil.copytree(place / "later", tmp_path / "old", dirs_exist_ok=True)
+    manifest = json.loads((tmp_path / "old/manifest.json").read_text())
+    (tmp_path / "old/manifest.json").write_text(
+        json.dumps(manifest | {"started": "2020-01-01T00:00:00+00:00"})
+    )
+    for run, line in [
+        (tmp_path / "other", f"it judged with {place / 'merged'}"),
+        (tmp_path / "baseline", "it judged with baseline:longest"),
+        (tmp_path / "shard", "shard 1/2 alone"),
+        (tmp_path / "old", "before these weights"),
+        (place / "full", "of kind 'training', and no evaluation"),
+        (tmp_path / "gone", "finished run folder?"),
+    ]:
+        assert line in refusal(place / "full", NAME, "--results", run)
+    assert not hub.asked
+
+
+def test_what_cannot_be_pushed_is_refused_in_one_line(
+    place: Path, tmp_path: Path, hub: LocalHub, monkeypatch: Any
+):
+    (tmp_path / "begun").mkdir()
+    manifest = json.loads((place / "full/manifest.json").read_text())
+    (tmp_path / "begun/manifest.json").write_text(json.dumps(manifest))
+    for name in ("judge", "a/b/c", "acme/ju dge", "acme/..", "acme/"):
+        assert "OWNER/NAME" in refusal(place / "full", name)
+    assert "has no model yet" in refusal(tmp_path / "begun", NAME)
+    assert "of kind 'evaluation', and no model" in refusal(place / "later", NAME)
+    assert "does not tell how it was trained" in refusal(place / "my-base", NAME)
+    assert "does not tell how it was trained" in refusal(tmp_path / "gone", NAME)
+    assert not hub.asked
+    assert "the token may not write there" in refusal(place / "full", "others/judge")
+    assert "there is no such repository or owner" in refusal(place / "full", "nobody/judge")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "it does not know the token" in refusal(place / "full", NAME)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    assert "run hf auth login, or set HF_TOKEN" in refusal(place / "full", NAME)
+    monkeypatch.undo()
+    assert not hub.commits
+
+
+def test_without_a_network_one_line_says_so(place: Path, monkeypatch: pytest.MonkeyPatch):
+    with local_hub() as gone:
+        url = gone.url
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert f"the upload to {url} failed" in refusal(place / "full", NAME)

@@ -1,7 +1,10 @@
 """A reward model as a function of trainers: the scores of transformers, one prompt read for a group, and what fails."""
 
+import asyncio
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -236,6 +239,30 @@ def test_completions_of_several_threads_are_scored_together(loaded, plain_score)
     found = all_at_once(held, COMPLETIONS)
     expected = [[pytest.approx(plain_score(PROMPTS[0], text), abs=1e-5)] for text in COMPLETIONS]
     assert found == expected
+    assert [[count for _, count in call] for call in held.asked] == [[1], [5]]
+
+
+def test_awaited_calls_are_scored_together_while_the_loop_goes_on():
+    page = (Path(__file__).parents[2] / "docs/rewards.md").read_text()
+    (block,) = (
+        block for block in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "async def" in block
+    )
+    held = Held()
+    reward = longrm.reward_function(held)
+    names = {"reward": reward}
+    exec(compile(block, "docs/rewards.md", "exec"), names)
+
+    async def together():
+        first = asyncio.create_task(names["awaited"](PROMPTS[:1], COMPLETIONS[:1]))
+        while not held.began.is_set():
+            await asyncio.sleep(0)
+        others = [asyncio.create_task(names["awaited"](PROMPTS[:1], [text])) for text in COMPLETIONS[1:]]
+        while len(reward._waiting) < len(others):
+            await asyncio.sleep(0)
+        held.go.set()
+        return await asyncio.gather(first, *others)
+
+    assert asyncio.run(together()) == [[len(text)] for text in COMPLETIONS]
     assert [[count for _, count in call] for call in held.asked] == [[1], [5]]
 
 

@@ -371,3 +371,19 @@ def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     for name in ("nothing", "file", "probe:x"):
         with pytest.raises(ConfigError, match="no benchmark"):
             load(name, source=BenchmarkSource(), probe=Probe(), leval=Leval())
+
+
+def test_the_summary_comes_last(tmp_path, monkeypatch):
+    """A run that is killed while its results are written does not look finished."""
+
+    def killed(summary, path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("longrm.evaluation.runner.write_results", killed)
+        with pytest.raises(KeyboardInterrupt):
+            judge(rows(8, 64), load_model("baseline:random"), tmp_path)
+    assert (tmp_path / "items.csv").exists()
+    assert not (tmp_path / "summary.json").exists()
+    judge(rows(8, 64), load_model("baseline:random"), tmp_path)
+    assert (tmp_path / "summary.json").exists()

@@ -106,7 +106,7 @@ def conclude(
     counted: Mapping[str, Any],
     added: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Sums a run up whose comparisons are all judged: writes `summary.json` and `results.csv`.
+    """Sums a run up whose comparisons are all judged: writes items, `results.csv` and `summary.json`.
 
     Args:
         records: All judgments, with their gold, in the order of the benchmark.
@@ -136,8 +136,8 @@ def conclude(
     summary["counts"] |= {name: value for name, value in counted.items() if value is not None}
     summary |= {name: value for name, value in added.items() if value is not None}
     write_items(records, folder.path)
-    folder.write_summary(summary)
     write_results(parse_evaluation(summary), folder.path / "results.csv")
+    folder.write_summary(summary)  # last: a run that has it has everything
     return summary
 
 

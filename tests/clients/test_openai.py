@@ -1,7 +1,9 @@
 import asyncio
 import json
 import signal
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import jsonschema
@@ -375,3 +377,30 @@ def test_no_schema_is_sent_unless_asked_for_and_the_verdict_is_known(server):
     client(server).write([replace(requests(1)[0], verdict="x")])
     client(server, json_schema=True).write(requests(1))
     assert all("response_format" not in seen.body for seen in server.seen)
+
+
+def test_a_signal_that_another_thread_gets_interrupts_too():
+    """So it happens where two come at once: the thread that waits for the answers is not woken."""
+    before, patience = {*threading.enumerate()}, 10
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        server.settimeout(patience)
+        waiting = OpenAIClient(f"http://127.0.0.1:{server.getsockname()[1]}", "silent", Remote(retries=0))
+
+        def interrupt() -> bool:
+            """Whether the client has left before the patience was over."""
+            asked, _ = server.accept()
+            with asked:
+                asked.settimeout(patience)
+                (loop,) = {*threading.enumerate()} - {*before, threading.current_thread()}
+                signal.pthread_kill(loop.ident, signal.SIGINT)
+                try:
+                    while asked.recv(65536):
+                        pass
+                except TimeoutError:
+                    return False
+                return True
+
+        left = pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.write(requests(1))
+        assert left.result()

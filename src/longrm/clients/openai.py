@@ -4,16 +4,17 @@ import asyncio
 import hashlib
 import json
 import random
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 import httpx
-from anyio.from_thread import start_blocking_portal
 
 from longrm.clients import replies
 from longrm.clients.addresses import CHAT, endpoint
@@ -24,6 +25,9 @@ from longrm.clients.retrying import RetryingEndpoint
 from longrm.clients.transport import Reply, RetryableError
 from longrm.errors import RunError
 from longrm.types import Message, Outcome
+
+_Result = TypeVar("_Result")
+_WAKES_EVERY = 0.1  # seconds
 
 
 class OpenAIClient(Writer):
@@ -106,8 +110,7 @@ class OpenAIClient(Writer):
             ModelError: The server cannot be reached, or refuses all requests alike.
             RunError: The budget is spent, the server went away, or the cache cannot be used.
         """
-        with start_blocking_portal() as portal:
-            return portal.call(self._write, requests)
+        return _in_a_thread(lambda: self._write(requests))
 
     def tokens(self, messages: Sequence[Message]) -> int | None:
         """Tokens of a prompt, if the client was given a way to count them."""
@@ -227,6 +230,36 @@ class OpenAIClient(Writer):
                 f"{self._endpoint.url} does not say how many tokens it used, so max_total_tokens cannot be kept; "
                 "set max_requests instead"
             )
+
+
+def _in_a_thread(work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+    """Waits for what runs in an event loop of its own, for the caller's may be running.
+
+    An interrupt cancels the work. The system may hand a signal to any thread, and does so with the second of two that
+    come at once; Python acts on it in this one, which therefore wakes up now and then.
+    """
+    loop, result = asyncio.new_event_loop(), Future[_Result]()
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                value = runner.run(work())
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    thread = threading.Thread(target=run, daemon=True)
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(_WAKES_EVERY)
+        return result.result()
+    except KeyboardInterrupt:
+        with suppress(RuntimeError):  # it has not begun yet, or has come to its end
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+            thread.join()
+        raise
 
 
 def _response_format(verdict: str) -> dict[str, Any]:

@@ -21,27 +21,28 @@ FILE = '''
 from longrm.evaluation.metrics.metric import EvaluationMetric
 
 
-def rank_of_best(values, ranks):
-    """The mean gold rank of the responses judged best."""
+def beaten(values, ranks):
+    """How many responses gold ranks below those judged best."""
     top = [rank for value, rank in zip(values, ranks, strict=True) if value == max(values)]
-    return sum(top) / len(top)
+    worse = [sum(other > rank for other in ranks) for rank in top]
+    return sum(worse) / len(worse)
 
 
-MEAN_RANK = EvaluationMetric(
-    "mean_rank",
-    "mean rank",
-    "mean gold rank of the response judged best",
-    lambda table: table.per_comparison(rank_of_best),
-    span=(1.0, 8.0),
+BEATEN = EvaluationMetric(
+    "beaten",
+    "responses beaten",
+    "responses that gold ranks below the one judged best",
+    lambda table: table.per_comparison(beaten),
+    span=(0.0, 7.0),
     for_pairs=True,
 )
 '''
 
 
 @pytest.fixture
-def mean_rank(plugin, monkeypatch):
+def beaten(plugin, monkeypatch):
     """The metric of a file outside the package, entered into the registry."""
-    monkeypatch.setitem(METRICS, "mean_rank", plugin(FILE).MEAN_RANK)
+    monkeypatch.setitem(METRICS, "beaten", plugin(FILE).BEATEN)
 
 
 def evaluated(out):
@@ -55,35 +56,35 @@ def evaluated(out):
     return run_evaluation(settings, out)
 
 
-def test_a_metric_that_is_entered_runs_to_the_end(mean_rank, tmp_path):
+def test_a_metric_that_is_entered_runs_to_the_end(beaten, tmp_path):
     summary = evaluated(tmp_path / "run")
-    measured = summary["metrics"]["by_length"]["128"]["mean_rank"]
+    measured = summary["metrics"]["by_length"]["128"]["beaten"]
     assert measured["n"] == 12
     assert measured["low"] <= measured["value"] <= measured["high"]
-    assert summary["chance"]["mean_rank"] == 1.5
+    assert summary["chance"]["beaten"] == 0.5
     jsonschema.Draft202012Validator(summary_schema()).validate(summary)
     assert read_summary(tmp_path / "run") == summary
 
     rows = list(csv.DictReader((tmp_path / "run" / "results.csv").read_text().splitlines()))
-    assert [row["source"] for row in rows] == ["this run, pair_accuracy", "this run, mean_rank"]
-    assert rows[1]["avg"] == f"{summary['metrics']['overall']['mean_rank']['value']:.1f}"
+    assert [row["source"] for row in rows] == ["this run, pair_accuracy", "this run, beaten"]
+    assert rows[1]["avg"] == f"{summary['metrics']['overall']['beaten']['value']:.1f}"
 
     build([tmp_path / "run"], tmp_path / "report.html")
-    assert '<th scope="col">mean rank</th>' in (tmp_path / "report.html").read_text()
-    assert EvaluationSettings.resolve(None, {"metric": "mean_rank", "settings": {}}).metric == "mean_rank"
+    assert '<th scope="col">responses beaten</th>' in (tmp_path / "report.html").read_text()
+    assert EvaluationSettings.resolve(None, {"metric": "beaten", "settings": {}}).metric == "beaten"
 
 
 def test_a_metric_that_is_not_entered_is_refused_everywhere(tmp_path):
     summary = evaluated(tmp_path / "run")
-    assert "mean_rank" not in summary["metrics"]["overall"]
-    summary["metrics"]["overall"]["mean_rank"] = summary["metrics"]["overall"]["pair_accuracy"]
+    assert "beaten" not in summary["metrics"]["overall"]
+    summary["metrics"]["overall"]["beaten"] = summary["metrics"]["overall"]["pair_accuracy"]
     schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())
     assert not jsonschema.Draft202012Validator(schema).is_valid(summary)
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(RunError, match="there is no metric 'mean_rank'; one of pair_accuracy, top1"):
+    with pytest.raises(RunError, match="there is no metric 'beaten'; one of pair_accuracy, top1"):
         read_summary(tmp_path / "run")
-    with pytest.raises(ConfigError, match="there is no metric 'mean_rank'; one of pair_accuracy, top1"):
-        EvaluationSettings.resolve(None, {"metric": "mean_rank", "settings": {}})
+    with pytest.raises(ConfigError, match="there is no metric 'beaten'; one of pair_accuracy, top1"):
+        EvaluationSettings.resolve(None, {"metric": "beaten", "settings": {}})
 
 
 def test_a_metric_without_a_finite_span_is_refused():

@@ -225,7 +225,9 @@ def test_the_frame_has_a_row_a_part(two_runs):
 
 
 def test_a_notebook_shows_names_as_they_are(two_runs, written, pairs):
-    shown = compare(two_runs[0], written("<b>odd<", pairs(np.ones(240))))._repr_html_()
+    found = compare(two_runs[0], written("<b>odd<", pairs(np.ones(240))))
+    assert repr(found) == f"<{found.sentence}>"
+    shown = found._repr_html_()
     assert "<b>" not in shown
     assert "<p>&lt;b&gt;odd&lt; is right more often than base: 100.0% against" in shown
     assert shown.count("<tr>") == 1 + 1 + 2 + 5 + 2 + 10

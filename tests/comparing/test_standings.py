@@ -83,6 +83,13 @@ def test_the_page_names_what_is_not_ranked_and_keeps_hostile_names_inert(top, tm
     assert "not valid JSON" in rest
 
 
+def test_two_runs_of_one_model_are_told_apart_by_their_folders(top, tmp_path):
+    for name in ("one", "two"):
+        evaluated(tmp_path / name, "simulated:0.1")
+    page = leaderboard(tmp_path, listed_runs(tmp_path))
+    assert "simulated:0.1 (one) is first, but not told apart from simulated:0.1 (two)." in page
+
+
 def test_a_damaged_log_has_no_rank_and_keeps_nobody_from_one(top, tmp_path):
     folder = evaluated(tmp_path / "bad", "simulated:0.3")
     (folder / "judgments.jsonl").write_text("{\n" + (folder / "judgments.jsonl").read_text())

@@ -33,6 +33,8 @@ def test_a_loaded_model_is_evaluated_like_a_named_one(tmp_path):
 
 def test_a_notebook_shows_every_length_and_no_markup_of_names(tmp_path):
     run = longrm.evaluate("baseline:overlap", "probe", tmp_path / "run", SETTINGS)
+    value = run.summary.metrics.overall["pair_accuracy"].value
+    assert repr(run).endswith(f"pair_accuracy {100 * value:.1f}%>")
     shown = run._repr_html_()
     value = 100 * run.summary.metrics.by_length["128"]["pair_accuracy"].value
     assert f"<td>128</td><td>{value:.1f}</td>" in shown

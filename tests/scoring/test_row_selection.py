@@ -271,7 +271,8 @@ def test_rows_without_scores_are_dropped_and_counted(put, tmp_path):
         assert (counts.read, counts.written) == (4, 2)
 
 
-def test_scores_of_another_source_are_not_taken_unless_named(put, tmp_path):
+def test_scores_of_another_source_are_not_taken_unless_named(put, tmp_path, caplog):
+    caplog.set_level("INFO", "longrm")
     rows = [row | {"scores": [4, 3, 2, 1]} for row in candidates(3)]
     data = put("others.jsonl", *rows)
     with pytest.raises(DataError, match="no scores that longrm score has written; name a --model"):
@@ -281,6 +282,10 @@ def test_scores_of_another_source_are_not_taken_unless_named(put, tmp_path):
     both = [row | {"model_scores": [1, 2, 3, 4], "model_scores_outcome": "answered"} for row in rows]
     rank(put("both.jsonl", *both), tmp_path / "r.jsonl")
     assert [row["order"] for row in lines(tmp_path / "r.jsonl")] == [[3, 2, 1, 0]] * 3
+    assert "in column" not in caplog.text, "the control: longrm score has written one column"
+    twice = [row | {"scores_outcome": "answered", "model_scores_by": "NAME"} for row in both]
+    rank(put("twice.jsonl", *twice), tmp_path / "r.jsonl")
+    assert "reading the scores of NAME in column 'model_scores'" in caplog.text
 
 
 @pytest.mark.parametrize(

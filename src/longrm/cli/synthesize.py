@@ -25,8 +25,13 @@ def command() -> None:
     """
 
 
+_THEN_JUDGMENTS = (
+    "train on them with: longrm train sft --config paper/qwen3-8b/sft --set data.path={out}/rows "
+    "--set model.path=MODEL --out RUN"
+)
 _THEN_PAIRS = (
-    "train on them with: longrm train bradley-terry --config rm.toml --set data.path={out}/rows --out RUN"
+    "train on them with: longrm train bradley-terry --config paper/skywork-v2/bradley_terry --set data.path={out}/rows "
+    "--set model.path=MODEL --out RUN"
 )
 
 
@@ -56,8 +61,8 @@ def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None
 @_kind(
     "questions",
     "Let a model ask about texts of your own: questions, answers, evidence.",
-    "answer them with: longrm synthesize responses --set documents.path={out}/rows, or go on with short-to-long, vote "
-    "or benchmark",
+    "answer them with: longrm synthesize responses --config data/responses --set documents.format=jsonl "
+    "--set documents.path={out}/rows --out RUN",
 )
 def questions() -> None:
     """Lets a model write questions about texts, with gold answers and the sentences that prove them.
@@ -103,7 +108,7 @@ def responses() -> None:
 @_kind(
     "short-to-long",
     "Judge on the short context, to learn it on the long one: stage 1.",
-    "train on them with: longrm train sft --config sft.toml --set data.path={out}/rows --out RUN",
+    _THEN_JUDGMENTS,
 )
 def short_to_long() -> None:
     """Judges answers on the critical chunks, and pads the same prompts to long contexts: demonstrations.
@@ -173,7 +178,7 @@ def benchmark() -> None:
 @_kind(
     "distill",
     "The best of a model's answers, by a reward model: demonstrations.",
-    "train on them with: longrm train sft --config sft.toml --set data.path={out}/rows --out RUN",
+    _THEN_JUDGMENTS,
 )
 def distill() -> None:
     """Draws several answers to every prompt and keeps the one that a reward model likes best.

@@ -63,6 +63,9 @@ class RunComparison:
     wins: dict[str, tuple[str, ...]]
     others: tuple["RunComparison", ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<{' '.join(one.sentence for one in self.each)}>"
+
     @property
     def sentence(self) -> str:
         """Which run is better, by how much, and where; of the first two runs."""

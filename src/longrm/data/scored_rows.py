@@ -1,5 +1,6 @@
 """Rows with the scores of their responses, as `longrm score` has written them."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from longrm.data.readers import ComparisonReader, ComparisonRow
 from longrm.errors import DataError
 from longrm.reading import located, short
 from longrm.types import Comparison, Outcome
+
+_logger = logging.getLogger(__name__)
 
 SCORES = ("scores", "model_scores")
 """The columns that `longrm score` writes to by default."""
@@ -71,6 +74,9 @@ def _written_column(reading: ComparisonReader) -> str:
         raise DataError(
             f"{first.place}: no scores that longrm score has written; name a --model to score with, or the --column"
         )
+    if len(found) > 1:
+        by = first.source.get(f"{found[0]}_by") or "a model that is not named"
+        _logger.info("reading the scores of %s in column '%s'; --column names another", by, found[0])
     return found[0]
 
 

@@ -58,9 +58,11 @@ def read_tokenizer(file: Path) -> TokenizerParts:
     """
     folder = file.parent
     if not file.exists():
-        raise ModelError(
-            f"{folder}: no tokenizer here (tokenizer.json is missing); save the model's tokenizer into it"
-        )
+        inside = folder / "model"
+        advice = "save the model's tokenizer into it"
+        if (inside / file.name).exists():  # as in the folder of a training
+            advice = f"the model is in {inside}"
+        raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing); {advice}")
     check_file(file, ModelError)
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))

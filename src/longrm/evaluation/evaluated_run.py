@@ -34,6 +34,13 @@ class EvaluatedRun:
         """Every comparison as a row, as `longrm.read_run` has it."""
         return read_run(self.path)
 
+    def __repr__(self) -> str:
+        figure = self.summary.metrics.overall.get(self.summary.main_metric)
+        value = "nothing" if figure is None or figure.value is None else f"{100 * figure.value:.1f}%"
+        return (
+            f"<{self.path}: {self.summary.model} on {self.summary.bench}, {self.summary.main_metric} {value}>"
+        )
+
     def _repr_html_(self) -> str:
         """Main accuracy by length, with its 95% interval."""
         metrics, name = self.summary.metrics, self.summary.main_metric

@@ -82,14 +82,20 @@ def _table(found: Standings, shown: dict[str, tuple[str, str]]) -> dict[str, Any
 
 def _finding(found: Standings, names: dict[str, str]) -> str:
     first, *others = found.runs
-    name, near = names[first.summary.model], [run for run in others if not run.apart]
+    near = [run for run in others if not run.apart]
+    models = [run.summary.model for run in found.runs]
+    labels = {
+        run.folder: names[model] if models.count(model) == 1 else f"{names[model]} ({run.folder.name})"
+        for run, model in zip(found.runs, models, strict=True)
+    }
+    name = labels[first.folder]
     if not others:
         return f"{name} is alone here: no other finished run judged the same comparisons."
     if not near:
         return f"{name} is first, and shown to be better than every other run."
     if len(near) > 3:
         return f"{name} is first, but not told apart from {len(near)} others."
-    return f"{name} is first, but not told apart from {wording.listed([names[run.summary.model] for run in near])}."
+    return f"{name} is first, but not told apart from {wording.listed([labels[run.folder] for run in near])}."
 
 
 def _row(

@@ -12,7 +12,7 @@ SHARE = (0.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class EvaluationMetric:
-    """A named number of an evaluation, with all that summary, report, settings and docs need of it.
+    """A named number of an evaluation, with all that summary, report, settings and docs need of it; more is better.
 
     Attributes:
         name: Its key in `summary.json`.

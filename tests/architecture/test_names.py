@@ -15,7 +15,7 @@ SHARED_TYPES: dict[str, str] = {}
 SHARED_MODULES: dict[str, str] = {}
 """Names of modules that stand in several packages, each with the reason."""
 
-NAMED_AFTER_THEIR_ENTRY = ("cli.", "report.sections.", "evaluation.rules.")
+NAMED_AFTER_THEIR_ENTRY = ("cli.", "report.sections.", "evaluation.rules.", "synthesis.recipes.")
 """Packages whose modules are called as what they stand for: a command, a section's subject, a benchmark's rule."""
 
 

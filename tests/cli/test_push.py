@@ -273,7 +273,7 @@ def test_results_of_another_model_are_refused_with_the_reason(place: Path, tmp_p
         (tmp_path / "shard", "shard 1/2 alone"),
         (tmp_path / "old", "before these weights"),
         (place / "full", "of kind 'training', and no evaluation"),
-        (tmp_path / "gone", "finished run folder?"),
+        (tmp_path / "gone", "gone: there is no such folder"),
     ]:
         assert line in refusal(place / "full", NAME, "--results", run)
     assert not hub.asked

@@ -258,7 +258,7 @@ def test_a_scorer_is_trained_from_a_file_and_planned(file, put, tmp_path):
     assert (
         f"a GGUF file (weights in F32; 32 bits a weight; SHA-256 `{file_digest(file, ModelError)}`)" in card
     )
-    assert f"longrm merge {file} --out base" in card
+    assert f"longrm merge {file.name} --out base" in card
     assert json.loads((out / "model/adapter_config.json").read_text())["base_model_name_or_path"] == str(file)
     assert find_model_folders(out / "model").origin["gguf"] == file.name
     scored = tmp_path / "scored.jsonl"

@@ -354,6 +354,7 @@ def test_scored_rows_are_evaluated_as_the_model_that_scored_them(tmp_path, form,
     assert again["complete"]
     assert 0 < again["metrics"]["overall"]["pair_accuracy"]["value"] < 1
     # Negative control: the scores of another model are others.
+    out.unlink()
     _, other = score_rows(tmp_path, "baseline:shortest", form, **columns)
     control = run_evaluation(Evaluation(recorded=str(other), **settings), tmp_path / "other")
     assert control["metrics"]["overall"] != model["metrics"]["overall"]

@@ -48,6 +48,7 @@ COMMANDS = {
     "filter": Subcommand("longrm.cli.filter", continues=True, shared=True),
     "parity": Subcommand("longrm.cli.parity"),
     "compare": Subcommand("longrm.cli.compare"),
+    "attribute": Subcommand("longrm.cli.attribute", continues=True),
     "report": Subcommand("longrm.cli.report"),
     "runs": Subcommand("longrm.cli.runs"),
     "serve": Subcommand("longrm.cli.serve"),

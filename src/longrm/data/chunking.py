@@ -55,6 +55,26 @@ def chunk_spans(text: str, size: int) -> list[tuple[int, int]]:
     return found
 
 
+def sentence_spans(text: str, longest: int) -> list[tuple[int, int]]:
+    """Cuts a text into its sentences and lines; one of more than `longest` approximate tokens is cut between words.
+
+    The spans together are the whole text, without loss or overlap; white space between sentences belongs to the one
+    before it, and what holds no word to the one before it too, or to the first.
+    """
+    assert longest >= 1, f"a sentence needs a size of 1 at least, got {longest}"
+    found: list[tuple[int, int]] = []
+    start = 0
+    for end, count, _ in _pieces(text, longest):
+        if count or not found:
+            found.append((start, end))
+        else:
+            found[-1] = (found[-1][0], end)
+        start = end
+    if len(found) > 1 and not approximate_tokens(text[slice(*found[0])]):
+        found[:2] = [(0, found[1][1])]
+    return [(low, high) for low, high in found if low < high]
+
+
 def _pieces(text: str, size: int) -> list[tuple[int, int, bool]]:
     """Lists the sentences, or parts of at most `size` words: the end, the size, whether a paragraph ends there."""
     starts = [match.start() for match in WORD_OR_MARK.finditer(text)]

@@ -614,7 +614,52 @@ class TrainingSummary:
     model_step: Positive
 
 
-RunSummary = EvaluationSummary | DemoSummary | TrainingSummary
+@_record
+class AttributionPart:
+    """What the attributions of some comparisons say together; evidence is known where the data names it.
+
+    Attributes:
+        shown: Share of them that meet all thresholds.
+        lds: Mean correlation of predicted and true scores on fresh prompts, from -1 to 1.
+        evidence_auc: Mean area under the ROC curve of the evidence's sentences against all others, by weight.
+        evidence_recall: Mean share of the k sentences of evidence that are among the k with the largest weights.
+        evidence_share: Mean share of all weight that lies on the evidence.
+    """
+
+    shown: Estimate
+    lds: Estimate
+    evidence_auc: Estimate
+    evidence_recall: Estimate
+    evidence_share: Estimate
+
+
+@_record
+class AttributionSummary:
+    """The summary of an attribution.
+
+    Attributes:
+        comparisons: How many were to be explained.
+        explained: How many the model could be asked about.
+        prompts: Ablated prompts that were scored.
+        tokens_computed: Tokens of prompts that were read; what was kept of earlier ones is not counted.
+        by_verdict: Parts "right" and "wrong", where gold is known.
+    """
+
+    schema_version: Version
+    kind: Literal["attribution"]
+    model: str
+    bench: str
+    comparisons: Count
+    explained: Count
+    prompts: Count
+    tokens_computed: Count
+    overall: AttributionPart
+    by_length: dict[Tokens, AttributionPart]
+    by_depth: dict[DepthBin, AttributionPart]
+    by_verdict: dict[Literal["right", "wrong"], AttributionPart]
+
+
+RunSummary = EvaluationSummary | DemoSummary | TrainingSummary | AttributionSummary
 
 
 def main_metric(reported: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from longrm import reading
 from longrm.errors import RunError
 from longrm.evaluation.rules import RULES, rule_key
 from longrm.evaluation.summaries import (
+    AttributionSummary,
     DemoSummary,
     EvaluationSummary,
     RunSummary,
@@ -27,6 +28,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
     "evaluation": TypeAdapter(EvaluationSummary),
     "training": TypeAdapter(TrainingSummary),
     "demo": TypeAdapter(DemoSummary),
+    "attribution": TypeAdapter(AttributionSummary),
 }
 
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -41,6 +42,13 @@ class RewardModel(ABC):
 
         Returns:
             One judgment a query, in the same order, about the responses in presented order.
+        """
+
+    def keep_prefixes(self, budget: int) -> None:  # noqa: B027 - most models have nothing to keep
+        """Keeps what prompts begin with alike from now on, where the model can; most cannot, and nothing changes.
+
+        Args:
+            budget: Bytes of memory.
         """
 
     def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
@@ -119,6 +127,24 @@ class RewardModel(ABC):
         """
         scores: Any = self.score(prompt, responses)
         return [_order(of_one) for of_one in scores] if _are_prompts(prompt) else _order(scores)
+
+    def attribute(self, prompt: Prompt, responses: Sequence[Answer], **settings: Any) -> Any:
+        """Tells which sentences of a prompt moved the lead of the best response, as `longrm attribute` does.
+
+        Args:
+            prompt: The user's text, or messages; all of it is context.
+            responses: Two responses or more.
+            settings: `removal`, `masks`, `seed` and others of `attributing`.
+
+        Returns:
+            An `AttributionRecord` of `longrm.attribution.attribute`: all sentences with their weights, and `trust`.
+
+        Raises:
+            DataError: As `score`; or there are fewer than two responses.
+        """
+        # Attributing stands above reward models, so that nobody who only scores loads it.
+        attributed = import_module("longrm.attribution.attribute").attribute_prompt
+        return attributed(self, _query(0, prompt, responses), **settings)
 
 
 def _are_prompts(prompt: Any) -> bool:

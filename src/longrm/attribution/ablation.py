@@ -1,0 +1,87 @@
+"""Prompts from which sentences of the context are left out."""
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import cycle
+from typing import Literal
+
+import numpy as np
+
+from longrm.attribution.sentences import LONGEST
+from longrm.data.chunking import WORD_OR_MARK, unspaced
+from longrm.data.spans import edit_context
+from longrm.reward_models.lexical import LexicalIndex
+from longrm.rng import Draws
+from longrm.types import Query, Span, message_text, text_of
+
+Removal = Literal["filler", "deletion"]
+"""How a sentence is left out: text of the same length takes its place, or nothing does."""
+
+_FILLERS = 16
+
+
+class Ablation:
+    """Leaves sentences out of one prompt.
+
+    Filler is of words that the context has itself: those of the sentences that share least with the question and the
+    responses, in a drawn order, so that it says nothing, and as many tokens as what it stands for. All that follows
+    keeps its place.
+
+    Args:
+        query: The query whose context it is.
+        sentences: Its sentences.
+        removal: What takes a sentence's place.
+        count: How many tokens a text has.
+    """
+
+    def __init__(
+        self, query: Query, sentences: Sequence[Span], removal: Removal, count: Callable[[str], int]
+    ) -> None:
+        self._query, self._sentences = query, sentences
+        self._texts = [message_text(query.prompt[one.message])[one.start : one.end] for one in sentences]
+        self._count = count
+        joined = "\n".join(self._texts)
+        self._between = "" if unspaced(joined) else " "
+        self._words = self._filler_words() if removal == "filler" else []
+        self._instead: dict[int, str] = {}
+
+    def without(self, left_out: Collection[int]) -> Query:
+        """The query without the sentences of these numbers."""
+        edits = [(self._sentences[number], self._replacement(number)) for number in left_out]
+        return edit_context(self._query, edits)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The sentences' texts."""
+        return self._texts
+
+    def tokens(self, number: int) -> int:
+        """How many tokens a sentence has."""
+        return self._count(self._texts[number])
+
+    def _replacement(self, number: int) -> str:
+        if not self._words:
+            return ""
+        if number not in self._instead:
+            self._instead[number] = self._filled(number)
+        return self._instead[number]
+
+    def _filled(self, number: int) -> str:
+        """Filler of about as many tokens as a sentence, never more, and with its white space at the end."""
+        text = self._texts[number]
+        body = text.rstrip()
+        words = cycle(Draws("filler", number).order(self._words))
+        needed, filler, longer = self._count(body), "", next(words)
+        while not filler or self._count(longer) <= needed:
+            filler, longer = longer, f"{longer}{self._between}{next(words)}"
+        return filler + text[len(body) :]
+
+    def _filler_words(self) -> list[str]:
+        """The words of the sentences that share least with question and responses."""
+        lexicon = LexicalIndex(self._texts, 2 * LONGEST)
+        sought = [text_of(response) for response in self._query.responses]
+        if self._query.question is not None:
+            span = self._query.question
+            sought.append(message_text(self._query.prompt[span.message])[span.start : span.end])
+        related = sum((lexicon.scores(text) for text in sought), np.zeros(len(lexicon.chunks)))
+        least = [lexicon.chunks[at].passage for at in np.argsort(related, kind="stable")[:_FILLERS]]
+        return [word for number in least for word in WORD_OR_MARK.findall(self._texts[number])]

@@ -1,0 +1,156 @@
+"""Which sentences of one context moved a score."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from longrm.attribution.ablated_scores import AblatedScores, Target
+from longrm.attribution.ablation import Ablation, Removal
+from longrm.attribution.evidence import EvidenceFound, evidence_found
+from longrm.attribution.search import sentence_weights
+from longrm.attribution.sentences import context_sentences
+from longrm.attribution.trust import Trust, trust
+from longrm.config import OPERATIONAL, Config
+from longrm.data.chunking import approximate_tokens
+from longrm.errors import DataError
+from longrm.reward_models import RewardModel
+from longrm.reward_models.trials import points
+from longrm.rng import Draws
+from longrm.types import Query, Span
+
+
+class AttributingSettings(Config):
+    """How a score is attributed to the sentences of a context.
+
+    Attributes:
+        removal: What becomes of a sentence that is left out: "filler" of as many tokens takes its place, or it is gone
+            ("deletion").
+        masks: Prompts from which the weights of single sentences are fitted.
+        seed: Draws which sentences each prompt leaves out.
+        prefix_cache_bytes: Memory for what the prompts of one context begin with alike; 0 keeps nothing.
+    """
+
+    removal: Removal = "filler"
+    masks: int = Field(48, ge=8, le=4096)
+    seed: int = Field(0, ge=0)
+    prefix_cache_bytes: Annotated[int, OPERATIONAL] = Field(1 << 30, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceWeight:
+    """A sentence of the context, as characters of a message's text, and by how much it raises the target."""
+
+    message: int
+    start: int
+    end: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttributionRecord:
+    """A line of `attributions.jsonl`.
+
+    Attributes:
+        id: The comparison's.
+        group: The document or context that it shares with others.
+        target: What is explained.
+        length: Its length bucket in tokens.
+        depth: Where its evidence stands.
+        right: Whether the model judged it right; None where gold is unknown.
+        sentences: All sentences of the context, in reading order.
+        trust: Whether to believe it; None where the model could not be asked.
+        evidence: How well the weights find the evidence, where that is known.
+        tokens_computed: Tokens of prompts that were read; what was kept of earlier ones is not counted.
+        prompts: How many ablated prompts were scored.
+        detail: Why there is no attribution; else empty.
+    """
+
+    id: str
+    target: Target
+    group: str = ""
+    length: int | None = None
+    depth: float | None = None
+    right: bool | None = None
+    sentences: tuple[SentenceWeight, ...] = ()
+    trust: Trust | None = None
+    evidence: EvidenceFound | None = None
+    tokens_computed: int = 0
+    prompts: int = 0
+    detail: str = ""
+
+
+def attribute(
+    model: RewardModel,
+    query: Query,
+    target: Target,
+    settings: AttributingSettings | None = None,
+    count: Callable[[str], int] = approximate_tokens,
+    evidence: Sequence[Span] = (),
+) -> AttributionRecord:
+    """Tells which sentences of a query's context moved a score, and whether that can be trusted.
+
+    Sentences are left out of the context, and the model is asked again: parts of the context first, then what the
+    influential ones are made of, down to sentences, whose weights are those of a sparse linear model of
+    `settings.masks` prompts that leave out each with probability one half (ContextCite, Cohen-Wang et al. 2024).
+
+    Args:
+        model: Any reward model.
+        query: The prompt, with the spans of its context where they are known, and the responses.
+        target: What is explained.
+        settings: How.
+        count: How many tokens a text has; fillers are as long as what they stand for.
+        evidence: What decides, where it is known: the weights are compared with it.
+    """
+    settings = settings or AttributingSettings()
+    sentences = context_sentences(query)
+    try:
+        if len(sentences) < 2:
+            raise DataError(f"the context has {len(sentences)} sentences; an attribution needs 2 at least")
+        scores = AblatedScores(model, query, target, Ablation(query, sentences, settings.removal, count))
+        weights, constant = sentence_weights(
+            scores, len(sentences), settings.masks, Draws("attribution", settings.seed, query.id)
+        )
+        tried = trust(scores, weights, constant, Draws("trust", settings.seed, query.id))
+    except DataError as error:
+        return AttributionRecord(query.id, target, detail=str(error))
+    weighed = tuple(
+        SentenceWeight(one.message, one.start, one.end, float(weight))
+        for one, weight in zip(sentences, weights, strict=True)
+    )
+    return AttributionRecord(
+        query.id,
+        target,
+        sentences=weighed,
+        trust=tried,
+        evidence=evidence_found(sentences, weights, evidence),
+        tokens_computed=scores.tokens,
+        prompts=scores.prompts,
+    )
+
+
+def target_of(values: Sequence[float], ranks: Sequence[int] | None) -> Target:
+    """The lead of the best response, by gold or else by the model, over that of the others which comes nearest."""
+    places = range(len(values))
+    best = [at for at in places if ranks is None or ranks[at] == min(ranks)]
+    lead = max(best, key=lambda at: (values[at], -at))
+    others = [at for at in places if at != lead and (ranks is None or ranks[at] > min(ranks))] or [
+        at for at in places if at != lead
+    ]
+    return Target(lead, max(others, key=lambda at: (values[at], -at)))
+
+
+def attribute_prompt(model: RewardModel, query: Query, **settings: Any) -> AttributionRecord:
+    """Explains the lead of the response that a model judges best over the one that comes nearest.
+
+    Raises:
+        DataError: There is one response only, or the model gave no scores.
+    """
+    if len(query.responses) < 2:
+        raise DataError("an attribution needs two responses at least, of which one leads")
+    whole = model.judge_in_all_orders([query])[0]
+    values = points(whole)
+    if not values:
+        raise DataError(f"{model.name} gave no scores ({whole.outcome}): {whole.detail}")
+    return attribute(model, query, target_of(values, None), AttributingSettings.resolve(overrides=settings))

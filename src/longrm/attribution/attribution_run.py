@@ -1,0 +1,150 @@
+"""An attribution as a user asks for it: settings in, a run folder out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from longrm import reward_models
+from longrm.attribution.ablated_scores import Target
+from longrm.attribution.attribute import AttributingSettings, AttributionRecord, attribute, target_of
+from longrm.attribution.summary import summary_of
+from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
+from longrm.clients.addresses import ModelName
+from longrm.clients.remote_settings import Remote
+from longrm.config import Config
+from longrm.data.chunking import approximate_tokens
+from longrm.data.fields import length_and_depth
+from longrm.errors import ConfigError
+from longrm.evaluation.evaluation_run import CACHE, Evaluation, load_benchmark, own_tokenizer
+from longrm.evaluation.summaries import AttributionSummary
+from longrm.evaluation.summary_schema import to_json
+from longrm.reward_models import Compress, JudgeSettings, RewardModel
+from longrm.reward_models.trials import points
+from longrm.runs.folder import RunFolder
+from longrm.runs.logs import Log
+from longrm.runs.progress import Progress, no_progress
+from longrm.types import Comparison, query_of
+from longrm.worlds.words_tokenizer import load_tokenizer
+
+ATTRIBUTIONS = "attributions.jsonl"
+
+
+class AttributionSettings(Config):
+    """Settings of `longrm attribute`.
+
+    Attributes:
+        model: A model, as `longrm evaluate` takes it.
+        bench: What is judged, likewise.
+        items: Ids of the comparisons to explain; all by default.
+        source: How a benchmark's files are read.
+        probe: What the probe asks.
+        leval: How answers become comparisons in `leval`.
+        judge: How a model is asked.
+        remote: How a model behind HTTP is reached.
+        compress: What `compress:MODEL` leaves of a context.
+        attributing: How scores are attributed.
+    """
+
+    model: ModelName
+    bench: str
+    items: tuple[str, ...] = ()
+    source: BenchmarkSource = BenchmarkSource()
+    probe: Probe = Probe()
+    leval: Leval = Leval()
+    judge: JudgeSettings = JudgeSettings()
+    remote: Remote = Remote()
+    compress: Compress = Compress()
+    attributing: AttributingSettings = AttributingSettings()
+
+
+def run_attribution(
+    settings: AttributionSettings,
+    out: Path,
+    *,
+    model: RewardModel | None = None,
+    progress: Progress = no_progress,
+) -> tuple[list[AttributionRecord], AttributionSummary]:
+    """Attributes the scores of a benchmark's comparisons into a run folder, continuing what is there.
+
+    Raises:
+        ConfigError: A comparison that is named is not there.
+    """
+    with RunFolder(out, "attribution", settings) as folder:
+        bench = _benchmark(settings)
+        chosen = _chosen(bench, settings.items)
+        judge = model or _model(settings, bench, out)
+        if settings.attributing.prefix_cache_bytes:
+            judge.keep_prefixes(settings.attributing.prefix_cache_bytes)
+        count = _counter(settings)
+        folder.record(model=judge.provenance, bench=bench.provenance)
+        log = Log(out / ATTRIBUTIONS, AttributionRecord)
+        done = {record.id: record for record in log}
+        with log:
+            for number, comparison in enumerate(chosen):
+                progress("attribute", number, len(chosen))
+                if comparison.id not in done:
+                    done[comparison.id] = _attributed(judge, comparison, settings.attributing, count)
+                    log.append(done[comparison.id])
+        progress("attribute", len(chosen), len(chosen))
+        records = [done[comparison.id] for comparison in chosen]
+        summary = summary_of(records, judge.name, bench.name, settings.attributing.seed)
+        folder.write_summary(to_json(summary))
+    return records, summary
+
+
+def _benchmark(settings: AttributionSettings) -> LoadedBenchmark:
+    return load_benchmark(
+        Evaluation(
+            model=settings.model,
+            bench=settings.bench,
+            source=settings.source,
+            probe=settings.probe,
+            leval=settings.leval,
+            remote=settings.remote,
+        )
+    )
+
+
+def _counter(settings: AttributionSettings) -> Callable[[str], int]:
+    """Counts tokens as the model does, where its tokenizer is known."""
+    own = own_tokenizer(settings.model, settings.remote)
+    return approximate_tokens if own is None else load_tokenizer(own.place).count
+
+
+def _chosen(bench: LoadedBenchmark, items: Sequence[str]) -> list[Comparison]:
+    wanted = {*items}
+    found = [one for one in bench.comparisons if not wanted or one.id in wanted]
+    if missing := wanted - {one.id for one in found}:
+        raise ConfigError(f"'{bench.name}' has no comparison '{min(missing)}'; items.csv of a run lists ids")
+    return found
+
+
+def _model(settings: AttributionSettings, bench: LoadedBenchmark, out: Path) -> RewardModel:
+    remote = settings.remote
+    if remote.cache is None:
+        remote = remote.model_copy(update={"cache": str(out / CACHE)})
+    return reward_models.load(
+        settings.model, judge=settings.judge, remote=remote, compress=settings.compress, key=bench.comparisons
+    )
+
+
+def _attributed(
+    model: RewardModel,
+    comparison: Comparison,
+    settings: AttributingSettings,
+    count: Callable[[str], int],
+) -> AttributionRecord:
+    """Explains by how much the best response leads the one that comes nearest to it."""
+    query = query_of(comparison, range(len(comparison.responses)))
+    whole = model.judge_in_all_orders([query])[0]
+    values = points(whole)
+    if values:
+        target = target_of(values, comparison.ranks)
+        found = attribute(model, query, target, settings, count, comparison.evidence)
+    else:
+        found = AttributionRecord(comparison.id, Target(0, 1), detail=f"{whole.outcome}: {whole.detail}")
+    length, depth = length_and_depth(comparison)
+    right = None
+    if values and comparison.ranks is not None and len({*comparison.ranks}) > 1:
+        right = values[found.target.response] == max(values)
+    return replace(found, group=comparison.group, length=length, depth=depth, right=right)

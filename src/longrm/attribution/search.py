@@ -1,0 +1,54 @@
+"""Finds the sentences that move a score: parts of the context first, then what the influential ones are made of."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longrm.attribution.ablated_scores import AblatedScores
+from longrm.attribution.sentences import split
+from longrm.attribution.sparse_fit import fit
+from longrm.rng import Draws
+
+PARTS = 24
+KEPT = 4
+HALVES = 32
+SINGLE = 32
+
+
+def random_masks(draws: Draws, parts: int, count: int) -> NDArray[np.bool_]:
+    """Masks that keep each part with probability one half."""
+    return np.array([[draws.fraction() < 0.5 for _ in range(parts)] for _ in range(count)], dtype=bool)
+
+
+def left_out(masks: NDArray[np.bool_], units: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The sentences of the parts that each mask leaves out."""
+    return [[one for at in np.flatnonzero(~mask).tolist() for one in units[at]] for mask in masks]
+
+
+def candidates(scores: AblatedScores, sentences: int, draws: Draws) -> list[int]:
+    """The sentences that may matter, `SINGLE` at most: all, or those of the parts that do."""
+    units = split(range(sentences), SINGLE if sentences <= SINGLE else PARTS)
+    while any(len(unit) > 1 for unit in units):
+        masks = np.concatenate([~np.eye(len(units), dtype=bool), random_masks(draws, len(units), HALVES)])
+        weights = fit(masks, scores.of(left_out(masks, units))).weights
+        strongest = [at for at in np.argsort(-np.abs(weights), kind="stable")[:KEPT] if weights[at]]
+        units = [
+            piece for at in sorted(strongest) for piece in split(units[at], PARTS // max(1, len(strongest)))
+        ]
+    return [unit[0] for unit in units]
+
+
+def sentence_weights(
+    scores: AblatedScores, sentences: int, masks: int, draws: Draws
+) -> tuple[NDArray[np.float64], float]:
+    """What each sentence adds to the score, and the score without any, as a sparse linear model has it."""
+    found = candidates(scores, sentences, draws)
+    weights = np.zeros(sentences)
+    whole = float(scores.of([()])[0])
+    if not found:
+        return weights, whole
+    drawn = random_masks(draws, len(found), masks)
+    fitted = fit(drawn, scores.of(left_out(drawn, [(one,) for one in found])))
+    weights[found] = fitted.weights
+    return weights, fitted.constant

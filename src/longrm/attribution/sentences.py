@@ -1,0 +1,35 @@
+"""The sentences of a context, and parts of it that hold neighboring ones."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from longrm.data.chunking import sentence_spans
+from longrm.data.spans import disjoint_spans
+from longrm.types import Query, Span, message_text
+
+LONGEST = 64
+"""Words and punctuation marks of a sentence; a longer one, such as a line of data, is cut between words."""
+
+
+def context_sentences(query: Query) -> tuple[Span, ...]:
+    """The sentences of a query's context in reading order; together they are all of it but the question.
+
+    Where no context is known it is all the text of the prompt but the question. Messages whose content is no plain text
+    hold none. White space belongs to the sentence before it.
+    """
+    known = query.context or tuple(
+        Span(number, 0, len(message_text(message))) for number, message in enumerate(query.prompt)
+    )
+    return tuple(
+        Span(region.message, region.start + start, region.start + end)
+        for region in disjoint_spans(known, query.question)
+        if isinstance(text := query.prompt[region.message].get("content"), str)
+        for start, end in sentence_spans(text[region.start : region.end], LONGEST)
+    )
+
+
+def split(units: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Cuts numbers of sentences into at most `count` runs of nearly equal length."""
+    count = min(count, len(units))
+    edges = [len(units) * part // count for part in range(count + 1)] if count else []
+    return [tuple(units[low:high]) for low, high in pairwise(edges)]

@@ -1,0 +1,120 @@
+"""`longrm attribute`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from longrm.cli.options import columns_option, resolve, run_options
+from longrm.cli.progress_bar import progress
+from longrm.cli.terminal import echo, print_json, print_lines, print_table
+from longrm.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from longrm.attribution.attribute import AttributionRecord
+    from longrm.evaluation.summaries import AttributionSummary
+
+
+@click.command("attribute", short_help="Tell which sentences of a context moved a score.")
+@click.option("--model", help="A model, as longrm evaluate takes it (default: that of --run).")
+@click.option("--data", metavar="PATH", help="Preference data of your own; the same as --bench file:PATH.")
+@click.option("--bench", help="What is judged, as longrm evaluate takes it.")
+@click.option("--run", "run", type=click.Path(path_type=Path), help="Explain comparisons of this evaluation.")
+@click.option("--items", metavar="ID,ID", help="Only these comparisons.")
+@click.option(
+    "--limit", "source__limit", type=int, help="A sample of so many, spread over lengths, depths and tasks."
+)
+@click.option(
+    "--removal",
+    "attributing__removal",
+    type=click.Choice(["filler", "deletion"]),
+    help="What becomes of a sentence that is left out (default filler: other text of as many tokens).",
+)
+@columns_option("source__columns")
+@run_options("Run folder; the same command continues what is there.")
+def command(
+    data: str | None,
+    run: Path | None,
+    items: str | None,
+    out: Path,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Tells which sentences of a long context made a model prefer a response, and whether that can be trusted.
+
+    Sentences are left out, and the model is asked again. OUT/attributions.jsonl has a line for each comparison: all
+    sentences with their weights, and how far they may be trusted. Below stated thresholds nothing is shown, and the
+    reason is said.
+
+    \b
+    longrm attribute --model MODEL --data pairs.jsonl --out runs/why
+    longrm attribute --run runs/probe --items ID --out runs/why
+    longrm attribute --model openai:URL#NAME --data pairs.jsonl --limit 10 --out runs/why
+    """
+    from longrm.attribution.attribution_run import AttributionSettings, run_attribution
+    from longrm.evaluation.summary_schema import to_json
+
+    given = _of_run(run) if run is not None else {}
+    if data is not None:
+        if flags["bench"] is not None:
+            raise ConfigError("--data and --bench both name what is judged; give one of them")
+        flags["bench"] = f"file:{data}"
+    listed = tuple(one.strip() for one in items.split(",")) if items else None
+    named = {key: value for key, value in {**flags, "items": listed}.items() if value is not None}
+    settings = resolve(AttributionSettings, config_file, assignments, given | named)
+    with progress() as report:
+        records, summary = run_attribution(settings, out, progress=report)
+    if as_json:
+        print_json(to_json(summary))
+    else:
+        _tell(records, summary, out)
+    if records and all(record.trust is None for record in records):
+        raise RunError(f"nothing could be explained, first: '{records[0].id}': {records[0].detail}")
+
+
+def _of_run(run: Path) -> dict[str, Any]:
+    """What an evaluation says of its model and its comparisons, by setting."""
+    from longrm.evaluation.evaluation_run import Evaluation
+    from longrm.runs.folder import CONFIG
+
+    settings = Evaluation.resolve(run / CONFIG)
+    held = settings.model_dump(exclude_unset=True)
+    return {
+        name: held[name]
+        for name in ("model", "bench", "source", "probe", "leval", "judge", "remote", "compress")
+        if held.get(name) is not None
+    }
+
+
+def _tell(records: "Sequence[AttributionRecord]", summary: "AttributionSummary", out: Path) -> None:
+    """Prints a line a comparison, and a table by length."""
+    from longrm.cli.summary_text import percentage
+
+    for record in records:
+        if record.trust is None:
+            print_lines([f"{record.id}: none, {record.detail}"])
+        elif record.trust.shown:
+            print_lines([f"{record.id}: {_strongest(record)}"])
+        else:
+            print_lines([f"{record.id}: not shown, {record.trust.reason}"])
+    columns = ("shown, %", "evidence AUC, %", "weight on evidence, %")
+    parts = {"all": summary.overall, **{f"{int(size):,}": part for size, part in summary.by_length.items()}}
+    rows = [
+        (name, *map(percentage, (part.shown, part.evidence_auc, part.evidence_share)))
+        for name, part in parts.items()
+    ]
+    print_table(("tokens", *columns), rows)
+    echo(f"{summary.prompts:,} prompts, {summary.tokens_computed:,} tokens computed. Saved to {out}")
+
+
+def _strongest(record: "AttributionRecord") -> str:
+    first = max(record.sentences, key=lambda one: one.weight)
+    assert record.trust is not None, "it is shown"
+    without = record.trust.score - record.trust.drop
+    return (
+        f"{record.trust.score:.2f}, and {without:.2f} without the five strongest sentences; the strongest, characters "
+        f"{first.start} to {first.end} of message {first.message}, is worth {first.weight:.2f}"
+    )

@@ -1,0 +1,100 @@
+"""Attributions of scores that are known functions of the sentences: weights, trust, redundancy."""
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from longrm.attribution.ablated_scores import Target
+from longrm.attribution.attribute import AttributingSettings, attribute, target_of
+from longrm.data.chunking import approximate_tokens
+from longrm.rng import hash_fraction
+
+from .judges import Known
+
+LEAD = Target(0, 1)
+
+
+def weights(record):
+    return np.array([sentence.weight for sentence in record.sentences])
+
+
+@pytest.mark.parametrize("removal", ["filler", "deletion"])
+@pytest.mark.parametrize("count", [20, 300])
+def test_a_linear_score_gets_its_own_weights(asked, count, removal):
+    query, sentences = asked(count)
+    true = np.zeros(count)
+    true[[3, count // 2, count - 2]] = 4.0, 2.0, -3.0
+    judge = Known(sentences, lambda held: 1.0 + sum(true[at] for at in held))
+    record = attribute(judge, query, LEAD, AttributingSettings(removal=removal))
+    assert weights(record) == pytest.approx(true, abs=0.15), "the LASSO shrinks a little"
+    assert record.trust.lds > 0.95
+    assert record.trust.shown, record.trust.reason
+    first = record.trust.tops[0]
+    assert first.drop == pytest.approx(4.0)
+    assert first.only == pytest.approx(1.0 + 4.0)
+    assert record.prompts == len({*judge.asked})
+
+
+def test_sentences_are_told_by_their_place_in_the_prompt(asked):
+    query, sentences = asked(40)
+    record = attribute(Known(sentences, lambda held: float(7 in held)), query, LEAD)
+    text = query.prompt[0]["content"]
+    assert [text[one.start : one.end] for one in record.sentences] == sentences
+    assert text[slice(record.sentences[7].start, record.sentences[7].end)] == sentences[7]
+    assert np.argmax(weights(record)) == 7
+
+
+def test_two_sentences_that_say_the_same_are_found(asked):
+    query, sentences = asked(100)
+    either = attribute(Known(sentences, lambda held: 5.0 * bool({20, 70} & held)), query, LEAD)
+    assert either.trust.redundant == ((20, 70),) or either.trust.redundant == ((70, 20),)
+    both = attribute(Known(sentences, lambda held: 2.5 * (20 in held) + 2.5 * (70 in held)), query, LEAD)
+    assert both.trust.redundant == (), "the control: each is worth something alone"
+
+
+@pytest.mark.parametrize(
+    ("score", "why"),
+    [
+        (lambda held: 3.0, "correlate"),
+        (lambda held: hash_fraction("noise", sorted(held)), "correlate"),
+        (lambda held: 50.0 + 2.0 * sum(2.0**-at for at in held if at < 3), "less than a quarter"),
+    ],
+)
+def test_what_cannot_be_trusted_is_not_shown(asked, score, why):
+    query, sentences = asked(24)
+    record = attribute(Known(sentences, score), query, LEAD)
+    assert not record.trust.shown
+    assert why in record.trust.reason
+
+
+def test_the_correlation_on_fresh_prompts_is_that_of_a_linear_model(asked):
+    """A score that no linear model explains, parity, correlates with none; one that is monotone does."""
+    query, sentences = asked(16)
+    parity = attribute(Known(sentences, lambda held: float(len(held & {2, 5, 11}) % 2)), query, LEAD)
+    monotone = attribute(Known(sentences, lambda held: float(len(held & {2, 5, 11})) ** 3), query, LEAD)
+    assert abs(parity.trust.lds) < 0.4 < 0.8 < monotone.trust.lds
+    assert spearmanr([1, 2, 3], [1, 8, 27]).statistic == pytest.approx(1.0)
+
+
+def test_filler_keeps_the_length_and_every_other_place(asked):
+    query, sentences = asked(50)
+    judge = Known(sentences, lambda held: float(len(held)))
+    attribute(judge, query, LEAD)
+    assert {approximate_tokens(text) for text in judge.asked} == {approximate_tokens(judge.asked[0])}
+    gone = Known(sentences, lambda held: float(len(held)))
+    attribute(gone, query, LEAD, AttributingSettings(removal="deletion"))
+    assert len({approximate_tokens(text) for text in gone.asked}) > 5, "the control"
+
+
+def test_the_target_is_the_lead_over_what_comes_nearest():
+    assert target_of((0.1, 0.9, 0.5), (1, 2, 2)) == Target(0, 1)
+    assert target_of((0.1, 0.9, 0.5), (2, 2, 1)) == Target(2, 1)
+    assert target_of((0.1, 0.9, 0.5), None) == Target(1, 2)
+    assert target_of((0.3, 0.3), (1, 1)) == Target(0, 1)
+
+
+def test_a_context_of_one_sentence_has_no_attribution(asked):
+    query, sentences = asked(1)
+    record = attribute(Known(sentences, lambda held: 1.0), query, LEAD)
+    assert record.trust is None
+    assert "1 sentence" in record.detail

@@ -1,0 +1,135 @@
+"""Attributions of a file into a run folder: what it holds, what a killed run goes on with, and known evidence."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.metrics import roc_auc_score
+
+from longrm.attribution.attribution_run import ATTRIBUTIONS, AttributionSettings, run_attribution
+from longrm.attribution.evidence import evidence_found
+from longrm.cli.commands import cli
+from longrm.data import write
+from longrm.errors import ConfigError
+from longrm.reward_models import RewardModel
+from longrm.types import Judgment, Outcome, Span, text_of
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+
+class Reader(RewardModel):
+    """Scores a response 1 where the context has its last two words together, else 0."""
+
+    name = "reader"
+
+    def __init__(self, fails_after=None):
+        self.calls, self._fails_after = 0, fails_after
+
+    def judge(self, queries):
+        self.calls += len(queries)
+        if self._fails_after is not None and self.calls > self._fails_after:
+            raise KeyboardInterrupt
+        return [
+            Judgment(
+                Outcome.ANSWERED,
+                tuple(self._score(text_of(query.prompt), text_of(answer)) for answer in query.responses),
+                prompt_tokens=len(text_of(query.prompt).split()),
+            )
+            for query in queries
+        ]
+
+    def _score(self, prompt, response):
+        *_, name, _, value = response.rstrip(".").split()
+        return float(any(name in line and value in line for line in prompt.split(". ")))
+
+
+@pytest.fixture
+def data(tmp_path):
+    write(tmp_path / "pairs.jsonl", generate(WorldPlan("records", 128), 3, words_tokenizer()))
+    return tmp_path / "pairs.jsonl"
+
+
+def settings(data, **more):
+    return AttributionSettings(model="baseline:longest", bench=f"file:{data}", **more)
+
+
+def test_the_evidence_gets_the_weight_and_the_summary_says_so(data, tmp_path):
+    records, summary = run_attribution(settings(data), tmp_path / "why", model=Reader())
+    for record in records:
+        assert record.trust.shown, record.trust.reason
+        assert record.evidence.auc == 1.0
+        assert record.evidence.recall == 1.0
+        assert record.right
+    assert summary.overall.evidence_auc.value == 1.0
+    assert summary.by_length.keys() == {"128"}
+    assert summary.by_verdict.keys() == {"right"}
+    lines = [json.loads(line) for line in (tmp_path / "why" / ATTRIBUTIONS).read_text().splitlines()]
+    assert [line["id"] for line in lines] == [record.id for record in records]
+    assert lines[0].keys() >= {"id", "target", "sentences", "trust", "tokens_computed"}
+    assert lines[0]["sentences"][0].keys() == {"message", "start", "end", "weight"}
+    assert lines[0]["trust"].keys() >= {"lds", "drop", "drop_random", "shown"}
+
+
+def test_a_model_that_does_not_read_the_context_is_not_shown(data, tmp_path):
+    done = CliRunner().invoke(
+        cli,
+        [
+            "attribute",
+            "--model",
+            "baseline:longest",
+            "--data",
+            str(data),
+            "--out",
+            str(tmp_path / "why"),
+            "--json",
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["overall"]["shown"]["value"] == 0.0
+    assert summary["overall"]["evidence_auc"]["value"] == 0.5
+
+
+def test_a_killed_run_goes_on_and_asks_nothing_again(data, tmp_path):
+    whole = Reader()
+    run_attribution(settings(data), tmp_path / "whole", model=whole)
+    stopped = Reader(fails_after=whole.calls * 2 // 3)
+    with pytest.raises(KeyboardInterrupt):
+        run_attribution(settings(data), tmp_path / "killed", model=stopped)
+    again = Reader()
+    run_attribution(settings(data), tmp_path / "killed", model=again)
+    for name in (ATTRIBUTIONS, "summary.json"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert again.calls < whole.calls
+
+
+def test_an_item_that_is_not_there_is_named(data, tmp_path):
+    with pytest.raises(ConfigError, match="no comparison 'nowhere'"):
+        run_attribution(settings(data, items=("nowhere",)), tmp_path / "why", model=Reader())
+
+
+def test_a_run_is_explained_with_its_own_model_and_data(data, tmp_path):
+    def ran(*words):
+        done = CliRunner().invoke(cli, [*words])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.output
+
+    ran("evaluate", "--model", "baseline:overlap", "--bench", f"file:{data}", "--out", str(tmp_path / "run"))
+    item = next(iter(generate(WorldPlan("records", 128), 1, words_tokenizer()))).id
+    said = ran("attribute", "--run", str(tmp_path / "run"), "--items", item, "--out", str(tmp_path / "why"))
+    assert item in said
+    assert "finished" in ran("runs", str(tmp_path), "--filter", "kind=attribution")
+
+
+def test_evidence_is_found_as_scikit_learn_counts_it():
+    drawn = np.random.default_rng(0)
+    sentences = [Span(0, 10 * at, 10 * at + 10) for at in range(30)]
+    evidence = (Span(0, 35, 52), Span(0, 200, 201), Span(1, 0, 99))
+    held = np.array([at in (3, 4, 5, 20) for at in range(30)])
+    for _ in range(20):
+        weights = np.round(drawn.normal(size=30), 1)
+        found = evidence_found(sentences, weights, evidence)
+        assert found.auc == pytest.approx(roc_auc_score(held, weights))
+        assert found.share == pytest.approx(np.abs(weights)[held].sum() / np.abs(weights).sum())
+    assert evidence_found(sentences, weights, ()) is None
+    assert evidence_found(sentences, np.zeros(30), evidence).auc == 0.5

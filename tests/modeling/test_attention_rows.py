@@ -1,0 +1,254 @@
+"""The rows of attention that scores are read from, against full matrices of transformers' eager attention."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from longrm.modeling import attention_rows as module
+from longrm.modeling.attention_rows import (
+    AskingTokens,
+    AttentionRows,
+    attention_rows,
+    embedding_gradients,
+    scored_tokens,
+)
+from longrm.modeling.heads import branch_scores, scores, token_logprobs
+from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shared_prefix import Packed, pack
+
+from .conftest import CONFIGS, VOCABULARY, make_pair
+
+TOLERANCE = 1e-5  # fp32, relative to the largest element
+FAULT = 100 * TOLERANCE
+SHAPES = [(61, (7, 13, 1)), (5, (4,)), (1, (3, 9))]  # nothing aligned; one branch; a prefix of one token
+
+
+def make_trees(padded: bool = False) -> list[TokenTree]:
+    draw = torch.Generator().manual_seed(3)
+    ids = lambda n: torch.randint(3, VOCABULARY, (n,), generator=draw).tolist()  # noqa: E731
+    trees = [TokenTree(ids(prefix), [ids(n) for n in branches]) for prefix, branches in SHAPES]
+    if not padded:
+        return trees
+    # The config's padding, behind which nothing is read; a branch of nothing else is read in its prefix.
+    return [TokenTree(tree.prefix, [*([*own, 0, 0] for own in tree.branches), [0]]) for tree in trees]
+
+
+def reference(stock: Any, ids: list[int], read: Any) -> list[tuple[Tensor, Tensor]]:
+    """Every layer's whole matrix [H, S, S], and the gradient by it, of a sequence alone."""
+    stock.set_attn_implementation("eager")
+    output = stock(input_ids=torch.tensor([ids]), output_attentions=True)
+    gradients = torch.autograd.grad(read(output.logits[0]), output.attentions)
+    return [
+        (weights[0].detach(), gradient[0])
+        for weights, gradient in zip(output.attentions, gradients, strict=True)
+    ]
+
+
+def apart(found: Tensor, truth: Tensor) -> float:
+    if found.shape != truth.shape:
+        return torch.inf
+    return float((found - truth).abs().max() / truth.abs().max())
+
+
+def deviation(found: list[AttentionRows], truth: list[tuple[Tensor, Tensor]], rows: slice) -> float:
+    """The largest deviation of weights or gradients in any layer; of the matrices only `rows` are compared."""
+    return max(
+        apart(one, whole[:, rows, : one.shape[-1]])
+        for layer, matrices in zip(found, truth, strict=True)
+        for one, whole in zip((layer.weights, layer.gradients), matrices, strict=True)
+    )
+
+
+def of_scores(ours: Any, packed: Packed) -> tuple[Tensor, list[list[AttentionRows]]]:
+    """Scores and, branch by branch, the layers' rows."""
+    asking = scored_tokens(packed, ours.config.pad_token_id)
+    values, layers = attention_rows(ours, packed, asking, partial(branch_scores, ours))
+    return values, [list(layers_of) for layers_of in zip(*layers, strict=True)]
+
+
+def truth_of_scores(stock: Any, trees: list[TokenTree]) -> list[tuple[list[tuple[Tensor, Tensor]], int]]:
+    found = []
+    for tree in trees:
+        for branch in tree.branches:
+            ids = [*tree.prefix, *branch]
+            last = max(at for at, token in enumerate(ids) if token)
+            found.append((reference(stock, ids, lambda logits: logits[0]), last))
+    return found
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_rows_and_gradients_are_those_of_full_matrices(family: str, padded: bool):
+    stock, ours = (model.eval() for model in make_pair(family, "scores"))
+    trees = make_trees(padded)
+    packed = pack(trees)
+    values, found = of_scores(ours, packed)
+    truth = truth_of_scores(stock, trees)
+    for rows, (matrices, last) in zip(found, truth, strict=True):
+        assert deviation(rows, matrices, slice(last, last + 1)) < TOLERANCE
+        assert rows[0].weights.shape == (4, 1, last + 1)
+    with torch.no_grad():
+        assert apart(values, scores(ours, packed)) < TOLERANCE
+    # The control: the row before is far off.
+    matrices, last = truth[0]
+    assert deviation(found[0], matrices, slice(last - 1, last)) > FAULT
+
+
+def swapped_keys(query: Tensor, keys: Any, values: Any, scale: float) -> Any:
+    (first, *others) = keys
+    return RIGHT(query, [first.roll(1, dims=1), *others], values, scale)
+
+
+def swapped_heads(query: Tensor, keys: Any, values: Any, scale: float) -> Any:
+    return RIGHT(query, [states.flip(0) for states in keys], values, scale)
+
+
+RIGHT = module._written_out
+
+
+@pytest.mark.parametrize("fault", [swapped_keys, swapped_heads])
+def test_faults_are_a_hundred_times_beyond_the_tolerance(fault: Any, monkeypatch: pytest.MonkeyPatch):
+    stock, ours = (model.eval() for model in make_pair("qwen3", "scores"))
+    trees = make_trees()[:1]
+    ((matrices, last), *_) = truth_of_scores(stock, trees)
+    monkeypatch.setattr(module, "_written_out", fault)
+    _, (rows, *_) = of_scores(ours, pack(trees))
+    assert deviation(rows, matrices, slice(last, last + 1)) > FAULT
+
+
+def test_a_branch_that_saw_the_one_before_it_is_far_off(monkeypatch: pytest.MonkeyPatch):
+    stock, ours = (model.eval() for model in make_pair("llama", "scores"))
+    trees = [TokenTree(make_trees()[0].prefix, [[5, 6, 7], [8, 9, 10]])]
+    (_, (matrices, last)) = truth_of_scores(stock, trees)
+    packed = pack(trees)
+    right = scored_tokens(packed, 0)
+    leaking = [right[0], AskingTokens((right[1].before[0], right[0].before[1]), right[1].own)]
+    _, layers = attention_rows(ours, packed, leaking, partial(branch_scores, ours))
+    assert deviation([layer[1] for layer in layers], matrices, slice(last, last + 1)) > FAULT
+
+
+def test_several_rows_of_a_model_that_writes():
+    """The loss of three written tokens: each is read at the token before it, and later rows read earlier ones."""
+    stock, ours = (model.eval() for model in make_pair("qwen2", "logprobs"))
+    (tree,) = make_trees()[1:2]
+    ids, written = [*tree.prefix, *tree.branches[0]], 3
+    start = len(ids) - written - 1
+
+    def loss(logits: Tensor) -> Tensor:
+        logprobs = logits[start:-1].log_softmax(-1)
+        return -logprobs.gather(1, torch.tensor(ids[start + 1 :])[:, None]).sum()
+
+    truth = reference(stock, ids, loss)
+    packed = pack([TokenTree(ids[:start], [ids[start:]])])
+    asking = [AskingTokens((range(start),), range(start, len(ids)))]
+    values, layers = attention_rows(
+        ours, packed, asking, lambda hidden, rows: -token_logprobs(ours, hidden, rows, range(1, written + 1))
+    )
+    rows = [layer[0] for layer in layers]
+    assert deviation(rows, truth, slice(start, None)) < TOLERANCE
+    assert rows[0].weights.shape == (4, written + 1, len(ids))
+    assert not rows[0].gradients[:, -1].any(), "nothing is read at the last written token"
+    assert rows[0].gradients[:, :-1].any(dim=-1).all()
+    assert len(values) == written
+    assert (
+        deviation([AttentionRows(one.weights, -one.gradients) for one in rows], truth, slice(start, None))
+        > FAULT
+    )
+
+
+def test_frozen_weights_have_the_same_gradients_and_none_gets_one():
+    _, ours = make_pair("llama", "scores")
+    packed = pack(make_trees()[:1])
+    _, trained = of_scores(ours.eval(), packed)
+    _, frozen = of_scores(ours.requires_grad_(False), packed)
+    assert all(parameter.grad is None for parameter in ours.parameters())
+    for one, other in zip(trained[0], frozen[0], strict=True):
+        torch.testing.assert_close(one.gradients, other.gradients)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_gradients_by_embeddings_are_those_of_separate_sequences(family: str):
+    stock, ours = (model.eval() for model in make_pair(family, "scores"))
+    tree = make_trees()[0]
+    signs = torch.tensor([1.0, -1.0, 0.5])
+    hooked, *others = ours.base_model.layers
+    hooked.forward = hook = partial(
+        type(hooked).forward, hooked
+    )  # as libraries do that place layers on devices
+    found = embedding_gradients(
+        ours, pack([tree]), lambda hidden, packed: signs * branch_scores(ours, hidden, packed)
+    )
+    embeddings = stock.get_input_embeddings()
+    wanted = torch.zeros(len(tree.prefix), found.shape[1])
+    for sign, branch in zip(signs, tree.branches, strict=True):
+        states = embeddings(torch.tensor([[*tree.prefix, *branch]])).detach().requires_grad_()
+        stock.config.pad_token_id = None  # it cannot be seen in embeddings; no branch ends in it
+        stock(inputs_embeds=states).logits[0, 0].backward()
+        wanted += sign * states.grad[0, : len(tree.prefix)]
+    assert apart(found[: len(tree.prefix)], wanted) < TOLERANCE
+    assert apart(found[1 : len(tree.prefix)], wanted[:-1]) > FAULT
+    assert hooked.forward is hook
+    assert all("forward" not in vars(layer) for layer in others), "the layers are as they were"
+
+
+class LargestTensor(TorchDispatchMode):
+    """Counts the elements of the largest tensor that anything makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, Tensor):
+                self.elements = max(self.elements, one.numel())
+        return made
+
+
+def largest(compute: Callable[[], Any]) -> int:
+    with LargestTensor() as seen:
+        compute()
+    return seen.elements
+
+
+def test_no_tensor_grows_faster_than_the_context():
+    stock, ours = (model.eval() for model in make_pair("llama", "scores"))
+    draw = torch.Generator().manual_seed(0)
+    trees = [
+        TokenTree(torch.randint(3, VOCABULARY, (n,), generator=draw).tolist(), [[5, 6], [7]])
+        for n in (512, 1024)
+    ]
+    packed = [pack([tree]) for tree in trees]
+    for compute in (
+        lambda one: of_scores(ours, one),
+        lambda one: embedding_gradients(ours, one, partial(branch_scores, ours)),
+    ):
+        short, long = (largest(lambda one=one, compute=compute: compute(one)) for one in packed)
+        assert long < 2.1 * short
+        assert long < 70 * 1024, "no head has a number for each pair of tokens"
+    short, long = (
+        largest(lambda tree=tree: reference(stock, [*tree.prefix, 5], lambda logits: logits[0]))
+        for tree in trees
+    )
+    assert long > 3.9 * short, "the control: full matrices"
+
+
+def test_weights_of_a_closed_form():
+    """Two heads share a key head; logits 0, ln 2 and ln 4 give weights of 1, 2 and 4 sevenths."""
+    logits = torch.tensor([0.0, 2.0, 4.0]).clamp(min=1).log()
+    keys = logits[None, :, None].expand(1, 3, 1)
+    values = torch.tensor([[[7.0], [0.0], [14.0]]])
+    query = torch.tensor([[[1.0]], [[2.0]]])
+    weights, output = module._written_out(
+        query, [keys[:, :2], keys[:, 2:]], [values[:, :2], values[:, 2:]], 1.0
+    )
+    torch.testing.assert_close(
+        weights, torch.tensor([[[1, 2, 4], [1, 4, 16]]]) / torch.tensor([[[7.0], [21.0]]])
+    )
+    torch.testing.assert_close(output, torch.tensor([[[1.0 + 8.0]], [[1 / 3 + 32 / 3]]]))

@@ -50,3 +50,18 @@ def test_a_training_step_is_measured_and_only_json_is_printed(against):
     found = json.loads(line)
     assert found["memory_bytes"].keys() >= {"shared", found["baseline"]}
     assert found["seconds"]["shared"] > 0
+
+
+@pytest.mark.full
+def test_the_memory_of_attention_scores_is_measured_length_by_length():
+    arguments = [*TINY.split(), "--longest", "1024", "--json"]
+    done = subprocess.run(
+        [sys.executable, str(PERF / "attention_scores.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["memory_bytes"]
+    assert 0 < found["rows"]["1024"] < found["full"]["1024"]
+    assert found["embeddings"].keys() == {"1024"}

@@ -56,6 +56,7 @@ def test_two_sentences_that_say_the_same_are_found(asked):
     ("score", "why"),
     [
         (lambda held: 3.0, "correlate"),
+        (lambda held: 0.0, "no preference"),
         (lambda held: hash_fraction("noise", sorted(held)), "correlate"),
         (lambda held: 50.0 + 2.0 * sum(2.0**-at for at in held if at < 3), "less than a quarter"),
     ],
@@ -65,6 +66,16 @@ def test_what_cannot_be_trusted_is_not_shown(asked, score, why):
     record = attribute(Known(sentences, score), query, LEAD)
     assert not record.trust.shown
     assert why in record.trust.reason
+
+
+def test_a_lead_that_is_none_is_not_explained(asked):
+    query, sentences = asked(24)
+    for scale, lead, shown in (("logit", 0.05, False), ("logit", 5.0, True), ("points", 0.05, True)):
+        judge = Known(sentences, lambda held, lead=lead: lead * (5 in held))
+        judge.scale = scale
+        record = attribute(judge, query, LEAD)
+        assert record.trust.shown == shown, record.trust.reason
+        assert shown or "no preference to explain" in record.trust.reason
 
 
 def test_the_correlation_on_fresh_prompts_is_that_of_a_linear_model(asked):

@@ -38,12 +38,13 @@ class AblatedScores:
 
     Attributes:
         ablation: What leaves sentences out.
+        scale: What a difference of two scores means.
         tokens: Tokens of prompts that were read so far, without those that were kept.
         prompts: How many prompts were asked.
     """
 
     def __init__(self, model: RewardModel, query: Query, target: Target, ablation: Ablation) -> None:
-        self.ablation = ablation
+        self.ablation, self.scale = ablation, model.scale
         self.tokens = self.prompts = 0
         self._asked = _Counted(model)
         self._responses = tuple(query.responses[number] for number in target.responses())

@@ -56,7 +56,6 @@ def test_two_sentences_that_say_the_same_are_found(asked):
     ("score", "why"),
     [
         (lambda held: 3.0, "correlate"),
-        (lambda held: 0.0, "no preference"),
         (lambda held: hash_fraction("noise", sorted(held)), "correlate"),
         (lambda held: 50.0 + 2.0 * sum(2.0**-at for at in held if at < 3), "less than a quarter"),
     ],
@@ -68,14 +67,21 @@ def test_what_cannot_be_trusted_is_not_shown(asked, score, why):
     assert why in record.trust.reason
 
 
-def test_a_lead_that_is_none_is_not_explained(asked):
+def test_what_moves_the_score_next_to_nothing_is_not_shown(asked):
     query, sentences = asked(24)
-    for scale, lead, shown in (("logit", 0.05, False), ("logit", 5.0, True), ("points", 0.05, True)):
-        judge = Known(sentences, lambda held, lead=lead: lead * (5 in held))
+    for scale, worth, shown in (("logit", 0.1, False), ("logit", 5.0, True), ("points", 0.1, True)):
+        judge = Known(sentences, lambda held, worth=worth: worth * (5 in held))
         judge.scale = scale
         record = attribute(judge, query, LEAD)
         assert record.trust.shown == shown, record.trust.reason
-        assert shown or "no preference to explain" in record.trust.reason
+        assert shown or "falls by 0.10 only" in record.trust.reason
+
+
+def test_effects_that_cancel_are_shown(asked):
+    query, sentences = asked(24)
+    judge = Known(sentences, lambda held: 3.0 * (5 in held) - 3.0 * (15 in held) + 0.01)
+    judge.scale = "logit"
+    assert attribute(judge, query, LEAD).trust.shown
 
 
 def test_the_correlation_on_fresh_prompts_is_that_of_a_linear_model(asked):
@@ -97,10 +103,12 @@ def test_filler_keeps_the_length_and_every_other_place(asked):
     assert len({approximate_tokens(text) for text in gone.asked}) > 5, "the control"
 
 
-def test_the_target_is_the_lead_over_what_comes_nearest():
-    assert target_of((0.1, 0.9, 0.5), (1, 2, 2)) == Target(0, 1)
-    assert target_of((0.1, 0.9, 0.5), (2, 2, 1)) == Target(2, 1)
+def test_the_target_is_what_the_model_prefers_over_what_it_should_or_what_comes_nearest():
+    assert target_of((0.9, 0.1, 0.5), (1, 2, 2)) == Target(0, 2)
+    assert target_of((0.1, 0.9, 0.5), (1, 2, 2)) == Target(1, 0), "it erred"
+    assert target_of((0.1, 0.9, 0.5), (2, 2, 1)) == Target(1, 2)
     assert target_of((0.1, 0.9, 0.5), None) == Target(1, 2)
+    assert target_of((0.3, 0.3), (2, 1)) == Target(1, 0)
     assert target_of((0.3, 0.3), (1, 1)) == Target(0, 1)
 
 

@@ -1,12 +1,15 @@
 """Attributions of a file into a run folder: what it holds, what a killed run goes on with, and known evidence."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from sklearn.metrics import roc_auc_score
 
+from longrm.attribution.attribution_page import attribution_page
 from longrm.attribution.attribution_run import ATTRIBUTIONS, AttributionSettings, run_attribution
 from longrm.attribution.evidence import evidence_found
 from longrm.cli.commands import cli
@@ -54,7 +57,7 @@ def settings(data, **more):
 
 
 def test_the_evidence_gets_the_weight_and_the_summary_says_so(data, tmp_path):
-    records, summary = run_attribution(settings(data), tmp_path / "why", model=Reader())
+    records, summary, _ = run_attribution(settings(data), tmp_path / "why", model=Reader())
     for record in records:
         assert record.trust.shown, record.trust.reason
         assert record.evidence.auc == 1.0
@@ -133,3 +136,36 @@ def test_evidence_is_found_as_scikit_learn_counts_it():
         assert found.share == pytest.approx(np.abs(weights)[held].sum() / np.abs(weights).sum())
     assert evidence_found(sentences, weights, ()) is None
     assert evidence_found(sentences, np.zeros(30), evidence).auc == 0.5
+
+
+def test_the_page_marks_what_is_shown_and_gives_the_reason_for_what_is_not(data, tmp_path):
+    _, summary, comparisons = result = run_attribution(settings(data), tmp_path / "why", model=Reader())
+    page = attribution_page(summary, result[0], comparisons)
+    assert page.count('class="map"') == 3
+    assert page.count("<mark") == page.count("</mark>") >= 3
+    evidence = next(iter(comparisons.values()))
+    span = evidence.evidence[0]
+    text = evidence.prompt[span.message]["content"][span.start : span.end]
+    assert re.search(rf'<mark class="up-5"[^>]*><a [^>]*>1</a>{re.escape(text)}', page)
+    hidden = [
+        replace(one, trust=replace(one.trust, shown=False, reason="the <b>reason</b>")) for one in result[0]
+    ]
+    page = attribution_page(summary, hidden, comparisons)
+    assert page.count("Not shown: the &lt;b&gt;reason&lt;/b&gt;.") == 3
+    assert "<mark" not in page
+    assert 'class="map"' not in page
+
+
+def test_hostile_texts_stay_text(data, tmp_path):
+    result, summary, comparisons = run_attribution(settings(data), tmp_path / "why", model=Reader())
+    hostile = "<script>alert(1)</script>\u202e"
+    changed = {
+        name: replace(
+            one, responses=tuple(({"role": "assistant", "content": hostile},) for _ in one.responses)
+        )
+        for name, one in comparisons.items()
+    }
+    page = attribution_page(summary, result, changed)
+    assert "<script" not in page
+    assert "\u202e" not in page
+    assert "&lt;script&gt;" in page

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from longrm.attribution.ablated_scores import AblatedScores, Target
 from longrm.attribution.ablation import Ablation, Removal
-from longrm.attribution.evidence import EvidenceFound, evidence_found
+from longrm.attribution.evidence import EvidenceFound
 from longrm.attribution.search import sentence_weights
 from longrm.attribution.sentences import context_sentences
 from longrm.attribution.trust import Trust, trust
@@ -18,7 +18,7 @@ from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
 from longrm.rng import Draws
-from longrm.types import Query, Span
+from longrm.types import Query
 
 
 class AttributingSettings(Config):
@@ -87,7 +87,6 @@ def attribute(
     target: Target,
     settings: AttributingSettings | None = None,
     count: Callable[[str], int] = approximate_tokens,
-    evidence: Sequence[Span] = (),
 ) -> AttributionRecord:
     """Tells which sentences of a query's context moved a score, and whether that can be trusted.
 
@@ -101,7 +100,6 @@ def attribute(
         target: What is explained.
         settings: How.
         count: How many tokens a text has; fillers are as long as what they stand for.
-        evidence: What decides, where it is known: the weights are compared with it.
     """
     settings = settings or AttributingSettings()
     sentences = context_sentences(query)
@@ -124,21 +122,24 @@ def attribute(
         target,
         sentences=weighed,
         trust=tried,
-        evidence=evidence_found(sentences, weights, evidence),
         tokens_computed=scores.tokens,
         prompts=scores.prompts,
     )
 
 
 def target_of(values: Sequence[float], ranks: Sequence[int] | None) -> Target:
-    """The lead of the best response, by gold or else by the model, over that of the others which comes nearest."""
-    places = range(len(values))
-    best = [at for at in places if ranks is None or ranks[at] == min(ranks)]
-    lead = max(best, key=lambda at: (values[at], -at))
-    others = [at for at in places if at != lead and (ranks is None or ranks[at] > min(ranks))] or [
-        at for at in places if at != lead
-    ]
-    return Target(lead, max(others, key=lambda at: (values[at], -at)))
+    """The lead of the response that a model prefers: over the best one where gold says that it erred, else the next.
+
+    Of equal scores it is taken to prefer what gold ranks higher.
+    """
+    gold = [0] * len(values) if ranks is None else ranks
+    order = sorted(range(len(values)), key=lambda at: (-values[at], gold[at], at))
+    preferred, *others = order
+    better = [at for at in others if gold[at] < gold[preferred]]
+    worse = [at for at in others if gold[at] > gold[preferred]]
+    return Target(
+        preferred, min(better, key=lambda at: (gold[at], order.index(at))) if better else (worse or others)[0]
+    )
 
 
 def attribute_prompt(model: RewardModel, query: Query, **settings: Any) -> AttributionRecord:

@@ -4,9 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from longrm import reward_models
 from longrm.attribution.ablated_scores import Target
 from longrm.attribution.attribute import AttributingSettings, AttributionRecord, attribute, target_of
+from longrm.attribution.evidence import evidence_found
 from longrm.attribution.summary import summary_of
 from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
 from longrm.clients.addresses import ModelName
@@ -23,7 +26,7 @@ from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.types import Comparison, query_of
+from longrm.types import Comparison, Span, query_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 ATTRIBUTIONS = "attributions.jsonl"
@@ -63,7 +66,7 @@ def run_attribution(
     *,
     model: RewardModel | None = None,
     progress: Progress = no_progress,
-) -> tuple[list[AttributionRecord], AttributionSummary]:
+) -> tuple[list[AttributionRecord], AttributionSummary, dict[str, Comparison]]:
     """Attributes the scores of a benchmark's comparisons into a run folder, continuing what is there.
 
     Raises:
@@ -89,7 +92,7 @@ def run_attribution(
         records = [done[comparison.id] for comparison in chosen]
         summary = summary_of(records, judge.name, bench.name, settings.attributing.seed)
         folder.write_summary(to_json(summary))
-    return records, summary
+    return records, summary, {comparison.id: comparison for comparison in chosen}
 
 
 def _benchmark(settings: AttributionSettings) -> LoadedBenchmark:
@@ -134,17 +137,25 @@ def _attributed(
     settings: AttributingSettings,
     count: Callable[[str], int],
 ) -> AttributionRecord:
-    """Explains by how much the best response leads the one that comes nearest to it."""
+    """Explains what a model prefers in a comparison; weights are compared with the evidence as it speaks for gold."""
     query = query_of(comparison, range(len(comparison.responses)))
     whole = model.judge_in_all_orders([query])[0]
     values = points(whole)
-    if values:
-        target = target_of(values, comparison.ranks)
-        found = attribute(model, query, target, settings, count, comparison.evidence)
-    else:
+    if not values:
         found = AttributionRecord(comparison.id, Target(0, 1), detail=f"{whole.outcome}: {whole.detail}")
+        return replace(found, group=comparison.group)
+    target = target_of(values, comparison.ranks)
+    found = attribute(model, query, target, settings, count)
+    right = _right(target, comparison.ranks)
     length, depth = length_and_depth(comparison)
-    right = None
-    if values and comparison.ranks is not None and len({*comparison.ranks}) > 1:
-        right = values[found.target.response] == max(values)
-    return replace(found, group=comparison.group, length=length, depth=depth, right=right)
+    spans = [Span(one.message, one.start, one.end) for one in found.sentences]
+    for_gold = np.array([one.weight for one in found.sentences]) * (-1 if right is False else 1)
+    evidence = evidence_found(spans, for_gold, comparison.evidence)
+    return replace(found, group=comparison.group, length=length, depth=depth, right=right, evidence=evidence)
+
+
+def _right(target: Target, ranks: Sequence[int] | None) -> bool | None:
+    """Whether the preferred response is a best one; None where gold does not tell."""
+    if ranks is None or len({*ranks}) == 1:
+        return None
+    return ranks[target.response] == min(ranks)

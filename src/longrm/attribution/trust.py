@@ -69,8 +69,8 @@ LEAST_LDS = 0.4
 LEAST_SHARE = 0.25
 """Of the score, by which it falls without the five strongest sentences."""
 
-LEAST_LEAD = 0.1
-"""In log-odds, of a lead that is worth an explanation: of 0.1 the response is preferred with a probability of 52.5%."""
+LEAST_DROP = 0.25
+"""In log-odds, of what the score loses without them; from an even preference that is six points of probability."""
 
 
 def trust(scores: AblatedScores, weights: NDArray[np.float64], constant: float, draws: Draws) -> Trust:
@@ -80,7 +80,7 @@ def trust(scores: AblatedScores, weights: NDArray[np.float64], constant: float, 
     raising = [int(at) for at in np.argsort(-weights, kind="stable") if weights[at] > 0]
     tops = tuple(_top(scores, raising[:k], weights, whole, k, draws) for k in TOPS)
     redundant = _redundant(scores, raising[: TOPS[1]], whole)
-    reason = _reason(lds, whole, tops, LEAST_LEAD if scores.scale == "logit" else 0.0)
+    reason = _reason(lds, whole, tops, LEAST_DROP if scores.scale == "logit" else 0.0)
     last = tops[-1]
     return Trust(not reason, reason, lds, whole, last.drop, last.drop_random, tops, redundant)
 
@@ -148,10 +148,10 @@ def _redundant(scores: AblatedScores, top: Sequence[int], whole: float) -> tuple
 def _reason(lds: float, whole: float, tops: Sequence[TopDrop], least: float) -> str:
     """The first threshold that is not met."""
     last = tops[-1]
-    if abs(whole) <= least:
-        return f"the score is {whole:.2f}: there is no preference to explain"
     if lds < LEAST_LDS:
         return f"on fresh prompts predicted and true scores correlate by {lds:.2f}, less than {LEAST_LDS}"
+    if last.drop <= least:
+        return f"without the {last.k} sentences that should raise it most the score falls by {last.drop:.2f} only"
     if last.drop < LEAST_SHARE * abs(whole):
         return (
             f"without the {last.k} sentences that should raise it most the score falls by {last.drop:.2f} of "

@@ -10,6 +10,7 @@ from longrm.cli.options import columns_option, resolve, run_options
 from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import echo, print_json, print_lines, print_table
 from longrm.errors import ConfigError, RunError
+from longrm.runs.folder import write_file
 
 if TYPE_CHECKING:
     from longrm.attribution.attribute import AttributionRecord
@@ -31,12 +32,16 @@ if TYPE_CHECKING:
     type=click.Choice(["filler", "deletion"]),
     help="What becomes of a sentence that is left out (default filler: other text of as many tokens).",
 )
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), help="Write a page with the sentences marked."
+)
 @columns_option("source__columns")
 @run_options("Run folder; the same command continues what is there.")
 def command(
     data: str | None,
     run: Path | None,
     items: str | None,
+    page: Path | None,
     out: Path,
     config_file: Path | None,
     assignments: tuple[str, ...],
@@ -54,6 +59,7 @@ def command(
     longrm attribute --run runs/probe --items ID --out runs/why
     longrm attribute --model openai:URL#NAME --data pairs.jsonl --limit 10 --out runs/why
     """
+    from longrm.attribution.attribution_page import attribution_page
     from longrm.attribution.attribution_run import AttributionSettings, run_attribution
     from longrm.evaluation.summary_schema import to_json
 
@@ -66,7 +72,10 @@ def command(
     named = {key: value for key, value in {**flags, "items": listed}.items() if value is not None}
     settings = resolve(AttributionSettings, config_file, assignments, given | named)
     with progress() as report:
-        records, summary = run_attribution(settings, out, progress=report)
+        records, summary, comparisons = run_attribution(settings, out, progress=report)
+    if page is not None:
+        write_file(page, attribution_page(summary, records, comparisons))
+        echo(f"Wrote {page}", err=as_json)
     if as_json:
         print_json(to_json(summary))
     else:

@@ -51,20 +51,20 @@ def attribution_page(
         heading=f"Why {summary.model} scored as it did",
         bench=summary.bench,
         parts=[(name, *_figures(part)) for name, part in parts.items()],
-        few=wording.few_note([text for part in parts.values() for text in _figures(part)]),
+        few=wording.few_note([interval for part in parts.values() for _, interval in _figures(part)]),
         items=[_item(number, record, comparisons[record.id]) for number, record in enumerate(records, 1)],
         steps=range(1, _STEPS + 1),
     )
     return visible(page)
 
 
-def _figures(part: AttributionPart) -> tuple[str, ...]:
+def _figures(part: AttributionPart) -> list[tuple[str, str]]:
     """A part's shares in percent, each with its interval."""
     found = (part.shown, part.evidence_auc, part.evidence_recall, part.evidence_share)
-    return tuple(
-        "–" if one.value is None else f"{100 * one.value:.1f} {wording.percent_interval(one)}"
+    return [
+        ("–", "") if one.value is None else (f"{100 * one.value:.1f}", wording.percent_interval(one))
         for one in found
-    )
+    ]
 
 
 def _item(number: int, record: AttributionRecord, comparison: Comparison) -> dict[str, object]:

@@ -11,9 +11,16 @@ from longrm.attribution.sparse_fit import fit
 from longrm.rng import Draws
 
 PARTS = 24
+"""Parts of the context that are tried together."""
+
 KEPT = 4
+"""How many of them are cut into smaller ones."""
+
 HALVES = 32
+"""Random halves that are left out beside each part alone. With 16, one of two parts that say the same may be missed."""
+
 SINGLE = 32
+"""Sentences of a context that needs no parts."""
 
 
 def random_masks(draws: Draws, parts: int, count: int) -> NDArray[np.bool_]:

@@ -106,6 +106,32 @@ def test_a_killed_run_goes_on_and_asks_nothing_again(data, tmp_path):
     assert again.calls < whole.calls
 
 
+class Busy(Reader):
+    """Ends in this outcome every time."""
+
+    def __init__(self, outcome):
+        super().__init__()
+        self._outcome = outcome
+
+    def judge(self, queries):
+        self.calls += len(queries)
+        return [Judgment(self._outcome, detail="no answer") for _ in queries]
+
+
+@pytest.mark.parametrize(("outcome", "again"), [(Outcome.ERROR, True), (Outcome.TOO_LONG, False)])
+def test_what_ended_in_an_error_is_asked_again(data, tmp_path, outcome, again):
+    first, *_ = run_attribution(settings(data), tmp_path / "why", model=Busy(outcome))
+    assert all(record.trust is None for record in first)
+    reader = Reader()
+    second, summary, _ = run_attribution(settings(data), tmp_path / "why", model=reader)
+    assert [record.trust is not None for record in second] == [again] * 3
+    assert summary.explained == 3 * again
+    assert bool(reader.calls) is again
+    third = Reader()
+    run_attribution(settings(data), tmp_path / "why", model=third)
+    assert third.calls == 0, "the later record counts"
+
+
 def test_an_item_that_is_not_there_is_named(data, tmp_path):
     with pytest.raises(ConfigError, match="no comparison 'nowhere'"):
         run_attribution(settings(data, items=("nowhere",)), tmp_path / "why", model=Reader())

@@ -26,7 +26,7 @@ from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.types import Comparison, Span, query_of
+from longrm.types import Comparison, Outcome, Span, query_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 ATTRIBUTIONS = "attributions.jsonl"
@@ -69,6 +69,8 @@ def run_attribution(
 ) -> tuple[list[AttributionRecord], AttributionSummary, dict[str, Comparison]]:
     """Attributes the scores of a benchmark's comparisons into a run folder, continuing what is there.
 
+    Comparisons that ended in an error, such as that of a server which was busy, are asked again.
+
     Raises:
         ConfigError: A comparison that is named is not there.
     """
@@ -81,7 +83,7 @@ def run_attribution(
         count = _counter(settings)
         folder.record(model=judge.provenance, bench=bench.provenance)
         log = Log(out / ATTRIBUTIONS, AttributionRecord)
-        done = {record.id: record for record in log}
+        done = {record.id: record for record in log if not record.detail.startswith(f"{Outcome.ERROR}:")}
         with log:
             for number, comparison in enumerate(chosen):
                 progress("attribute", number, len(chosen))

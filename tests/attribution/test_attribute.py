@@ -5,10 +5,14 @@ import pytest
 from scipy.stats import spearmanr
 
 from longrm.attribution.ablated_scores import Target
+from longrm.attribution.ablation import Ablation
 from longrm.attribution.attribute import AttributingSettings, attribute, target_of
+from longrm.attribution.sentences import context_sentences
 from longrm.data.chunking import approximate_tokens
 from longrm.rng import hash_fraction
+from longrm.types import Query, Span
 
+from .conftest import NAMES
 from .judges import Known
 
 LEAD = Target(0, 1)
@@ -101,6 +105,27 @@ def test_filler_keeps_the_length_and_every_other_place(asked):
     gone = Known(sentences, lambda held: float(len(held)))
     attribute(gone, query, LEAD, AttributingSettings(removal="deletion"))
     assert len({approximate_tokens(text) for text in gone.asked}) > 5, "the control"
+
+
+def test_filler_holds_neither_the_sentence_nor_what_the_question_asks_for():
+    """In a short context too, where few sentences are left to take words from."""
+    names = ("Halora", "Varora", "Talwen", "Mardun", "Aldun", "Keloban")
+    sentences = [f"Secret {name} stays at {place} place. " for name, place in zip(names, NAMES, strict=False)]
+    context, question = "".join(sentences), "Where does Talwen stay?"
+    query = Query(
+        "short",
+        ({"role": "user", "content": context + question},),
+        (({"role": "assistant", "content": "Talwen stays at cedar place."},),),
+        (Span(0, 0, len(context)),),
+        Span(0, len(context), len(context) + len(question)),
+    )
+    ablation = Ablation(query, context_sentences(query), "filler", approximate_tokens)
+    for number, name in enumerate(names):
+        text = ablation.without([number]).prompt[0]["content"][: -len(question)]
+        assert name not in text
+        assert NAMES[number] not in text
+        assert text.count("Talwen") == (number != 2)
+        assert approximate_tokens(text) == approximate_tokens(context)
 
 
 def test_the_target_is_what_the_model_prefers_over_what_it_should_or_what_comes_nearest():

@@ -23,8 +23,8 @@ class Ablation:
     """Leaves sentences out of one prompt.
 
     Filler is of words that the context has itself: those of the sentences that share least with the question and the
-    responses, in a drawn order, so that it says nothing, and as many tokens as what it stands for. All that follows
-    keeps its place.
+    responses, and never of the sentence itself, in a drawn order, so that it says nothing, and as many tokens as what
+    it stands for. All that follows keeps its place.
 
     Args:
         query: The query whose context it is.
@@ -41,7 +41,7 @@ class Ablation:
         self._count = count
         joined = "\n".join(self._texts)
         self._between = "" if unspaced(joined) else " "
-        self._words = self._filler_words() if removal == "filler" else []
+        self._unrelated = self._least_related() if removal == "filler" else []
         self._instead: dict[int, str] = {}
 
     def without(self, left_out: Collection[int]) -> Query:
@@ -59,7 +59,7 @@ class Ablation:
         return self._count(self._texts[number])
 
     def _replacement(self, number: int) -> str:
-        if not self._words:
+        if not self._unrelated:
             return ""
         if number not in self._instead:
             self._instead[number] = self._filled(number)
@@ -69,19 +69,21 @@ class Ablation:
         """Filler of about as many tokens as a sentence, never more, and with its white space at the end."""
         text = self._texts[number]
         body = text.rstrip()
-        words = cycle(Draws("filler", number).order(self._words))
+        sources = [other for other in self._unrelated if other != number]
+        known = [word for other in sources for word in WORD_OR_MARK.findall(self._texts[other])]
+        words = cycle(Draws("filler", number).order(known))
         needed, filler, longer = self._count(body), "", next(words)
         while not filler or self._count(longer) <= needed:
             filler, longer = longer, f"{longer}{self._between}{next(words)}"
         return filler + text[len(body) :]
 
-    def _filler_words(self) -> list[str]:
-        """The words of the sentences that share least with question and responses."""
+    def _least_related(self) -> list[int]:
+        """The sentences that share least with question and responses: half of all at most, and two at least."""
         lexicon = LexicalIndex(self._texts, 2 * LONGEST)
         sought = [text_of(response) for response in self._query.responses]
         if self._query.question is not None:
             span = self._query.question
             sought.append(message_text(self._query.prompt[span.message])[span.start : span.end])
         related = sum((lexicon.scores(text) for text in sought), np.zeros(len(lexicon.chunks)))
-        least = [lexicon.chunks[at].passage for at in np.argsort(related, kind="stable")[:_FILLERS]]
-        return [word for number in least for word in WORD_OR_MARK.findall(self._texts[number])]
+        count = min(_FILLERS, max(2, len(self._texts) // 2))
+        return [lexicon.chunks[at].passage for at in np.argsort(related, kind="stable")[:count]]

@@ -39,6 +39,13 @@ def test_a_linear_score_gets_its_own_weights(asked, count, removal):
     assert record.prompts == len({*judge.asked})
 
 
+def test_all_of_eight_facts_that_matter_alike_are_found(asked):
+    query, sentences = asked(300)
+    facts = {5, 48, 90, 131, 170, 208, 251, 294}
+    record = attribute(Known(sentences, lambda held: float(len(held & facts))), query, LEAD)
+    assert {*np.flatnonzero(weights(record) > 0.3).tolist()} == facts
+
+
 def test_sentences_are_told_by_their_place_in_the_prompt(asked):
     query, sentences = asked(40)
     record = attribute(Known(sentences, lambda held: float(7 in held)), query, LEAD)

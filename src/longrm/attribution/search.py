@@ -13,8 +13,11 @@ from longrm.rng import Draws
 PARTS = 24
 """Parts of the context that are tried together."""
 
-KEPT = 4
-"""How many of them are cut into smaller ones."""
+KEPT = 12
+"""Parts that are cut into smaller ones, at most."""
+
+LEAST = 0.25
+"""Of the weight of the strongest part, which a part needs to be cut."""
 
 HALVES = 32
 """Random halves that are left out beside each part alone. With 16, one of two parts that say the same may be missed."""
@@ -38,8 +41,11 @@ def candidates(scores: AblatedScores, sentences: int, draws: Draws) -> list[int]
     units = split(range(sentences), SINGLE if sentences <= SINGLE else PARTS)
     while any(len(unit) > 1 for unit in units):
         masks = np.concatenate([~np.eye(len(units), dtype=bool), random_masks(draws, len(units), HALVES)])
-        weights = fit(masks, scores.of(left_out(masks, units))).weights
-        strongest = [at for at in np.argsort(-np.abs(weights), kind="stable")[:KEPT] if weights[at]]
+        sizes = np.abs(fit(masks, scores.of(left_out(masks, units))).weights)
+        least = LEAST * sizes.max()
+        strongest = [
+            at for at in np.argsort(-sizes, kind="stable")[:KEPT] if sizes[at] and sizes[at] >= least
+        ]
         units = [
             piece for at in sorted(strongest) for piece in split(units[at], PARTS // max(1, len(strongest)))
         ]

@@ -1,7 +1,7 @@
 """Which sentences of one context moved a score."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -110,7 +110,9 @@ def attribute(
         weights, constant = sentence_weights(
             scores, len(sentences), settings.masks, Draws("attribution", settings.seed, query.id)
         )
-        tried = trust(scores, weights, constant, Draws("trust", settings.seed, query.id))
+        asked = replace(query, responses=tuple(query.responses[at] for at in target.responses()))
+        head = None if target.against is None else model.head_deviation(asked)
+        tried = trust(scores, weights, constant, head, Draws("trust", settings.seed, query.id))
     except DataError as error:
         return AttributionRecord(query.id, target, detail=str(error))
     weighed = tuple(

@@ -49,6 +49,8 @@ class Trust:
         score: The target's value for the whole prompt.
         drop: By how much it falls without the five sentences that are said to raise it most.
         drop_random: Its mean fall without as many others of about the same length, drawn at random.
+        head_deviation: How many standard deviations the score is away from that of a random scalar head; None where
+            a model has none.
         tops: The same and more for one, three and five sentences.
         redundant: Pairs of sentences that say the same: leaving out both lowers the score by more than each alone.
     """
@@ -59,12 +61,16 @@ class Trust:
     score: float
     drop: float
     drop_random: float
+    head_deviation: float | None
     tops: tuple[TopDrop, ...]
     redundant: tuple[tuple[int, int], ...]
 
 
 LEAST_LDS = 0.4
 """Of `lds`."""
+
+LEAST_DEVIATION = 3.0
+"""Of a scalar head from random ones, in standard deviations of these."""
 
 LEAST_SHARE = 0.25
 """Of the score, by which it falls without the five strongest sentences."""
@@ -73,16 +79,34 @@ LEAST_DROP = 0.25
 """In log-odds, of what the score loses without them; from an even preference that is six points of probability."""
 
 
-def trust(scores: AblatedScores, weights: NDArray[np.float64], constant: float, draws: Draws) -> Trust:
-    """Tries an attribution on fresh prompts."""
+def trust(
+    scores: AblatedScores,
+    weights: NDArray[np.float64],
+    constant: float,
+    head_deviation: float | None,
+    draws: Draws,
+) -> Trust:
+    """Tries an attribution on fresh prompts; `head_deviation` is what the model says of its head."""
     whole = float(scores.of([()])[0])
     lds = _lds(scores, weights, constant, draws)
     raising = [int(at) for at in np.argsort(-weights, kind="stable") if weights[at] > 0]
     tops = tuple(_top(scores, raising[:k], weights, whole, k, draws) for k in TOPS)
     redundant = _redundant(scores, raising[: TOPS[1]], whole)
-    reason = _reason(lds, whole, tops, LEAST_DROP if scores.scale == "logit" else 0.0)
+    reason = _like_a_random_head(head_deviation) or _reason(
+        lds, whole, tops, LEAST_DROP if scores.scale == "logit" else 0.0
+    )
     last = tops[-1]
-    return Trust(not reason, reason, lds, whole, last.drop, last.drop_random, tops, redundant)
+    return Trust(not reason, reason, lds, whole, last.drop, last.drop_random, head_deviation, tops, redundant)
+
+
+def _like_a_random_head(deviation: float | None) -> str:
+    """Said where a randomized head would do the same: a sanity check of attributions (Adebayo et al. 2018)."""
+    if deviation is None or abs(deviation) >= LEAST_DEVIATION:
+        return ""
+    return (
+        f"a randomized head would score alike: the score is {abs(deviation):.1f} standard deviations away from "
+        f"that of one, less than {LEAST_DEVIATION:g}"
+    )
 
 
 def _lds(scores: AblatedScores, weights: NDArray[np.float64], constant: float, draws: Draws) -> float:

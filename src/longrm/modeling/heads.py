@@ -49,8 +49,13 @@ def branch_scores(
 
 def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
     """Returns one fp32 score a branch, in the order in which the branches were packed."""
+    return _linear(scored_states(model, packed), model.score).squeeze(-1)
+
+
+def scored_states(model: TransformersModel, packed: Packed) -> Float[Tensor, "branches C"]:
+    """Returns the hidden states that `scores` are read from."""
     scored = packed.scored_tokens(model.config.pad_token_id)
-    return _scores_at(model, hidden_states(model, packed, only_ends=_at_ends(scored, packed)), scored)
+    return _rows(model, hidden_states(model, packed, only_ends=_at_ends(scored, packed)), scored)
 
 
 def _at_ends(scored: Int[Tensor, " branches"], packed: Packed) -> bool:

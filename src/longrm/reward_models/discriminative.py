@@ -1,18 +1,21 @@
 """Reward models with a scalar head: all responses are scored over one encoded prompt."""
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from longrm.data.joining import Encoded, encode
-from longrm.modeling.heads import scores
+from longrm.modeling.encoding import build_trees
+from longrm.modeling.heads import scored_states, scores
 from longrm.modeling.loading import load_scorer
-from longrm.modeling.shared_prefix import Packed
+from longrm.modeling.shared_prefix import Packed, pack
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.packed import PackedRewardModel
-from longrm.types import Query, Scale
+from longrm.types import Judgment, Query, Scale
 
 
 class DiscriminativeRewardModel(PackedRewardModel):
@@ -31,6 +34,24 @@ class DiscriminativeRewardModel(PackedRewardModel):
             ModelError: It cannot be loaded, or its architecture is not supported; the message says why.
         """
         return cls(load_scorer(model), model, settings)
+
+    @torch.inference_mode()
+    def head_deviation(self, query: Query) -> float | None:
+        """How many standard deviations the lead of the first of two responses is away from that of a random head.
+
+        A head of this norm in a random direction gives a lead of mean 0 and of standard deviation
+        |w| |h1 - h2| / sqrt(d), where h1 and h2 are the d numbers of the hidden states that the scores are read from.
+
+        Returns:
+            The deviation; None where the query cannot be read, or the two states are one.
+        """
+        opened = self.open(query)
+        if isinstance(opened, Judgment):
+            return None
+        states = scored_states(self._model, pack(build_trees(opened.items)).to(self._model.device)).float()
+        weight, apart = self._model.score.weight[0].float(), states[0] - states[1]
+        spread = float(weight.norm() * apart.norm()) / math.sqrt(len(weight))
+        return float(weight @ apart) / spread if spread else None
 
     def _items(self, query: Query) -> Sequence[Encoded]:
         return [encode(self._tokenizer, query.prompt, query.responses)]

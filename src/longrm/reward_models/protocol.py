@@ -51,6 +51,14 @@ class RewardModel(ABC):
             budget: Bytes of memory.
         """
 
+    def head_deviation(self, query: Query) -> float | None:
+        """How far the lead of the first of two responses is from that of a random head, in standard deviations.
+
+        Returns:
+            None where a model has no scalar head of its own.
+        """
+        return None
+
     def orders(self, comparison: str) -> tuple[tuple[int, ...], ...]:
         """The presented orders in which this comparison must be asked; none where any order will do."""
         return ()

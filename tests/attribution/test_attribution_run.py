@@ -167,19 +167,19 @@ def test_evidence_is_found_as_scikit_learn_counts_it():
 def test_the_page_marks_what_is_shown_and_gives_the_reason_for_what_is_not(data, tmp_path):
     _, summary, comparisons = result = run_attribution(settings(data), tmp_path / "why", model=Reader())
     page = attribution_page(summary, result[0], comparisons)
-    assert page.count('class="map"') == 3
+    assert page.count('<figure class="strip">') == 3
     assert page.count("<mark") == page.count("</mark>") >= 3
     evidence = next(iter(comparisons.values()))
     span = evidence.evidence[0]
     text = evidence.prompt[span.message]["content"][span.start : span.end]
-    assert re.search(rf'<mark class="up-5"[^>]*><a [^>]*>1</a>{re.escape(text)}', page)
+    assert re.search(rf'<mark class="weighs heat-5"[^>]*>{re.escape(text)}', page)
     hidden = [
         replace(one, trust=replace(one.trust, shown=False, reason="the <b>reason</b>")) for one in result[0]
     ]
     page = attribution_page(summary, hidden, comparisons)
-    assert page.count("Not shown: the &lt;b&gt;reason&lt;/b&gt;.") == 3
+    assert page.count("</strong> the &lt;b&gt;reason&lt;/b&gt;.") == 3
     assert "<mark" not in page
-    assert 'class="map"' not in page
+    assert '<figure class="strip">' not in page
 
 
 def test_hostile_texts_stay_text(data, tmp_path):

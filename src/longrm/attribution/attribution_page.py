@@ -1,153 +1,239 @@
-"""Attributions as one HTML page that loads nothing: contexts with the sentences that mattered marked in them."""
+"""The page of an attribution: contexts shaded by what moved a score, and whether that may be believed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
+from math import ceil
 
 from longrm.attribution.attribute import AttributionRecord, SentenceWeight
 from longrm.evaluation import wording
 from longrm.evaluation.summaries import AttributionPart, AttributionSummary
-from longrm.reading import visible
+from longrm.reading import cut, visible
 from longrm.report.html_page import html_page
-from longrm.types import Comparison, message_text, text_of
+from longrm.runs.records import Estimate
+from longrm.types import Comparison, Span, message_text, text_of
 
-_LISTED = 10
-_STEPS = 5
-_FOLDED = 8  # sentences without weight in a row
-_BESIDE = 2  # sentences that stay open on either side of what is folded
-_LONGEST_RESPONSE = 600  # characters
+_RANKED = 10
+_NUMBERED = 5  # of the ranked ones, in the text
+_BESIDE = 2  # sentences without weight that stay beside those with weight
+_SHORTEST_FOLD = 4  # sentences; fewer are not worth a click
+_OUTSIDE = "\n[…]\n"  # in place of what is not context
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of a message's text: a marked sentence, text that is shown plainly, or text that is folded."""
+class ContextPiece:
+    """Sentences of a context as the page shows them: one with its weight, or a run of some without.
+
+    Attributes:
+        text: What they say.
+        heat: The step of the heat map's scale: 0-2 lower the score, 3-5 raise it; None without weight.
+        weight: The weight, with its sign; empty without.
+        rank: Its place among the strongest from 1; None of all others.
+        folded: How many sentences are folded into this; 0 where the text is open.
+    """
 
     text: str
-    mark: str = ""
-    rank: int = 0
+    heat: int | None = None
     weight: str = ""
-    folded: str = ""
+    rank: int | None = None
+    folded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankedSentence:
+    """One of the strongest sentences: its weight, how deep it stands from 0 to 1, and whether it is evidence."""
+
+    text: str
+    weight: str
+    raises: bool
+    depth: str
+    evidence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DepthBar:
+    """A sentence on the strip by depth, in thousandths of its width, and its weight as a share of the largest."""
+
+    left: float
+    width: float
+    share: float
+    heat: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedComparison:
+    """What the template prints of one comparison; `redundant` names pairs of ranks that say the same."""
+
+    record: AttributionRecord
+    facts: tuple[tuple[str, str], ...]
+    question: str
+    leading: str
+    other: str
+    pieces: tuple[ContextPiece, ...]
+    ranked: tuple[RankedSentence, ...]
+    bars: tuple[DepthBar, ...]
+    evidence: tuple[DepthBar, ...]
+    redundant: str
 
 
 def attribution_page(
-    summary: AttributionSummary,
-    records: Sequence[AttributionRecord],
-    comparisons: Mapping[str, Comparison],
+    summary: AttributionSummary, records: Sequence[AttributionRecord], comparisons: Mapping[str, Comparison]
 ) -> str:
-    """Makes the page; equal attributions give equal bytes.
-
-    Where an attribution cannot be trusted its context is left out, and the reason stands in its place.
+    """The page of these attributions, which holds all it needs and loads nothing. Equal runs give equal bytes.
 
     Args:
         summary: What the run says as a whole.
         records: The attributions.
         comparisons: The comparisons that were explained, by id.
     """
-    parts = {"all": summary.overall, **{f"{int(size):,}": part for size, part in summary.by_length.items()}}
+    parts = _parts(summary)
+    rows = [(name, *map(_cell, (one.shown, one.evidence_auc, one.evidence_share))) for name, one in parts]
     page = html_page(
         "attribution/page.html.j2",
         command="longrm attribute",
-        title=f"Why {summary.model} scored as it did",
-        heading=f"Why {summary.model} scored as it did",
+        title=f"Why {summary.model} judges so",
+        heading="Why this score",
+        model=summary.model,
         bench=summary.bench,
-        parts=[(name, *_figures(part)) for name, part in parts.items()],
-        few=wording.few_note([interval for part in parts.values() for _, interval in _figures(part)]),
-        items=[_item(number, record, comparisons[record.id]) for number, record in enumerate(records, 1)],
-        steps=range(1, _STEPS + 1),
+        cost=f"{wording.plural(summary.prompts, 'prompt')}, {wording.tokens(summary.tokens_computed)} tokens computed",
+        rows=rows,
+        few_note=wording.few_note(interval for _, *cells in rows for _, interval in cells),
+        explained=[_explained(one, comparisons[one.id]) for one in records],
+        numbered=_NUMBERED,
+        decimal=wording.decimal,
     )
-    return visible(page)
+    return visible(page)  # no text of the data turns the direction of a line
 
 
-def _figures(part: AttributionPart) -> list[tuple[str, str]]:
-    """A part's shares in percent, each with its interval."""
-    found = (part.shown, part.evidence_auc, part.evidence_recall, part.evidence_share)
+def _parts(summary: AttributionSummary) -> list[tuple[str, AttributionPart]]:
     return [
-        ("–", "") if one.value is None else (f"{100 * one.value:.1f}", wording.percent_interval(one))
-        for one in found
+        ("All", summary.overall),
+        *((f"{int(size):,} tokens", part) for size, part in summary.by_length.items()),
+        *((f"Depth {depth}", part) for depth, part in summary.by_depth.items()),
+        *((f"Judged {verdict}", part) for verdict, part in summary.by_verdict.items()),
     ]
 
 
-def _item(number: int, record: AttributionRecord, comparison: Comparison) -> dict[str, object]:
-    target, trust = record.target, record.trust
-    named = [target.response] if target.against is None else [target.response, target.against]
-    shown = trust is not None and trust.shown
-    verdict = "" if record.right is None else ("judged right" if record.right else "judged wrong")
-    length = "" if record.length is None else f"{record.length:,} tokens"
-    ranked = sorted((one for one in record.sentences if one.weight), key=lambda one: -abs(one.weight))
-    ranks = {one: rank for rank, one in enumerate(ranked[:_LISTED], 1)}
-    return {
-        "number": number,
-        "id": record.id,
-        "about": ", ".join(filter(None, (length, verdict))),
-        "responses": [_shortened(text_of(comparison.responses[at])) for at in named],
-        "trust": trust,
-        "detail": record.detail,
-        "messages": [*_messages(record, comparison, ranks)] if shown else [],
-        "ranked": [(rank, f"{one.weight:+.2f}", _text(one, comparison)) for one, rank in ranks.items()]
-        if shown
-        else [],
-        "map": _map(record) if shown else [],
-    }
+def _cell(estimate: Estimate) -> tuple[str, str]:
+    return wording.percent(estimate.value), wording.percent_interval(estimate)
 
 
-def _messages(
-    record: AttributionRecord, comparison: Comparison, ranks: Mapping[SentenceWeight, int]
-) -> Iterator[tuple[str, list[_Piece]]]:
-    """The prompt, message by message, in pieces."""
-    largest = max(abs(one.weight) for one in record.sentences)
-    for number, message in enumerate(comparison.prompt):
-        text, place, pieces = message_text(message), 0, list[_Piece]()
-        held = [one for one in record.sentences if one.message == number]
-        for weighed, run in groupby(held, key=lambda one: bool(one.weight)):
-            for piece, end in _run([*run], text, weighed, largest, ranks):
-                pieces += [_Piece(text[place : piece.start])] if piece.start > place else []
-                pieces.append(end)
-                place = piece.end
-        pieces += [_Piece(text[place:])] if place < len(text) else []
-        yield str(message.get("role", "")), pieces
+def _explained(record: AttributionRecord, comparison: Comparison) -> ExplainedComparison:
+    sentences = record.sentences
+    shown = record.trust is not None and record.trust.shown
+    weighty = [one for one in sentences if one.weight] if shown else []
+    strongest = sorted(weighty, key=lambda one: -abs(one.weight))
+    largest = abs(strongest[0].weight) if strongest else 1.0
+    strip = _Strip(sentences, largest)
+    asked, against = comparison.question, record.target.against
+    ranks = {one: rank for rank, one in enumerate(strongest, 1)}
+    redundant = record.trust.redundant if record.trust is not None and shown else ()
+    return ExplainedComparison(
+        record,
+        _facts(record),
+        "" if asked is None else message_text(comparison.prompt[asked.message])[asked.start : asked.end],
+        text_of(comparison.responses[record.target.response]),
+        "" if against is None else text_of(comparison.responses[against]),
+        tuple(_pieces(sentences, _texts(sentences, comparison), ranks, largest)),
+        tuple(_ranked(one, comparison, strip) for one in strongest[:_RANKED]),
+        tuple(strip.bar(one) for one in weighty),
+        tuple(strip.bar(one) for one in sentences if weighty and _is_evidence(one, comparison)),
+        wording.listed([f"{ranks[sentences[one]]} with {ranks[sentences[two]]}" for one, two in redundant]),
+    )
 
 
-def _run(
+def _facts(record: AttributionRecord) -> tuple[tuple[str, str], ...]:
+    right = {None: wording.MISSING, True: "right", False: "wrong"}[record.right]
+    facts = [
+        ("Tokens", wording.tokens(record.length)),
+        ("Depth of the evidence", wording.decimal(record.depth)),
+        ("Judged", right),
+    ]
+    if record.trust is not None:
+        facts += [
+            ("Lead", wording.decimal(record.trust.score)),
+            ("Deviation from random heads", wording.decimal(record.trust.head_deviation)),
+            ("Fit on fresh prompts (lds)", wording.decimal(record.trust.lds)),
+        ]
+    return tuple(facts)
+
+
+def _texts(sentences: Sequence[SentenceWeight], comparison: Comparison) -> list[str]:
+    """What the sentences say, and a mark after those that are followed by what is no context."""
+    contents = [message_text(message) for message in comparison.prompt]
+    texts = [contents[one.message][one.start : one.end] for one in sentences]
+    for at, (one, after) in enumerate(pairwise(sentences)):
+        if (one.message, one.end) != (after.message, after.start):
+            texts[at] += _OUTSIDE
+    return texts
+
+
+def _pieces(
     sentences: Sequence[SentenceWeight],
-    text: str,
-    weighed: bool,
-    largest: float,
+    texts: Sequence[str],
     ranks: Mapping[SentenceWeight, int],
-) -> Iterator[tuple[SentenceWeight, _Piece]]:
-    """The sentences of a run that all have weight, or that all have none, with what is shown of each."""
-    if weighed:
+    largest: float,
+) -> Iterator[ContextPiece]:
+    """The context in reading order; long runs without weight are folded."""
+    for weighs, run in groupby(range(len(sentences)), key=lambda at: sentences[at] in ranks):
+        places = list(run)
+        if weighs:
+            for at in places:
+                one, rank = sentences[at], ranks[sentences[at]]
+                yield ContextPiece(
+                    texts[at],
+                    _heat(one.weight, largest),
+                    _signed(one.weight),
+                    rank if rank <= _RANKED else None,
+                )
+            continue
+        first, last = _BESIDE, len(places) - _BESIDE
+        if last - first < _SHORTEST_FOLD:
+            first = last = len(places)
+        yield ContextPiece("".join(texts[at] for at in places[:first]))
+        if first < last:
+            yield ContextPiece("".join(texts[at] for at in places[first:last]), folded=last - first)
+            yield ContextPiece("".join(texts[at] for at in places[last:]))
+
+
+def _ranked(one: SentenceWeight, comparison: Comparison, strip: "_Strip") -> RankedSentence:
+    text = message_text(comparison.prompt[one.message])[one.start : one.end].strip()
+    depth = wording.decimal(strip.bar(one).left / 1000)
+    return RankedSentence(
+        cut(text), _signed(one.weight), one.weight > 0, depth, _is_evidence(one, comparison)
+    )
+
+
+def _is_evidence(one: SentenceWeight, comparison: Comparison) -> bool:
+    return any(_overlap(one, span) for span in comparison.evidence)
+
+
+def _overlap(one: SentenceWeight, span: Span) -> bool:
+    return one.message == span.message and one.start < span.end and span.start < one.end
+
+
+def _heat(weight: float, largest: float) -> int:
+    """The step of the heat map's scale, which is the stronger the larger the weight: 3-5 raise, 2-0 lower."""
+    strength = min(max(ceil(3 * abs(weight) / largest), 1), 3)
+    return 2 + strength if weight > 0 else 3 - strength
+
+
+def _signed(weight: float) -> str:
+    return f"{'+' if weight > 0 else ''}{wording.decimal(weight)}"
+
+
+class _Strip:
+    """Where sentences stand in the context, in thousandths of its characters."""
+
+    def __init__(self, sentences: Sequence[SentenceWeight], largest: float) -> None:
+        self._starts: dict[SentenceWeight, int] = {}
+        self._total = 0
         for one in sentences:
-            step = max(1, round(_STEPS * abs(one.weight) / largest))
-            mark = f"{'up' if one.weight > 0 else 'down'}-{step}"
-            yield one, _Piece(text[one.start : one.end], mark, ranks.get(one, 0), f"{one.weight:+.2f}")
-        return
-    inner = range(_BESIDE, len(sentences) - _BESIDE) if len(sentences) > _FOLDED else range(0)
-    for at, one in enumerate(sentences):
-        if at not in inner:
-            yield one, _Piece(text[one.start : one.end])
-        elif at == inner[0]:
-            last = sentences[inner[-1]]
-            whole = SentenceWeight(one.message, one.start, last.end, 0.0)
-            yield whole, _Piece(text[one.start : last.end], folded=f"{len(inner):,} sentences without weight")
+            self._starts[one] = self._total
+            self._total += one.end - one.start
+        self._largest = largest
 
-
-def _map(record: AttributionRecord) -> list[tuple[float, float, str]]:
-    """Where the sentences with weight stand: their beginning and width in percent of the context, and their mark."""
-    total = sum(one.end - one.start for one in record.sentences)
-    largest, place, found = max(abs(one.weight) for one in record.sentences), 0, []
-    for one in record.sentences:
-        size = one.end - one.start
-        if one.weight:
-            step = max(1, round(_STEPS * abs(one.weight) / largest))
-            mark = f"{'up' if one.weight > 0 else 'down'}-{step}"
-            found.append((100 * place / total, max(0.4, 100 * size / total), mark))
-        place += size
-    return found
-
-
-def _text(sentence: SentenceWeight, comparison: Comparison) -> str:
-    return message_text(comparison.prompt[sentence.message])[sentence.start : sentence.end].strip()
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_RESPONSE else f"{text[:_LONGEST_RESPONSE]} …"
+    def bar(self, one: SentenceWeight) -> DepthBar:
+        """The sentence on the strip; a short one is as wide as can still be seen."""
+        left, width = (1000 * part / self._total for part in (self._starts[one], one.end - one.start))
+        return DepthBar(left, max(width, 2.0), one.weight / self._largest, _heat(one.weight, self._largest))

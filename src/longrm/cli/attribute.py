@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     help="What becomes of a sentence that is left out (default filler: other text of as many tokens).",
 )
 @click.option(
-    "--html", "page", type=click.Path(path_type=Path), help="Write a page with the sentences marked."
+    "--html",
+    "page",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write a page with sentences shaded, too.",
 )
 @columns_option("source__columns")
 @run_options("Run folder; the same command continues what is there.")

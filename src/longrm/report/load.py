@@ -240,6 +240,11 @@ def _read_run(folder: Path) -> ReportedRun:
     if folder.is_file():
         raise RunError(f"{folder} is a file; name the folder of a run")
     manifest = read_manifest(folder)
+    if manifest["kind"] == "attribution":
+        words = shlex.join(["--config", str(folder / CONFIG), "--out", str(folder)])
+        raise RunError(
+            f"{folder} is an attribution; its page is written by: longrm attribute {words} --html FILE"
+        )
     if manifest["kind"] not in COMMANDS:
         raise RunError(
             f"{folder} holds a run of kind {reading.short(manifest['kind'])}; a report shows {', '.join(COMMANDS)} runs"

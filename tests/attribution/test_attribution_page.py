@@ -1,0 +1,147 @@
+"""The page of an attribution: what is shaded, what is folded, and what is not shown."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+from click.testing import CliRunner
+
+from longrm.attribution.ablated_scores import Target
+from longrm.attribution.attribute import AttributionRecord, SentenceWeight
+from longrm.attribution.attribution_page import attribution_page
+from longrm.attribution.summary import summary_of
+from longrm.attribution.trust import TopDrop, Trust
+from longrm.cli.commands import cli
+from longrm.data import write
+from longrm.types import Comparison, Span
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+SENTENCES = [f"Fact {at} is told here. " for at in range(40)]
+WEIGHTS = {5: 2.0, 6: -1.0, 30: 0.1}
+TRUSTED = Trust(True, "", 0.9, 3.0, 2.5, 0.1, 6.25, (TopDrop(1, 2.0, 0.25, 0.125, 1.75),), ())
+
+
+def asked(sentences):
+    text = "".join(sentences)
+    prompt = ({"role": "user", "content": text + "What is told?"},)
+    answers = tuple(({"role": "assistant", "content": one},) for one in ("This one.", "That one."))
+    spans, at = [], 0
+    for sentence in sentences:
+        spans.append(Span(0, at, at + len(sentence)))
+        at += len(sentence)
+    comparison = Comparison(
+        "one",
+        "group",
+        prompt,
+        answers,
+        (1, 2),
+        context=(Span(0, 0, at),),
+        question=Span(0, at, at + 13),
+        evidence=tuple(spans[5:6]),
+    )
+    return comparison, spans
+
+
+def page(sentences=SENTENCES, trust=TRUSTED, weights=WEIGHTS, **more):
+    comparison, spans = asked(sentences)
+    weighed = tuple(
+        SentenceWeight(0, one.start, one.end, weights.get(at, 0.0)) for at, one in enumerate(spans)
+    )
+    record = AttributionRecord("one", Target(0, 1), "group", 512, 0.1, True, weighed, trust, **more)
+    return attribution_page(summary_of([record], "model", "bench", 0), [record], {"one": comparison})
+
+
+def test_sentences_are_shaded_by_sign_and_size_and_numbered_by_rank():
+    marks = re.findall(r'<mark class="weighs (heat-\d)([^"]*)" title="([^"]*)" id="([^"]*)">([^<]*)<', page())
+    assert marks == [
+        ("heat-5", "", "+2.00", "c1-at1", SENTENCES[5]),
+        ("heat-1", " lowers", "−1.00", "c1-at2", SENTENCES[6]),
+        ("heat-3", "", "+0.10", "c1-at3", SENTENCES[30]),
+    ]
+
+
+def test_every_link_within_the_page_leads_somewhere():
+    text = page(weights={at: 20.0 - at for at in range(15)})
+    places = set(re.findall(r'id="([^"]+)"', text))
+    links = re.findall(r'href="#([^"]+)"', text)
+    assert {*links} <= places
+    assert sum("-at" in link for link in links) == 10
+    assert sum("-rank" in link for link in links) == 5
+
+
+def test_the_context_is_whole_and_runs_without_weight_are_folded():
+    text = page()
+    folded = re.findall(r"<summary>(\d+) sentences without weight</summary>([^<]*)</details>", text)
+    assert [(int(count), part) for count, part in folded] == [
+        (19, "".join(SENTENCES[9:28])),
+        (5, "".join(SENTENCES[33:38])),
+    ]
+    context = re.search(r'aria-label="Context">(.*?)</div>', text, re.DOTALL)[1]
+    bare = re.sub(r"<su(mmary|p)>.*?</su(mmary|p)>|<[^>]+>", "", context)
+    assert unescape(bare) == "".join(SENTENCES)
+
+
+def test_the_strip_has_a_bar_for_each_weight_where_the_sentence_stands():
+    bars = re.findall(
+        r'<rect class="heat-(\d)" x="([\d.]+)" width="[\d.]+" y="([\d.]+)" height="([\d.]+)"/>', page()
+    )
+    assert [(int(heat), float(y), float(height)) for heat, _, y, height in bars] == [
+        (5, 2.0, 25.0),
+        (1, 27.0, 12.5),
+        (3, 25.8, 1.2),
+    ]
+    total, before = sum(map(len, SENTENCES)), sum(map(len, SENTENCES[:30]))
+    assert float(bars[2][1]) == pytest.approx(1000 * before / total, abs=0.06)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_not_to_be_trusted_is_not_shaded_and_the_reason_is_said(known):
+    doubted = replace(TRUSTED, shown=False, reason="predicted & true differ") if known else None
+    text = page(trust=doubted, detail="" if known else "no answer came")
+    assert "<mark" not in text
+    assert "<rect" not in text
+    assert "The strongest sentences" not in text
+    assert ("predicted &amp; true differ" if known else "no answer came") in text
+
+
+def test_the_figures_of_trust_and_what_says_the_same_are_told():
+    text = page(trust=replace(TRUSTED, redundant=((5, 30),)))
+    assert re.findall(r'<th scope="row">[^<]*</th><td>([^<]*)</td></tr>', text) == [
+        "2.00",
+        "0.25",
+        "0.12",
+        "1.75",
+    ]
+    assert "Say the same: number 1 with 3." in text
+    assert "Say the same" not in page()
+
+
+def test_hostile_text_stays_text():
+    hostile = [
+        "<script>alert(1)</script> \u202egnp. ",
+        '"><img src=x onerror=alert(1)>. ',
+        "</details></mark>. ",
+    ]
+    text = page(sentences=hostile, weights={0: 1.0, 1: -1.0})
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "\u202e" not in text
+    assert "\\u202e" in text
+    assert text.count("</mark>") == 2
+
+
+def test_the_command_writes_the_page_and_the_report_names_it(tmp_path):
+    data, out, html = tmp_path / "pairs.jsonl", tmp_path / "why", tmp_path / "why.html"
+    write(data, generate(WorldPlan("records", 128), 2, words_tokenizer()))
+    words = ["--model", "baseline:overlap", "--data", str(data), "--out", str(out), "--html", str(html)]
+    done = CliRunner().invoke(cli, ["attribute", *words])
+    assert done.exit_code == 0, done.output
+    text = html.read_text()
+    assert text.count('<section id="c') == 2
+    reported = CliRunner().invoke(cli, ["report", str(out), "--out", str(tmp_path / "report.html")])
+    assert reported.exit_code == 1
+    assert "longrm attribute --config" in str(reported.exception) + reported.output
+    again = ["--config", str(out / "config.toml"), "--out", str(out), "--html", str(tmp_path / "again.html")]
+    assert CliRunner().invoke(cli, ["attribute", *again]).exit_code == 0
+    assert (tmp_path / "again.html").read_text() == text

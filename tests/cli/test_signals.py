@@ -105,7 +105,17 @@ def test_what_the_same_command_will_do_is_known_of_every_command():
     again = {
         name for name in COMMANDS if next_time(["--some", name, "x"]).endswith("continues where it stopped")
     }
-    assert again == {"demo", "synthesize", "train", "probe", "evaluate", "score", "rank", "filter"}
+    assert again == {
+        "attribute",
+        "demo",
+        "synthesize",
+        "train",
+        "probe",
+        "evaluate",
+        "score",
+        "rank",
+        "filter",
+    }
     assert next_time([]) == next_time(["wrold"]) == "; the same command begins anew"
 
 

@@ -146,7 +146,7 @@ def test_the_published_schema_is_the_one_that_the_types_make():
         (lambda s: s.update(more=1), r"field 'more': Unexpected keyword argument"),
         (
             lambda s: s.update(kind="score"),
-            r"field 'kind': needs one of evaluation, training, demo, got 'score'",
+            r"field 'kind': needs one of evaluation, training, demo, attribution, got 'score'",
         ),
         (lambda s: s["metrics"]["by_length"].update({"0128": {}}), r"field 'metrics\.by_length\.0128'"),
         (lambda s: s.update(schema_version=2), r"has schema version 2, not 1"),

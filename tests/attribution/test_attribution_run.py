@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -195,3 +197,35 @@ def test_hostile_texts_stay_text(data, tmp_path):
     assert "<script" not in page
     assert "\u202e" not in page
     assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "needs a model and comparisons: give --model with --data or --bench, or --run"),
+        (["--model", "baseline:longest"], "needs a model and comparisons"),
+        (["--data", "DATA"], "needs a model and comparisons"),
+        (["--run", "nowhere"], "nowhere: there is no such folder"),
+        (["--run", "OTHER"], "holds a run of kind 'attribution'; name the folder of an evaluation"),
+        (["--model", "baseline:longest", "--data", "DATA", "--bench", "probe"], "--data and --bench both"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said_in_one_line(data, tmp_path, given, said):
+    run_attribution(settings(data, items=()), tmp_path / "OTHER", model=Reader())
+    places = {"DATA": str(data), "OTHER": str(tmp_path / "OTHER")}
+    words = [places.get(word, word) for word in given]
+    done = CliRunner().invoke(cli, ["attribute", *words, "--out", str(tmp_path / "why")])
+    assert done.exit_code == 1
+    assert said in str(done.exception)
+    assert not (tmp_path / "why").exists()
+
+
+def test_a_missing_package_names_its_extra(data, tmp_path):
+    script = (
+        "import sys; sys.modules['sklearn'] = None; sys.argv = ['longrm', 'attribute', '--model', 'baseline:overlap', "
+        f"'--data', {str(data)!r}, '--out', {str(tmp_path / 'why')!r}]; from longrm.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "needs the package 'sklearn'; install it with: pip install 'longrm[attribution]'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -18,7 +18,7 @@ from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
 from longrm.rng import Draws
-from longrm.types import Query
+from longrm.types import Query, Span
 
 
 class AttributingSettings(Config):
@@ -46,6 +46,11 @@ class SentenceWeight:
     start: int
     end: int
     weight: float
+
+    @property
+    def span(self) -> Span:
+        """Where it stands in the prompt."""
+        return Span(self.message, self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)

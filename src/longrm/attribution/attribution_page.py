@@ -6,12 +6,13 @@ from itertools import groupby, pairwise
 from math import ceil
 
 from longrm.attribution.attribute import AttributionRecord, SentenceWeight
+from longrm.attribution.evidence import is_evidence
 from longrm.evaluation import wording
 from longrm.evaluation.summaries import AttributionPart, AttributionSummary
 from longrm.reading import cut, visible
 from longrm.report.html_page import html_page
 from longrm.runs.records import Estimate
-from longrm.types import Comparison, Span, message_text, text_of
+from longrm.types import Comparison, message_text, text_of
 
 _RANKED = 10
 _NUMBERED = 5  # of the ranked ones, in the text
@@ -137,7 +138,7 @@ def _explained(record: AttributionRecord, comparison: Comparison) -> ExplainedCo
         tuple(_pieces(sentences, _texts(sentences, comparison), ranks, largest)),
         tuple(_ranked(one, comparison, strip) for one in strongest[:_RANKED]),
         tuple(strip.bar(one) for one in weighty),
-        tuple(strip.bar(one) for one in sentences if weighty and _is_evidence(one, comparison)),
+        tuple(strip.bar(one) for one in sentences if is_evidence(one.span, comparison.evidence)),
         wording.listed([f"{ranks[sentences[one]]} with {ranks[sentences[two]]}" for one, two in redundant]),
     )
 
@@ -200,16 +201,8 @@ def _ranked(one: SentenceWeight, comparison: Comparison, strip: "_Strip") -> Ran
     text = message_text(comparison.prompt[one.message])[one.start : one.end].strip()
     depth = wording.decimal(strip.bar(one).left / 1000)
     return RankedSentence(
-        cut(text), _signed(one.weight), one.weight > 0, depth, _is_evidence(one, comparison)
+        cut(text), _signed(one.weight), one.weight > 0, depth, is_evidence(one.span, comparison.evidence)
     )
-
-
-def _is_evidence(one: SentenceWeight, comparison: Comparison) -> bool:
-    return any(_overlap(one, span) for span in comparison.evidence)
-
-
-def _overlap(one: SentenceWeight, span: Span) -> bool:
-    return one.message == span.message and one.start < span.end and span.start < one.end
 
 
 def _heat(weight: float, largest: float) -> int:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from longrm import reward_models
 from longrm.attribution.ablated_scores import Target
 from longrm.attribution.attribute import AttributingSettings, AttributionRecord, attribute, target_of
 from longrm.attribution.evidence import evidence_found
@@ -18,7 +17,7 @@ from longrm.config import Config
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import length_and_depth
 from longrm.errors import ConfigError
-from longrm.evaluation.evaluation_run import CACHE, Evaluation, load_benchmark, own_tokenizer
+from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, load_judge, own_tokenizer
 from longrm.evaluation.summaries import AttributionSummary
 from longrm.evaluation.summary_schema import to_json
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
@@ -26,7 +25,7 @@ from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.types import Comparison, Outcome, Span, query_of
+from longrm.types import Comparison, Outcome, query_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 ATTRIBUTIONS = "attributions.jsonl"
@@ -75,9 +74,10 @@ def run_attribution(
         ConfigError: A comparison that is named is not there.
     """
     with RunFolder(out, "attribution", settings) as folder:
-        bench = _benchmark(settings)
+        evaluation = _evaluation(settings)
+        bench = load_benchmark(evaluation)
         chosen = _chosen(bench, settings.items)
-        judge = model or _model(settings, bench, out)
+        judge = model or load_judge(evaluation, bench, out)
         if settings.attributing.prefix_cache_bytes:
             judge.keep_prefixes(settings.attributing.prefix_cache_bytes)
         count = _counter(settings)
@@ -97,17 +97,10 @@ def run_attribution(
     return records, summary, {comparison.id: comparison for comparison in chosen}
 
 
-def _benchmark(settings: AttributionSettings) -> LoadedBenchmark:
-    return load_benchmark(
-        Evaluation(
-            model=settings.model,
-            bench=settings.bench,
-            source=settings.source,
-            probe=settings.probe,
-            leval=settings.leval,
-            remote=settings.remote,
-        )
-    )
+def _evaluation(settings: AttributionSettings) -> Evaluation:
+    """The evaluation whose model and comparisons these are."""
+    shared = Evaluation.model_fields.keys() & AttributionSettings.model_fields.keys()
+    return Evaluation(**{name: getattr(settings, name) for name in shared})
 
 
 def _counter(settings: AttributionSettings) -> Callable[[str], int]:
@@ -122,15 +115,6 @@ def _chosen(bench: LoadedBenchmark, items: Sequence[str]) -> list[Comparison]:
     if missing := wanted - {one.id for one in found}:
         raise ConfigError(f"'{bench.name}' has no comparison '{min(missing)}'; items.csv of a run lists ids")
     return found
-
-
-def _model(settings: AttributionSettings, bench: LoadedBenchmark, out: Path) -> RewardModel:
-    remote = settings.remote
-    if remote.cache is None:
-        remote = remote.model_copy(update={"cache": str(out / CACHE)})
-    return reward_models.load(
-        settings.model, judge=settings.judge, remote=remote, compress=settings.compress, key=bench.comparisons
-    )
 
 
 def _attributed(
@@ -150,7 +134,7 @@ def _attributed(
     found = attribute(model, query, target, settings, count)
     right = _right(target, comparison.ranks)
     length, depth = length_and_depth(comparison)
-    spans = [Span(one.message, one.start, one.end) for one in found.sentences]
+    spans = [one.span for one in found.sentences]
     for_gold = np.array([one.weight for one in found.sentences]) * (-1 if right is False else 1)
     evidence = evidence_found(spans, for_gold, comparison.evidence)
     return replace(found, group=comparison.group, length=length, depth=depth, right=right, evidence=evidence)

@@ -30,7 +30,7 @@ def evidence_found(
     sentences: Sequence[Span], weights: NDArray[np.float64], evidence: Sequence[Span]
 ) -> EvidenceFound | None:
     """Compares weights with known evidence; None where none is known, or every sentence is of it."""
-    held = np.array([any(_overlap(sentence, span) for span in evidence) for sentence in sentences])
+    held = np.array([is_evidence(sentence, evidence) for sentence in sentences])
     k = int(held.sum())
     if not 0 < k < held.size:
         return None
@@ -42,5 +42,9 @@ def evidence_found(
     return EvidenceFound(float(auc), recall, float(np.abs(weights[held]).sum() / total) if total else 0.0)
 
 
-def _overlap(one: Span, other: Span) -> bool:
-    return one.message == other.message and one.start < other.end and other.start < one.end
+def is_evidence(sentence: Span, evidence: Sequence[Span]) -> bool:
+    """Whether a sentence holds some of the evidence."""
+    return any(
+        sentence.message == span.message and sentence.start < span.end and span.start < sentence.end
+        for span in evidence
+    )

@@ -10,6 +10,7 @@ from longrm.cli.options import columns_option, resolve, run_options
 from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import echo, print_json, print_lines, print_table
 from longrm.errors import ConfigError, RunError
+from longrm.reading import short
 from longrm.runs.folder import write_file
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ def command(
         flags["bench"] = f"file:{data}"
     listed = tuple(one.strip() for one in items.split(",")) if items else None
     named = {key: value for key, value in {**flags, "items": listed}.items() if value is not None}
+    if config_file is None and not assignments and not {"model", "bench"} <= (given | named).keys():
+        raise ConfigError(
+            "an attribution needs a model and comparisons: give --model with --data or --bench, or --run with the "
+            "folder of an evaluation"
+        )
     settings = resolve(AttributionSettings, config_file, assignments, given | named)
     with progress() as report:
         records, summary, comparisons = run_attribution(settings, out, progress=report)
@@ -91,8 +97,11 @@ def command(
 def _of_run(run: Path) -> dict[str, Any]:
     """What an evaluation says of its model and its comparisons, by setting."""
     from longrm.evaluation.evaluation_run import Evaluation
-    from longrm.runs.folder import CONFIG
+    from longrm.runs.folder import CONFIG, read_manifest
 
+    kind = read_manifest(run)["kind"]
+    if kind != "evaluation":
+        raise RunError(f"--run {run} holds a run of kind {short(kind)}; name the folder of an evaluation")
     settings = Evaluation.resolve(run / CONFIG)
     held = settings.model_dump(exclude_unset=True)
     return {

@@ -56,11 +56,12 @@ COMMANDS = {
 
 _LOGGER = logging.getLogger("longrm")
 
-_LOCAL = ("torch", "transformers", "accelerate", "safetensors", "jaxtyping", "peft")
-"""Packages of the extra that runs models on this machine."""
-
-_SERVE = ("fastapi", "starlette", "uvicorn", "prometheus_client")
-"""Packages of the extra that serves them."""
+_EXTRAS = {
+    "local": ("torch", "transformers", "accelerate", "safetensors", "jaxtyping", "peft"),
+    "serve": ("fastapi", "starlette", "uvicorn", "prometheus_client"),
+    "attribution": ("sklearn",),
+}
+"""Packages of the extras that commands import where they need them."""
 
 
 class _Commands(click.Group):
@@ -146,10 +147,11 @@ def run_command_line() -> NoReturn:
     except click.ClickException as error:
         _stop(error, 1, f"error: {error.format_message()}")
     except ModuleNotFoundError as error:
-        if error.name not in (*_LOCAL, *_SERVE):
+        package = (error.name or "").partition(".")[0]
+        extra = next((name for name, packages in _EXTRAS.items() if package in packages), None)
+        if extra is None:
             raise
-        extra = "local" if error.name in _LOCAL else "serve"
-        needed = f"this needs the package '{error.name}'; install it with: pip install 'longrm[{extra}]'"
+        needed = f"this needs the package '{package}'; install it with: pip install 'longrm[{extra}]'"
         _stop(error, 1, f"error: {needed}")
     except _InterruptedError as error:
         raise error.args[0] from None

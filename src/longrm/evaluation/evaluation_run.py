@@ -91,7 +91,7 @@ def run_evaluation(
     if bench.rule:
         check_rule(bench.rule)
     with claimed_once(RunFolder(out, "evaluation", settings), place) as folder:
-        judge = model or _model(settings, bench, out)
+        judge = model or load_judge(settings, bench, out)
         if place.is_main_process:
             folder.record(model=judge.provenance, bench=bench.provenance)
         return evaluate(
@@ -135,7 +135,13 @@ def own_tokenizer(model: str | None, remote: Remote) -> OwnTokenizer | None:
     return None
 
 
-def _model(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> RewardModel:
+def load_judge(settings: Evaluation, bench: LoadedBenchmark, out: Path) -> RewardModel:
+    """What judges in an evaluation; a model behind HTTP keeps its answers in the run folder.
+
+    Raises:
+        ConfigError: As `longrm.reward_models.load`.
+        ModelError: Likewise.
+    """
     if settings.recorded is not None:
         from longrm.reward_models.recorded import RecordedRewardModel
 

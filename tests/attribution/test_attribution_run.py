@@ -75,6 +75,24 @@ def test_the_evidence_gets_the_weight_and_the_summary_says_so(data, tmp_path):
     assert lines[0]["trust"].keys() >= {"lds", "drop", "drop_random", "shown"}
 
 
+class Misreader(Reader):
+    """Prefers the response that the context bears out less."""
+
+    def _score(self, prompt, response):
+        return -super()._score(prompt, response)
+
+
+def test_evidence_that_misleads_a_model_speaks_against_gold(data, tmp_path):
+    records, summary, _ = run_attribution(settings(data), tmp_path / "why", model=Misreader())
+    for record in records:
+        assert record.right is False
+        assert record.trust.score > 0, "what the model prefers is explained"
+        assert max(record.sentences, key=lambda one: one.weight).weight > 0.5
+        assert record.evidence.auc == 0.0
+        assert record.evidence.share > 0.5
+    assert summary.by_verdict.keys() == {"wrong"}
+
+
 def test_a_model_that_does_not_read_the_context_is_not_shown(data, tmp_path):
     done = CliRunner().invoke(
         cli,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from measuring import circumstances, show
 
-from longrm.attribution.attribute import AttributingSettings
+from longrm.attribution.attribute import AblationSettings
 from longrm.attribution.attribution_run import AttributionSettings, run_attribution
 from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
@@ -49,7 +49,7 @@ def measure(arm: str, length: int, cache: bool, options: argparse.Namespace) -> 
         settings = AttributionSettings(
             model=options.models[0],
             bench=f"file:{data}",
-            attributing=AttributingSettings(prefix_cache_bytes=(1 << 30) * cache, removal=options.removal),
+            ablation=AblationSettings(prefix_cache_bytes=(1 << 30) * cache, removal=options.removal),
         )
         judge = DiscriminativeRewardModel(model, name)
         records, summary, _ = run_attribution(settings, out, model=judge)

@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 
 from longrm.attribution.ablated_scores import Target
 from longrm.attribution.ablation import Ablation
-from longrm.attribution.attribute import AttributingSettings, attribute, target_of
+from longrm.attribution.attribute import AblationSettings, attribute, target_of
 from longrm.attribution.sentences import context_sentences
 from longrm.data.chunking import approximate_tokens
 from longrm.rng import hash_fraction
@@ -29,7 +29,7 @@ def test_a_linear_score_gets_its_own_weights(asked, count, removal):
     true = np.zeros(count)
     true[[3, count // 2, count - 2]] = 4.0, 2.0, -3.0
     judge = Known(sentences, lambda held: 1.0 + sum(true[at] for at in held))
-    record = attribute(judge, query, LEAD, AttributingSettings(removal=removal))
+    record = attribute(judge, query, LEAD, AblationSettings(removal=removal))
     assert weights(record) == pytest.approx(true, abs=0.15), "the LASSO shrinks a little"
     assert record.trust.lds > 0.95
     assert record.trust.shown, record.trust.reason
@@ -110,7 +110,7 @@ def test_filler_keeps_the_length_and_every_other_place(asked):
     attribute(judge, query, LEAD)
     assert {approximate_tokens(text) for text in judge.asked} == {approximate_tokens(judge.asked[0])}
     gone = Known(sentences, lambda held: float(len(held)))
-    attribute(gone, query, LEAD, AttributingSettings(removal="deletion"))
+    attribute(gone, query, LEAD, AblationSettings(removal="deletion"))
     assert len({approximate_tokens(text) for text in gone.asked}) > 5, "the control"
 
 

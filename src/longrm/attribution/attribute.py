@@ -21,8 +21,8 @@ from longrm.rng import Draws
 from longrm.types import Query, Span
 
 
-class AttributingSettings(Config):
-    """How a score is attributed to the sentences of a context.
+class AblationSettings(Config):
+    """How sentences are left out of a context, and weighed.
 
     Attributes:
         removal: What becomes of a sentence that is left out: "filler" of as many tokens takes its place, or it is gone
@@ -90,7 +90,7 @@ def attribute(
     model: RewardModel,
     query: Query,
     target: Target,
-    settings: AttributingSettings | None = None,
+    settings: AblationSettings | None = None,
     count: Callable[[str], int] = approximate_tokens,
 ) -> AttributionRecord:
     """Tells which sentences of a query's context moved a score, and whether that can be trusted.
@@ -106,7 +106,7 @@ def attribute(
         settings: How.
         count: How many tokens a text has; fillers are as long as what they stand for.
     """
-    settings = settings or AttributingSettings()
+    settings = settings or AblationSettings()
     sentences = context_sentences(query)
     try:
         if len(sentences) < 2:
@@ -161,4 +161,4 @@ def attribute_prompt(model: RewardModel, query: Query, **settings: Any) -> Attri
     values = points(whole)
     if not values:
         raise DataError(f"{model.name} gave no scores ({whole.outcome}): {whole.detail}")
-    return attribute(model, query, target_of(values, None), AttributingSettings.resolve(overrides=settings))
+    return attribute(model, query, target_of(values, None), AblationSettings.resolve(overrides=settings))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from longrm.attribution.ablated_scores import Target
-from longrm.attribution.attribute import AttributingSettings, AttributionRecord, attribute, target_of
+from longrm.attribution.attribute import AblationSettings, AttributionRecord, attribute, target_of
 from longrm.attribution.evidence import evidence_found
 from longrm.attribution.summary import summary_of
 from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
@@ -44,7 +44,7 @@ class AttributionSettings(Config):
         judge: How a model is asked.
         remote: How a model behind HTTP is reached.
         compress: What `compress:MODEL` leaves of a context.
-        attributing: How scores are attributed.
+        ablation: How sentences are left out, and weighed.
     """
 
     model: ModelName
@@ -56,7 +56,7 @@ class AttributionSettings(Config):
     judge: JudgeSettings = JudgeSettings()
     remote: Remote = Remote()
     compress: Compress = Compress()
-    attributing: AttributingSettings = AttributingSettings()
+    ablation: AblationSettings = AblationSettings()
 
 
 def run_attribution(
@@ -78,8 +78,8 @@ def run_attribution(
         bench = load_benchmark(evaluation)
         chosen = _chosen(bench, settings.items)
         judge = model or load_judge(evaluation, bench, out)
-        if settings.attributing.prefix_cache_bytes:
-            judge.keep_prefixes(settings.attributing.prefix_cache_bytes)
+        if settings.ablation.prefix_cache_bytes:
+            judge.keep_prefixes(settings.ablation.prefix_cache_bytes)
         count = _counter(settings)
         folder.record(model=judge.provenance, bench=bench.provenance)
         log = Log(out / ATTRIBUTIONS, AttributionRecord)
@@ -88,11 +88,11 @@ def run_attribution(
             for number, comparison in enumerate(chosen):
                 progress("attribute", number, len(chosen))
                 if comparison.id not in done:
-                    done[comparison.id] = _attributed(judge, comparison, settings.attributing, count)
+                    done[comparison.id] = _attributed(judge, comparison, settings.ablation, count)
                     log.append(done[comparison.id])
         progress("attribute", len(chosen), len(chosen))
         records = [done[comparison.id] for comparison in chosen]
-        summary = summary_of(records, judge.name, bench.name, settings.attributing.seed)
+        summary = summary_of(records, judge.name, bench.name, settings.ablation.seed)
         folder.write_summary(to_json(summary))
     return records, summary, {comparison.id: comparison for comparison in chosen}
 
@@ -120,7 +120,7 @@ def _chosen(bench: LoadedBenchmark, items: Sequence[str]) -> list[Comparison]:
 def _attributed(
     model: RewardModel,
     comparison: Comparison,
-    settings: AttributingSettings,
+    settings: AblationSettings,
     count: Callable[[str], int],
 ) -> AttributionRecord:
     """Explains what a model prefers in a comparison; weights are compared with the evidence as it speaks for gold."""

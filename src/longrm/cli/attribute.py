@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--removal",
-    "attributing__removal",
+    "ablation__removal",
     type=click.Choice(["filler", "deletion"]),
     help="What becomes of a sentence that is left out (default filler: other text of as many tokens).",
 )

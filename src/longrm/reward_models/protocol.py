@@ -142,7 +142,7 @@ class RewardModel(ABC):
         Args:
             prompt: The user's text, or messages; all of it is context.
             responses: Two responses or more.
-            settings: `removal`, `masks`, `seed` and others of `attributing`.
+            settings: `removal`, `masks`, `seed` and others of `ablation`.
 
         Returns:
             An `AttributionRecord` of `longrm.attribution.attribute`: all sentences with their weights, and `trust`.

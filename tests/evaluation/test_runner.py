@@ -15,7 +15,7 @@ from longrm.clients.remote_settings import Remote
 from longrm.data import write
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
-from longrm.evaluation.evaluation_run import Evaluation, _model, run_evaluation
+from longrm.evaluation.evaluation_run import Evaluation, load_judge, run_evaluation
 from longrm.evaluation.kept_examples import verdict
 from longrm.evaluation.runner import evaluate
 from longrm.reward_models import Compress, RewardModel
@@ -241,10 +241,10 @@ def test_answers_of_an_endpoint_are_kept_in_the_run_folder(tmp_path, monkeypatch
     seen = []
     monkeypatch.setattr("longrm.reward_models.generative.load_openai", lambda *given: seen.append(given))
     settings = Evaluation(model="openai:http://127.0.0.1:9/v1#x", bench="probe")
-    _model(settings, LoadedBenchmark("probe", []), tmp_path)
+    load_judge(settings, LoadedBenchmark("probe", []), tmp_path)
     assert seen[0][1].remote.cache == str(tmp_path / "completions.sqlite")
     chosen = settings.model_copy(update={"remote": Remote(cache="elsewhere.sqlite")})
-    _model(chosen, LoadedBenchmark("probe", []), tmp_path)
+    load_judge(chosen, LoadedBenchmark("probe", []), tmp_path)
     assert seen[1][1].remote.cache == "elsewhere.sqlite"
 
 

@@ -131,7 +131,7 @@ def write_run(folder: Path, made: Sequence[tuple[ExampleRecord, int, float]], ri
         ):
             for record, (example, *_) in zip(records, made, strict=True):
                 judged.append(replace(record, ranks=None))
-                gold.append(GoldRecord(record.id, (1, 2), text_digest(example.prompt, example.responses)))
+                gold.append(GoldRecord(record.id, (1, 2), text_digest(example.prompt, example.responses, ())))
                 if sample.keeps(record):
                     examples.append(example)
         run.write_summary(

@@ -134,7 +134,7 @@ def test_texts_that_an_evaluation_did_not_keep_come_from_the_attribution(
     with Log(runs[0] / GOLD, GoldRecord) as log:
         log.append(
             *(
-                replace(one, digest=text_digest(examples[one.id].prompt, examples[one.id].responses))
+                replace(one, digest=text_digest(examples[one.id].prompt, examples[one.id].responses, ()))
                 for one in golds
             )
         )
@@ -142,7 +142,8 @@ def test_texts_that_an_evaluation_did_not_keep_come_from_the_attribution(
     (runs[0] / "examples.jsonl").unlink()
     assert not opened([runs[0]], tmp_path / "items")[2]
     attributed = [
-        synthetic.explained(one, digest=text_digest(one.prompt, one.responses)) for one in examples.values()
+        synthetic.explained(one, digest=text_digest(one.prompt, one.responses, ()))
+        for one in examples.values()
     ]
     (runs[1] / "attributions.jsonl").unlink()
     with Log(runs[1] / "attributions.jsonl", type(attributed[0])) as log:

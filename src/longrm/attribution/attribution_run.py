@@ -143,7 +143,7 @@ def _attributed(
 ) -> AttributionRecord:
     """Explains what a model prefers in a comparison; weights are compared with the evidence as it speaks for gold."""
     query = query_of(comparison, range(len(comparison.responses)))
-    digest = text_digest(comparison.prompt, comparison.responses)
+    digest = text_digest(comparison.prompt, comparison.responses, comparison.tools)
     whole = model.judge_in_all_orders([query])[0]
     values = points(whole)
     if not values:

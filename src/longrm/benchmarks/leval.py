@@ -168,27 +168,24 @@ def comparisons(
         if not answered:
             auditor.note("no_predictions", task)
             continue
-        yield from _task_comparisons(task, files[task], answered, settings, measure, auditor)
+        found = list(_candidates(task, files[task], answered, settings, measure, auditor))
+        if settings.selection == "balanced":
+            found = _balanced(found, auditor)
+        yield from (_comparison(task, candidate) for candidate in found)
 
 
-def _task_comparisons(
-    task: str,
-    file: Path,
-    files_by_model: Mapping[str, Path],
-    settings: Leval,
-    measure: Callable[[str], int],
-    auditor: Auditor,
-) -> Iterator[Comparison]:
-    found = list(_candidates(task, file, files_by_model, settings, measure, auditor))
-    if settings.selection == "balanced":
-        for candidate in (one for one in found if one.gold_in_worse):
+def _balanced(found: Sequence[_Candidate], auditor: Auditor) -> list[_Candidate]:
+    """Those of a task that neither a held gold answer nor length tells; what is left out is noted."""
+    fair = []
+    for candidate in found:
+        if candidate.gold_in_worse:
             auditor.note("gold_in_worse", candidate.id)
-        found = [one for one in found if not one.gold_in_worse]
-        kept = balanced([one.lead for one in found])
-        for place in sorted({*range(len(found))} - {*kept}):
-            auditor.note("unbalanced", found[place].id)
-        found = [found[place] for place in kept]
-    yield from (_comparison(task, candidate) for candidate in found)
+        else:
+            fair.append(candidate)
+    kept = balanced([one.lead for one in fair])
+    for place in sorted({*range(len(fair))} - {*kept}):
+        auditor.note("unbalanced", fair[place].id)
+    return [fair[place] for place in kept]
 
 
 def _candidates(

@@ -2,13 +2,12 @@
 
 import ast
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, bucket, measure_with
-from longrm.benchmarks.published_rows import Converter, load_rows, rateable_responses
+from longrm.benchmarks.published_rows import Converter, load_rows, numbered_names, rateable_responses
 from longrm.data.fields import FieldError, FileRow, messages_of, name_of, required
 from longrm.data.formats import split_conversations
 from longrm.data.tool_schemas import tools_of
@@ -28,19 +27,17 @@ def load_plan_rewardbench(request: BenchmarkRequest) -> LoadedBenchmark:
 
 
 def _converter(measure: Callable[[str], int]) -> Converter:
-    seen: Counter[str] = Counter()
+    numbered = numbered_names()
 
     def convert(row: FileRow, number: int) -> Comparison:
         split, uuid = name_of(row, "_lcp_bucket"), name_of(row, "uuid")
-        identity = f"{split}/{uuid}"
         given = {field: openai_messages(*required(row, *names)) for field, names in _COLUMNS.items()}
         prompt, _ = split_conversations(list(given.values()))
         responses = {field: messages[len(prompt) :] for field, messages in given.items()}
         tools = tools_of(row.get("tools"))
         texts = [json.dumps(tools), text_of(prompt), *map(text_of, responses.values())]
-        seen[identity] += 1
         return Comparison(
-            id=identity if seen[identity] == 1 else f"{identity}#{seen[identity]}",
+            id=numbered(f"{split}/{uuid}"),
             group=uuid,
             prompt=prompt,
             responses=rateable_responses(responses, (1, 2)),

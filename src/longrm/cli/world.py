@@ -105,7 +105,7 @@ def command(n: int, tokenizer: str, out: Path, **settings: Any) -> None:
 
     def seen(rows: "Iterable[Comparison]") -> "Iterator[Comparison]":
         for row in rows:
-            asked.add(text_digest(row.prompt, sorted(row.responses, key=str)))
+            asked.add(text_digest(row.prompt, sorted(row.responses, key=str), row.tools))
             yield row
 
     write(out, seen(generate(plan, n, load_tokenizer(tokenizer))))

@@ -132,15 +132,13 @@ def _downloaded(path: Path) -> Path:
         return path
     folder = hub.fetch(source, [f"*{suffix}" for suffix in _SUFFIXES], DataError, data_set=True)
     place = folder if any(map(is_row_file, folder.iterdir())) else folder / "data"
-    splits = sorted({match[1] for file in _listed(place) if (match := _SPLIT.match(file.name))})
-    if len(splits) > 1 or not place.is_dir():
-        found = f"holds {', '.join(splits)}" if splits else "its rows lie in folders of their own"
-        raise DataError(located(source, f"{found}; it was downloaded: name one file or folder of {folder}"))
-    return place
-
-
-def _listed(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+    found = "its rows lie in folders of their own"
+    if place.is_dir():
+        splits = sorted({match[1] for file in place.iterdir() if (match := _SPLIT.match(file.name))})
+        if len(splits) < 2:
+            return place
+        found = f"holds {', '.join(splits)}"
+    raise DataError(located(source, f"{found}; it was downloaded: name one file or folder of {folder}"))
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -52,18 +52,11 @@ class Encoded:
         assert self.given is not None, (
             "what is trained on, or scored by its likelihood, is asked for with `written`"
         )
-        places: list[Sequence[int]] = []
-        for at, (own, seam) in enumerate(zip(self.responses, self._seams(), strict=True)):
-            runs = (
-                [range(start - len(own), end - len(own)) for start, end in self.given[at]]
-                if self.given
-                else []
-            )
-            every = range(seam - len(own), 0)
-            places.append(
-                [place for place in every if not any(place in run for run in runs)] if runs else every
-            )
-        return places
+        given = self.given or [()] * len(self.responses)
+        return [
+            _between(seam, len(own), runs)
+            for own, seam, runs in zip(self.responses, self._seams(), given, strict=True)
+        ]
 
     def only(self, places: Sequence[int]) -> "Encoded":
         """The prompt with some of the responses, in the order of their places."""
@@ -74,6 +67,17 @@ class Encoded:
 
     def _seams(self) -> Sequence[int]:
         return self.seams or [0] * len(self.responses)
+
+
+def _between(seam: int, end: int, runs: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The places from a seam to an end, counted from that, but for those in runs, which are in order."""
+    if not runs:
+        return range(seam - end, 0)
+    places: list[int] = []
+    for start, stop in (*runs, (end, end)):
+        places += range(seam - end, start - end)
+        seam = max(seam, stop)
+    return places
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from os.path import commonprefix
 
+from longrm.data.token_spans import MARK
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import Message, Response, Tool
-
-_MARK = "\ue000longrm\ue000"  # of Unicode's private use: no text holds it
 
 
 def given_tokens(
@@ -66,7 +65,7 @@ def _turns(
             continue
         # Some templates write the last turn in a way of its own, as with an empty thought: what closes a turn is
         # then sought before the text of the next one.
-        marked = tokenizer.render([*before, message, {**after[0], "content": _MARK}, *after[1:]], tools=tools)
+        marked = tokenizer.render([*before, message, {**after[0], "content": MARK}, *after[1:]], tools=tools)
         limit = len(commonprefix([whole, marked]))  # noqa: RUF071  # they are no paths
         end = whole.rfind(closing, len(opening), limit) if closing else -1
         if end < 0:

@@ -7,7 +7,8 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import Message, Span, Tool
 
-_MARK = "\ue000longrm\ue000"  # of Unicode's private use: no text holds it
+MARK = "\ue000longrm\ue000"
+"""Stands for a text that is sought in a rendering; of Unicode's private use, so that no text holds it."""
 
 
 def span_tokens(
@@ -48,8 +49,8 @@ def _place(
     text = prompt[number].get("content")
     if not isinstance(text, str):
         raise DataError(f"message {number} has no plain text in which a region could stand")
-    marked = [*prompt[:number], {**prompt[number], "content": _MARK}, *prompt[number + 1 :]]
-    before, found, _ = tokenizer.opening(marked, tools).partition(_MARK)
+    marked = [*prompt[:number], {**prompt[number], "content": MARK}, *prompt[number + 1 :]]
+    before, found, _ = tokenizer.opening(marked, tools).partition(MARK)
     for shown, cut in ((text, 0), (text.strip(), len(text) - len(text.lstrip()))):
         if found and opening.startswith(before) and opening.startswith(shown, len(before)):
             return range(len(before), len(before) + len(shown)), cut

@@ -14,13 +14,13 @@ from longrm.modeling.attention_rows import ReadValues, embedding_gradients
 from longrm.modeling.encoding import build_trees
 from longrm.modeling.heads import TransformersModel
 from longrm.modeling.shared_prefix import pack
-from longrm.types import Message, Span
+from longrm.types import Query, Span
 
 
 def span_gradients(
     model: TransformersModel,
     tokenizer: Tokenizer,
-    prompt: Sequence[Message],
+    query: Query,
     encoded: Encoded,
     read: ReadValues,
     spans: Sequence[Span],
@@ -34,15 +34,16 @@ def span_gradients(
     Args:
         model: The model, in evaluation mode.
         tokenizer: Its tokenizer.
-        prompt: The messages.
-        encoded: What is read: the same prompt, and two responses.
+        query: A prompt, and two responses.
+        encoded: The same, as it is read.
         read: What turns the last states into one score a response.
         spans: Spans of the prompt.
 
     Raises:
         DataError: The spans cannot be found in what the chat template makes of the prompt.
     """
-    found = span_tokens(tokenizer, prompt, {str(at): [span] for at, span in enumerate(spans)})
+    regions = {str(at): [span] for at, span in enumerate(spans)}
+    found = span_tokens(tokenizer, query.prompt, regions, query.tools)
     packed = pack(build_trees([encoded])).to(model.device)
     signs = torch.tensor([1.0, -1.0], device=model.device)
     gradients = embedding_gradients(model, packed, lambda hidden, whole: read(hidden, whole) * signs)

@@ -118,7 +118,7 @@ def _examples(
             yield (example.id, known.get(example.id, str(place))), example
     for place in dict.fromkeys(run.folder for stage in stages for run in stage.attributions):
         for example in Log(place / EXAMPLES, ExampleRecord):
-            yield (example.id, text_digest(example.prompt, example.responses)), example
+            yield (example.id, text_digest(example.prompt, example.responses, example.tools)), example
 
 
 def _judged(

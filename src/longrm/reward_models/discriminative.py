@@ -61,7 +61,7 @@ class DiscriminativeRewardModel(PackedRewardModel):
         """See `RewardModel`."""
         (item,) = self.open_whole(query).items
         read = partial(branch_scores, self._model)
-        return span_gradients(self._model, self._tokenizer, query.prompt, item, read, spans)
+        return span_gradients(self._model, self._tokenizer, query, item, read, spans)
 
     def attended(self, comparison: Comparison, k: int) -> AttendedComparison:
         """See `RewardModel`."""

@@ -85,7 +85,7 @@ class LikelihoodRewardModel(PackedRewardModel):
         def read(hidden: Float[Tensor, "S C"], packed: Packed) -> Float[Tensor, " branches"]:
             return self._reduced(written_logprobs(self._model, hidden, packed, item.written))
 
-        return span_gradients(self._model, self._tokenizer, query.prompt, item, read, spans)
+        return span_gradients(self._model, self._tokenizer, query, item, read, spans)
 
     def _items(self, query: Query) -> Sequence[Encoded]:
         item = self._encoded(self._tokenizer, query)

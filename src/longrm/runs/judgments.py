@@ -50,7 +50,7 @@ def _all(path: Path, record_type: type[LoggedRecord]) -> Iterator[LoggedRecord]:
         yield from Log(part, record_type)
 
 
-def text_digest(prompt: Sequence[Message], responses: Sequence[Response], tools: Sequence[Tool] = ()) -> str:
+def text_digest(prompt: Sequence[Message], responses: Sequence[Response], tools: Sequence[Tool]) -> str:
     """A short hash of a prompt, its tools if any, and its responses in the comparison's own order."""
     texts = json.dumps([prompt, responses, *([tools] if tools else [])], sort_keys=True, default=dict)
     return hashlib.sha256(texts.encode()).hexdigest()[:16]

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -23,9 +23,10 @@ from longrm.jsonl import json_line
 from longrm.reward_models.protocol import RewardModel
 from longrm.runs.logs import to_line
 from longrm.serving.asked import Asked, Failure, Scored, as_error
+from longrm.serving.rendered_texts import context_in
 from longrm.serving.scoring_service import ScoringService, unlike
-from longrm.serving.wire_formats.wire_format import ChatMessage, Salt, as_given
-from longrm.types import Judgment, Message, Outcome, Query, Span, as_messages, message_text
+from longrm.serving.wire_formats.wire_format import ChatMessage, Salt, text_or_messages, tools_in
+from longrm.types import Judgment, Outcome, Query, as_messages
 
 PATH = "/v1/attributions"
 
@@ -51,18 +52,20 @@ class PromptToExplain(BaseModel):
         seed: Draws which sentences each of them leaves out.
         model: Is not looked at: the server has one.
         cache_salt: What is kept of the prompts serves requests of the same salt alone.
+        tools: The tools that the prompt offers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt: str | list[ChatMessage]
     responses: list[str | list[ChatMessage]] = Field(min_length=2)
-    context: str | None = None
+    context: Annotated[str, Field(pattern=r"\S")] | None = None
     removal: Removal = "filler"
     masks: int = Field(48, ge=8, le=1024)
     seed: int = Field(0, ge=0)
     model: str | None = None
     cache_salt: Salt = ""
+    tools: list[dict[str, Any]] | None = None
 
 
 EXAMPLE = {
@@ -202,7 +205,7 @@ class _ServedModel(RewardModel):
         judged: list[Judgment] = []
         for start in range(0, len(queries), _TOGETHER):
             asked = [
-                Asked(one.prompt, one.responses, salt=self._salt)
+                Asked(one.prompt, one.responses, salt=self._salt, tools=one.tools)
                 for one in queries[start : start + _TOGETHER]
             ]
             judged += map(_judgment, self._awaited(partial(self._worker.submit, asked)))
@@ -239,19 +242,10 @@ def _judgment(scored: Scored) -> Judgment:
 
 
 def _query(body: PromptToExplain) -> Query:
-    prompt = as_messages(_given(body.prompt), "user")
-    responses = tuple(as_messages(_given(one), "assistant") for one in body.responses)
-    query = Query("0", prompt, responses)
-    return query if body.context is None else replace(query, context=(_found(body.context, prompt),))
-
-
-def _given(value: str | list[ChatMessage]) -> str | tuple[Message, ...]:
-    return value if isinstance(value, str) else as_given(value)
-
-
-def _found(context: str, prompt: Sequence[Message]) -> Span:
-    for number, message in enumerate(prompt):
-        start = message_text(message).find(context) if context.strip() else -1
-        if start >= 0:
-            return Span(number, start, start + len(context))
-    raise Failure("invalid", "the context is not part of the prompt, word for word")
+    prompt = as_messages(text_or_messages(body.prompt), "user")
+    responses = tuple(as_messages(text_or_messages(one), "assistant") for one in body.responses)
+    try:
+        context = context_in(prompt, body.context)
+    except DataError:
+        raise Failure("invalid", "the context is not part of the prompt, word for word") from None
+    return Query("0", prompt, responses, context, tools=tools_in(body.tools))

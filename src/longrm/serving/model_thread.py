@@ -31,8 +31,14 @@ class ModelThread:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            done, function = work
-            try:
-                done.set_result(function())
-            except BaseException as error:
-                done.set_exception(error)
+            settle(*work)
+
+
+def settle(done: "Future[Any]", function: Callable[[], Any]) -> None:
+    """Gives a future what a function returns or raises; nothing is called for one that was cancelled."""
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        done.set_result(function())
+    except BaseException as error:  # whoever waits is told
+        done.set_exception(error)

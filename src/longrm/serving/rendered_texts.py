@@ -54,7 +54,9 @@ class QueryMaker:
             raise DataError("the prompt has no message: send one at least")
         if not all(responses):
             raise DataError("a response has no message: send one at least")
-        return Query("request", prompt, responses, _context(prompt, asked.context), tools=tuple(asked.tools))
+        return Query(
+            "request", prompt, responses, context_in(prompt, asked.context), tools=tuple(asked.tools)
+        )
 
     def _is_rendered(self, text: str) -> bool:
         return self._tokenizer is not None and text.lstrip().startswith(self._marks or "\0")
@@ -143,7 +145,12 @@ def _ends(closing: str, marks: Sequence[str]) -> list[str]:
     return [form for end in ends if end for form in dict.fromkeys([end, end.lstrip()])]
 
 
-def _context(prompt: Sequence[Message], context: str | None) -> tuple[Span, ...]:
+def context_in(prompt: Sequence[Message], context: str | None) -> tuple[Span, ...]:
+    """Where the context that a client names stands in its prompt; nowhere, if it names none.
+
+    Raises:
+        DataError: No message of the prompt holds that text.
+    """
     if context is None:
         return ()
     for number, message in enumerate(prompt):

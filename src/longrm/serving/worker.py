@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, assert_never
+from functools import partial
+from typing import Any, NoReturn, TypeVar, assert_never
 
 from longrm.errors import DataError, LongRMError
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import latin_square, points, together, trial_of
 from longrm.serving.asked import Asked, Failure, Scored
 from longrm.serving.batching import BatchingModel, OpenQuery, WholeQueries
-from longrm.serving.model_thread import ModelThread
+from longrm.serving.model_thread import ModelThread, settle
 from longrm.serving.rendered_texts import QueryMaker
 from longrm.types import Judgment, Outcome, Query
 
@@ -76,7 +77,7 @@ class Worker:
         self._most = waiting
         self._clock = clock
         self._inbox: deque[_Job] = deque()
-        self._calls: deque[tuple[Future[Any], Callable[[RewardModel], Any]]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._waiting: list[_Shown] = []
         self._wake = threading.Condition()
         self._stopping = False
@@ -122,7 +123,7 @@ class Worker:
         jobs = [_Job(asked, Future(), self._clock()) for asked in several]
         with self._wake:
             if self._stopping or not self.alive:
-                raise Failure("stopping", "the server is stopping")
+                _stopping()
             waiting = self.waiting
             if waiting and waiting + len(jobs) > self._most:
                 raise Failure("full", f"{waiting} prompts wait already; try again later")
@@ -139,8 +140,8 @@ class Worker:
         told: Future[_Told] = Future()
         with self._wake:
             if self._stopping or not self.alive:
-                raise Failure("stopping", "the server is stopping")
-            self._calls.append((told, function))
+                _stopping()
+            self._calls.append((told, partial(function, self._model)))
             self._wake.notify()
         return told
 
@@ -154,7 +155,7 @@ class Worker:
                 room = max(0, _CONSIDERED - len(self._waiting))
                 taken = [self._inbox.popleft() for _ in range(min(room, len(self._inbox)))]
             while self._calls:
-                self._call(*self._calls.popleft())
+                settle(*self._calls.popleft())
             for job in taken:
                 self._guarded([job], self._open, job)
             self._waiting = [one for one in self._waiting if not one.job.answer.done()]
@@ -164,13 +165,7 @@ class Worker:
         for job in [*self._inbox, *(one.job for one in self._waiting)]:
             _answer(job, Failure("stopping", "the server is stopping"))
         for told, _ in self._calls:
-            told.set_exception(Failure("stopping", "the server is stopping"))
-
-    def _call(self, told: "Future[Any]", function: Callable[[RewardModel], Any]) -> None:
-        try:
-            told.set_result(function(self._model))
-        except BaseException as error:  # whoever asked is told
-            told.set_exception(error)
+            settle(told, _stopping)
 
     def _guarded(self, jobs: Sequence[_Job], work: Callable[..., None], *arguments: Any) -> None:
         """Works; an error that nobody foresaw is the answer to these jobs, and to no others."""
@@ -242,6 +237,10 @@ class Worker:
             cut=first.cut,
             failure=failure,
         )
+
+
+def _stopping() -> NoReturn:
+    raise Failure("stopping", "the server is stopping")
 
 
 def _in_order(query: Query, order: Sequence[int], trial: int) -> Query:

@@ -1,7 +1,8 @@
 """IF-RewardBench's accuracy over the edges of preference graphs (Wen et al. 2026, arXiv 2603.04738)."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from longrm.evaluation.table import is_scored, judged_values, left_out
@@ -23,10 +24,10 @@ def if_rewardbench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str,
     items: dict[str, list[tuple[float, float]]] = {}
     for (kind, _), signs in edges.items():
         items.setdefault(kind, []).append(_item(signs))
-    kinds = {kind: tuple(map(_mean, zip(*found, strict=True))) for kind, found in sorted(items.items())}
+    kinds = {kind: tuple(map(fmean, zip(*found, strict=True))) for kind, found in sorted(items.items())}
     return {
-        "overall_percent": 100 * _mean(accuracy for accuracy, _ in kinds.values()) if kinds else None,
-        "kendall_tau_b": _mean(tau for _, tau in kinds.values()) if kinds else None,
+        "overall_percent": 100 * fmean(accuracy for accuracy, _ in kinds.values()) if kinds else None,
+        "kendall_tau_b": fmean(tau for _, tau in kinds.values()) if kinds else None,
         "by_type_percent": {kind: 100 * accuracy for kind, (accuracy, _) in kinds.items()},
         "kendall_tau_b_by_type": {kind: tau for kind, (_, tau) in kinds.items()},
         "items": len(edges),
@@ -47,8 +48,3 @@ def _sign(record: JudgmentRecord) -> int:
 def _item(signs: Sequence[int]) -> tuple[float, float]:
     right, wrong = signs.count(1), signs.count(-1)
     return right / len(signs), (right - wrong) / math.sqrt(max(1, (right + wrong) * len(signs)))
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return math.fsum(found) / len(found)

@@ -13,7 +13,7 @@ from longrm.serving.wire_formats.wire_format import (
     Salt,
     WireFormat,
     WireRoute,
-    as_given,
+    text_or_messages,
     tools_in,
 )
 
@@ -56,8 +56,8 @@ class ScoreBody(RootModel[PromptToScore | list[PromptToScore]]):
 def _asked(body: ScoreBody) -> list[Asked]:
     return [
         Asked(
-            one.prompt if isinstance(one.prompt, str) else as_given(one.prompt),
-            [text if isinstance(text, str) else as_given(text) for text in one.responses],
+            text_or_messages(one.prompt),
+            [text_or_messages(text) for text in one.responses],
             cut=one.cut,
             context=one.context,
             salt=one.cache_salt,

@@ -10,7 +10,7 @@ from longrm.serving.wire_formats.wire_format import (
     ClientBody,
     WireFormat,
     WireRoute,
-    as_given,
+    text_or_messages,
 )
 
 
@@ -23,7 +23,7 @@ class SampleBody(ClientBody):
 
 
 def _asked(body: SampleBody) -> list[Asked]:
-    return [Asked(body.prompt if isinstance(body.prompt, str) else as_given(body.prompt), [body.response])]
+    return [Asked(text_or_messages(body.prompt), [body.response])]
 
 
 def _answer(body: SampleBody, several: Sequence[Scored], header: AnswerHeader) -> float | None:

@@ -36,6 +36,11 @@ def as_given(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     return tuple(message.model_dump(exclude_unset=True) for message in messages)
 
 
+def text_or_messages(given: str | Sequence[ChatMessage]) -> str | tuple[Message, ...]:
+    """A text as it is, or messages with the fields that they came with."""
+    return given if isinstance(given, str) else as_given(given)
+
+
 def tools_in(given: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
     """The tools of a body.
 

@@ -239,6 +239,27 @@ def test_what_is_missing_or_wrong_is_said_in_one_line(data, tmp_path, given, sai
     assert not (tmp_path / "why").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("ablation.votes=2", "ablation.votes = 2 asks reader for the same answer each time"),
+        ('ablation.search="gradient"', "needs a model with gradients"),
+    ],
+)
+def test_what_a_model_cannot_do_is_refused_and_nothing_is_left(data, tmp_path, given, said):
+    name, value = given.split("=")
+    how = {name.partition(".")[2]: json.loads(value)}
+    with pytest.raises(ConfigError, match=said) as told:
+        run_attribution(settings(data, ablation=how), tmp_path / "why", model=Reader())
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "why").exists()
+    run_attribution(settings(data), tmp_path / "why", model=Reader())
+    kept = [json.loads(line)["id"] for line in (tmp_path / "why/examples.jsonl").read_text().splitlines()]
+    assert kept == [row.id for row in generate(WorldPlan("records", 128), 3, words_tokenizer())], (
+        "the control"
+    )
+
+
 def test_a_missing_package_names_its_extra(data, tmp_path):
     script = (
         "import sys; sys.modules['sklearn'] = None; sys.argv = ['longrm', 'attribute', '--model', 'baseline:overlap', "

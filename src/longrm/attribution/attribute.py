@@ -70,11 +70,7 @@ def attribute(
         ConfigError: Several votes are asked of a model that always answers the same.
     """
     settings = settings or AblationSettings()
-    if settings.votes > 1 and not model.samples:
-        raise ConfigError(
-            f"ablation.votes = {settings.votes} asks {model.name} for the same answer each time; give a generative "
-            "judge a judge.temperature above 0"
-        )
+    check_votes(settings.votes, model)
     sentences = context_sentences(query)
     ablation = Ablation(query, sentences, settings.removal, count)
     scores = AblatedScores(model, query, target, ablation, settings.votes, told)
@@ -105,6 +101,19 @@ def attribute(
         tokens_computed=scores.tokens,
         prompts=scores.prompts,
     )
+
+
+def check_votes(votes: int, model: RewardModel) -> None:
+    """Refuses several votes of a model that always answers the same.
+
+    Raises:
+        ConfigError: They are asked for.
+    """
+    if votes > 1 and not model.samples:
+        raise ConfigError(
+            f"ablation.votes = {votes} asks {model.name} for the same answer each time; give a generative "
+            "judge a judge.temperature above 0"
+        )
 
 
 def target_of(values: Sequence[float], ranks: Sequence[int] | None) -> Target:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from longrm.attribution.attention_run import AttentionSettings, measure_attention, write_attention
-from longrm.attribution.attribute import AblationSettings, attribute, target_of
+from longrm.attribution.attribute import AblationSettings, attribute, check_votes, target_of
 from longrm.attribution.attribution_records import ATTRIBUTIONS, AttributionRecord, Target
 from longrm.attribution.cost import Cost
 from longrm.attribution.evidence import evidence_found
@@ -79,13 +79,15 @@ def run_attribution(
     Comparisons that ended in an error, such as that of a server which was busy, are asked again.
 
     Raises:
-        ConfigError: A comparison that is named is not there.
+        ConfigError: A comparison that is named is not there, several votes are asked of a model that always answers
+            the same, or gradients of one that has none.
     """
     with RunFolder(out, "attribution", settings) as folder:
         evaluation = _evaluation(settings)
         bench = load_benchmark(evaluation)
         chosen = _chosen(bench, settings.items)
         judge = model or load_judge(evaluation, bench, out)
+        check_votes(settings.ablation.votes, judge)
         if settings.ablation.prefix_cache_bytes:
             judge.keep_prefixes(settings.ablation.prefix_cache_bytes)
         count = _counter(settings)
@@ -100,13 +102,14 @@ def run_attribution(
         if cost.prompts:
             _logger.info("%s", cost)
         with log, texts:
-            texts.append(*(example_of(one) for one in chosen if one.id not in kept))
             for number, comparison in enumerate(chosen):
                 progress("attribute", number, len(chosen))
                 if comparison.id not in done:
                     told = cost.progress(comparison.id, progress)
                     done[comparison.id] = _attributed(judge, comparison, settings.ablation, count, told)
                     log.append(done[comparison.id])
+                if comparison.id not in kept:
+                    texts.append(example_of(comparison))
         progress("attribute", len(chosen), len(chosen))
         records = [done[comparison.id] for comparison in chosen]
         summary = summary_of(records, judge.name, bench.name, settings.ablation.seed)

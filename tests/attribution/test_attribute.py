@@ -1,6 +1,7 @@
 """Attributions of scores that are known functions of the sentences: weights, trust, redundancy."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from longrm.attribution.attribution_records import Target
 from longrm.attribution.cost import prompts_at_most
 from longrm.attribution.sentences import context_sentences
 from longrm.data.chunking import approximate_tokens
+from longrm.errors import ConfigError
 from longrm.rng import hash_fraction
 from longrm.types import Judgment, Outcome, Query, Span
 
@@ -185,6 +187,57 @@ def test_a_judge_that_compares_is_explained_in_log_odds(asked):
     assert voted.trust.score == pytest.approx(math.log(2.5 / 0.5)), "two votes of two, and half a vote each"
     assert voted.trust.score - voted.trust.drop == pytest.approx(0.0), "without it one of two"
     assert voted.trust.shown, voted.trust.reason
+
+
+class Votes(Known):
+    """Votes for "Yes." in the first so many of its trials, wherever that stands; of `scale` "none" it gives points."""
+
+    sees_order = samples = True
+
+    def __init__(self, sentences, trials, scale):
+        super().__init__(sentences, trials)
+        self.scale, self.cast = scale, Counter()
+
+    def judge(self, queries):
+        judged = []
+        for query in queries:
+            text, yes = query.prompt[0]["content"], query.responses[0][0]["content"] == "Yes."
+            self.cast[text, yes] += 1
+            wins = query.trial < self._score({5} if self._sentences[5].strip() in text else set())
+            points = (3.0, 1.0) if self.scale == "none" else (1.0, 0.0)
+            judged.append(
+                Judgment(Outcome.ANSWERED, points if wins == yes else points[::-1], prompt_tokens=1)
+            )
+        return judged
+
+
+def test_several_votes_of_a_judge_that_samples_are_counted_in_log_odds(asked):
+    query, sentences = asked(24)
+
+    def told(votes, scale="verdict"):
+        judge = Votes(sentences, lambda held: 5 if held else 1, scale)
+        record = attribute(judge, query, LEAD, AblationSettings(votes=votes))
+        assert {*judge.cast.values()} == {votes}, "each prompt in each order"
+        assert len(judge.cast) == 2 * record.prompts
+        return record.trust.score, record.trust.score - record.trust.drop, weights(record)[5]
+
+    with_it, without, weight = told(3)
+    assert with_it == pytest.approx(math.log(5.5 / 1.5)), "five votes of six, and half a vote each"
+    assert without == pytest.approx(-with_it), "one vote of six"
+    assert weight == pytest.approx(with_it - without, abs=0.1)
+    assert told(1)[:2] == pytest.approx((math.log(2.5 / 0.5), 0.0)), "the control: two of two, and one of two"
+    # Points are no votes: the lead is their mean over trials, where a vote says 2 more or less.
+    assert told(3, "none")[:2] == pytest.approx((2 * (5 - 1) / 6, -2 * (5 - 1) / 6))
+
+
+def test_several_votes_of_a_model_that_always_answers_the_same_are_refused(asked):
+    query, sentences = asked(24)
+    judge = Known(sentences, lambda held: 2.0 * (5 in held))
+    with pytest.raises(ConfigError, match=r"ablation\.votes = 2 asks known for the same answer") as told:
+        attribute(judge, query, LEAD, AblationSettings(votes=2))
+    assert "\n" not in str(told.value)
+    assert not judge.asked
+    assert attribute(judge, query, LEAD, AblationSettings(votes=1)).trust.shown, "the control"
 
 
 @pytest.mark.parametrize("count", [2, 5, 9, 24, 33, 300, 900])

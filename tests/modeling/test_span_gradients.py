@@ -13,6 +13,7 @@ from transformers import (
 
 import longrm
 from longrm.attribution.sentences import context_sentences
+from longrm.errors import DataError
 from longrm.modeling import span_gradients
 from longrm.modeling.loading import new_scorer
 from longrm.modeling.shapes import ModelShape
@@ -20,7 +21,15 @@ from longrm.reward_models import JudgeSettings
 from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.types import Query, message_text, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
-from tests.data.trajectories import PLAIN, TOOLS, WRITTEN_HERE, call, pair_of_tokenizers, say
+from tests.data.trajectories import (
+    CONTINUED,
+    PLAIN,
+    TOOLS,
+    WRITTEN_HERE,
+    call,
+    pair_of_tokenizers,
+    say,
+)
 from tests.reward_models.tiny_models import make_model, make_scorer
 
 SHAPE = ModelShape(layers=2, heads=4, kv_heads=2, head_dim=8, hidden=32, intermediate=48, init_std=0.3)
@@ -198,3 +207,13 @@ def test_spans_lie_in_the_rendering_with_tools(case, kind, template, monkeypatch
     real = span_gradients.span_tokens
     monkeypatch.setattr(span_gradients, "span_tokens", lambda *given: real(*given[:3]))
     assert apart(one.found(ASKED), truth) > 100 * TOLERANCE, "the control: sought where no tools are"
+
+
+def test_what_trajectories_do_not_share_has_no_gradient(case):
+    """One template writes the tools before the user's last turn: in the prompt, or behind it."""
+    query = replace(ASKED, responses=(CONTINUED, PLAIN))
+    with pytest.raises(DataError, match="share the first [0-9]+ tokens of the prompt") as told:
+        case("scalar", "mistral").found(query)
+    assert "\n" not in str(told.value)
+    one = case("scalar", "hermes")
+    assert apart(one.found(query), one.truth(query, score)) < TOLERANCE, "the control: tools come first"

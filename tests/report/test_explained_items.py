@@ -1,6 +1,7 @@
 """Attributions beside evaluations: which comparison and model each is of, and what the browser is given of it."""
 
 import base64
+import hashlib
 import json
 import zlib
 from dataclasses import replace
@@ -9,7 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from longrm.attribution.attribution_records import ATTRIBUTIONS
+from longrm.cli.commands import cli
+from longrm.data import write
 from longrm.errors import RunError
 from longrm.report import build, embedding
 from longrm.report.item_browser import ItemBrowser, browser
@@ -17,6 +22,9 @@ from longrm.report.load import load_report
 from longrm.runs.judgments import GOLD, text_digest
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, GoldRecord
+from longrm.types import Tool
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.data.trajectories import TOOLS
 
 
 @pytest.fixture
@@ -151,6 +159,58 @@ def test_texts_that_an_evaluation_did_not_keep_come_from_the_attribution(
     details = opened([*runs], tmp_path / "items")[2]
     assert details.keys() == examples.keys()
     assert all(detail["maps"] for detail in details.values())
+
+
+def ran(*words: str) -> None:
+    done = CliRunner().invoke(cli, [*words])
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+def evaluated(tools: tuple[Tool, ...], out: Path, *options: str) -> Path:
+    """An evaluation of two comparisons that offer these tools."""
+    rows = [replace(row, tools=tools) for row in generate(WorldPlan("records", 64), 2, words_tokenizer())]
+    write(out.with_suffix(".jsonl"), rows)
+    bench = f"file:{out.with_suffix('.jsonl')}"
+    ran("evaluate", "--model", "baseline:overlap", "--bench", bench, "--out", str(out), *options)
+    return out
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_comparison_with_tools_opens_with_its_map(tmp_path: Path) -> None:
+    """A run and its attribution as the commands write them; the texts are those of either."""
+    run, why = evaluated(TOOLS, tmp_path / "run"), tmp_path / "why"
+    ran("attribute", "--run", str(run), "--out", str(why))
+    found, rows, details = opened([run, why], tmp_path / "items")
+    assert found.unmatched == 0
+    assert details.keys() == rows.keys() == {line["id"] for line in lines(why / ATTRIBUTIONS)}
+    for row in lines(tmp_path / "run.jsonl"):
+        assert rows[row["id"]]["explained"] == [0]
+        (told,) = details[row["id"]]["maps"]
+        assert (told["model"], told["name"]) == (0, "run · baseline:overlap")
+        (shown,) = details[row["id"]]["tools"]
+        assert [json.loads(one) for one in shown["parts"][0][1].splitlines()] == list(TOOLS)
+        texts = json.dumps([row["prompt"], row["responses"], TOOLS], sort_keys=True)
+        digests = {
+            line["digest"]
+            for path in (run / GOLD, why / ATTRIBUTIONS)
+            for line in lines(path)
+            if line["id"] == row["id"]
+        }
+        assert digests == {hashlib.sha256(texts.encode()).hexdigest()[:16]}
+    (run / "examples.jsonl").unlink()
+    assert opened([run, why], tmp_path / "items")[2] == details, "the attribution keeps the same texts"
+
+
+@pytest.mark.parametrize("tools", [(), TOOLS[:1], TOOLS[::-1]], ids=["none", "fewer", "in another order"])
+def test_a_map_of_other_tools_is_of_another_comparison(tools: tuple[Tool, ...], tmp_path: Path) -> None:
+    run, other = evaluated(TOOLS, tmp_path / "run"), evaluated(tools, tmp_path / "other")
+    ran("attribute", "--run", str(other), "--out", str(tmp_path / "why"))
+    found, rows, _ = opened([run, tmp_path / "why"], tmp_path / "items")
+    assert found.unmatched == len(rows) == 2
+    assert not any(row["explained"] for row in rows.values())
 
 
 def test_each_model_has_its_own_and_several_of_one_are_told_apart(

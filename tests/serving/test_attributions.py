@@ -88,7 +88,9 @@ def test_a_scalar_model_is_explained_as_the_library_explains_it(start, names):
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [
-        ({"context": "is not there"}, 400, "not part of the prompt"),
+        ({"context": "is not there"}, 400, "the context is not a part of the prompt: send it word for word"),
+        ({"context": " \n\t", "prompt": f"{CONTEXT} \n\t"}, 400, "the context holds no text: send a part"),
+        ({"context": ""}, 400, "the context holds no text: send a part"),
         ({"responses": ["one"]}, 400, "responses"),
         ({"masks": 2}, 400, "masks"),
         ({"secret": 1}, 400, "unknown field"),
@@ -98,6 +100,7 @@ def test_what_cannot_be_explained_is_refused(client, change, status, said):
     response = client.post(PATH, json=BODY | change)
     assert response.status_code == status
     assert said in response.json()["error"]["message"]
+    assert "\n" not in response.json()["error"]["message"]
     assert "secret" not in response.text
 
 

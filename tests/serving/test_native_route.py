@@ -112,6 +112,8 @@ def test_what_is_too_long_is_refused_with_its_tokens_or_cut_where_that_is_asked_
     assert answer["usage"]["total_tokens"] <= 4096 + 10
     wrong = client.post("/v1/scores", json=long | {"cut": "middle", "context": "elsewhere"})
     assert "word for word" in wrong.json()["error"]["message"]
+    blank = client.post("/v1/scores", json=long | {"cut": "middle", "context": " "})
+    assert "the context holds no text" in blank.json()["error"]["message"]
 
 
 def test_explanations_come_on_request(start):

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -59,7 +59,7 @@ class PromptToExplain(BaseModel):
 
     prompt: str | list[ChatMessage]
     responses: list[str | list[ChatMessage]] = Field(min_length=2)
-    context: Annotated[str, Field(pattern=r"\S")] | None = None
+    context: str | None = None
     removal: Removal = "filler"
     masks: int = Field(48, ge=8, le=1024)
     seed: int = Field(0, ge=0)
@@ -246,6 +246,6 @@ def _query(body: PromptToExplain) -> Query:
     responses = tuple(as_messages(text_or_messages(one), "assistant") for one in body.responses)
     try:
         context = context_in(prompt, body.context)
-    except DataError:
-        raise Failure("invalid", "the context is not part of the prompt, word for word") from None
+    except DataError as error:
+        raise Failure("invalid", str(error)) from None
     return Query("0", prompt, responses, context, tools=tools_in(body.tools))

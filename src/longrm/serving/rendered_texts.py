@@ -149,12 +149,14 @@ def context_in(prompt: Sequence[Message], context: str | None) -> tuple[Span, ..
     """Where the context that a client names stands in its prompt; nowhere, if it names none.
 
     Raises:
-        DataError: No message of the prompt holds that text.
+        DataError: No message of the prompt holds that text, or it is white space alone.
     """
     if context is None:
         return ()
+    if not context.strip():
+        raise DataError("the context holds no text: send a part of the prompt, or leave the field away")
     for number, message in enumerate(prompt):
         start = message_text(message).find(context)
-        if start >= 0 and context:
+        if start >= 0:
             return (Span(number, start, start + len(context)),)
     raise DataError("the context is not a part of the prompt: send it word for word")

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from contextlib import contextmanager
+from dataclasses import asdict
 
 import httpx
 import pytest
@@ -15,8 +16,11 @@ from longrm.serving.app import build_app
 from longrm.serving.attributions import PATH
 from longrm.serving.settings import ServerLimits, ServeSettings
 from longrm.types import Judgment, Outcome, message_text
+from tests.data.trajectories import ANSWERED, HERMES, PLAIN, PROMPT, TOOLS
 
+from ..reward_models.tiny_models import bytes_tokenizer, make_scorer
 from .test_limits import serving
+from .test_native_route import TOLERANCE
 from .test_serve_command import begin
 
 FACTS = [f"Person {number} has a w{number}." for number in range(12)]
@@ -85,12 +89,47 @@ def test_a_scalar_model_is_explained_as_the_library_explains_it(start, names):
     assert with_server["trust"]["head_deviation"] == pytest.approx(alone.trust.head_deviation, abs=1e-3)
 
 
+def test_tools_are_offered_as_the_library_offers_them(tmp_path):
+    """Sentences are deleted: of fillers a server counts the model's own tokens, the library approximate ones."""
+    tokenizer = bytes_tokenizer(HERMES)
+    folder = str(make_scorer(tmp_path / "model", positions=4096, tokenizer=tokenizer))
+    prompt, how = [*PROMPT[:1], {"role": "user", "content": " ".join(FACTS[:6])}], {"removal": "deletion"}
+    body = {"prompt": prompt, "responses": [[*ANSWERED], [*PLAIN]], "masks": 8, **how}
+    alone = longrm.load(folder).attribute(prompt, [ANSWERED, PLAIN], tools=TOOLS, masks=8, **how)
+    truth = asdict(alone)
+    with serving(longrm.load(folder)) as client:
+        found, functions, without = (
+            lines_of(client.post(PATH, json=body | tools))[-1]["attribution"]
+            for tools in (
+                {"tools": [*TOOLS]},
+                {"tools": [tool["function"] for tool in TOOLS]},
+                {},
+            )
+        )
+    assert found["trust"]["head_deviation"] is not None
+    assert figures(found) == pytest.approx(figures(truth), abs=TOLERANCE)
+    assert figures(functions) == pytest.approx(figures(truth), abs=TOLERANCE)
+    assert len(figures(without)) == len(figures(found)) == len(FACTS[:6]) + 1 + 4
+    for one, other in zip(figures(without)[-4:], figures(found)[-4:], strict=True):
+        assert abs(one - other) > 100 * TOLERANCE, "the control: a prompt without tools"
+
+
+def figures(attribution):
+    """The weight of each sentence, and what trust is measured by."""
+    trust = attribution["trust"]
+    return [
+        *(one["weight"] for one in attribution["sentences"]),
+        *(trust[name] for name in ("score", "drop", "drop_random", "head_deviation")),
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [
         ({"context": "is not there"}, 400, "the context is not a part of the prompt: send it word for word"),
         ({"context": " \n\t", "prompt": f"{CONTEXT} \n\t"}, 400, "the context holds no text: send a part"),
         ({"context": ""}, 400, "the context holds no text: send a part"),
+        ({"tools": [{"secret": 1}]}, 400, "tools needs a list such as"),
         ({"responses": ["one"]}, 400, "responses"),
         ({"masks": 2}, 400, "masks"),
         ({"secret": 1}, 400, "unknown field"),

@@ -1,6 +1,7 @@
 """Why a score, over HTTP: against the same attribution without a server, beside other requests, and cancelled."""
 
 import json
+import math
 import re
 import threading
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import uvicorn
 
 import longrm
 from longrm.reward_models.protocol import RewardModel
+from longrm.runs.logs import to_line
 from longrm.serving.app import build_app
 from longrm.serving.attributions import PATH
 from longrm.serving.settings import ServerLimits, ServeSettings
@@ -49,10 +51,12 @@ class Weighing(RewardModel):
             if self.asked > self.most:
                 self.reached.set()
                 assert self.may.wait(30)
-            text = message_text(query.prompt[0])
-            first = 3.0 * (FACTS[7] in text) - 1.0 * (FACTS[2] in text)
-            judged.append(Judgment(Outcome.ANSWERED, (first, float(FACTS[5] in text)), prompt_tokens=9))
+            judged.append(Judgment(Outcome.ANSWERED, self.scores(query), prompt_tokens=9))
         return judged
+
+    def scores(self, query):
+        text = message_text(query.prompt[0])
+        return 3.0 * (FACTS[7] in text) - 1.0 * (FACTS[2] in text), float(FACTS[5] in text)
 
 
 def lines_of(response):
@@ -112,6 +116,28 @@ def test_tools_are_offered_as_the_library_offers_them(tmp_path):
     assert len(figures(without)) == len(figures(found)) == len(FACTS[:6]) + 1 + 4
     for one, other in zip(figures(without)[-4:], figures(found)[-4:], strict=True):
         assert abs(one - other) > 100 * TOLERANCE, "the control: a prompt without tools"
+
+
+class Comparing(Weighing):
+    """Votes for the response that the prompt bears out, and for the one that is shown first where it bears out none."""
+
+    sees_order, scale = True, "verdict"
+
+    def scores(self, query):
+        first = message_text(query.responses[0][0])
+        won = first == FACTS[7] or FACTS[7] not in message_text(query.prompt[0])
+        return (1.0, 0.0) if won else (0.0, 1.0)
+
+
+def test_a_judge_that_compares_is_explained_in_log_odds_of_its_votes_in_both_orders():
+    alone, served = Comparing(), Comparing()
+    record = alone.attribute(CONTEXT, BODY["responses"], masks=16)
+    assert record.trust.score == pytest.approx(math.log(2.5 / 0.5)), "two votes of two, and half a vote each"
+    assert record.trust.score - record.trust.drop == pytest.approx(0.0), "one of two"
+    with serving(served) as client:
+        *_, last = lines_of(client.post(PATH, json=BODY | {"prompt": CONTEXT, "context": None}))
+    assert last["attribution"] == json.loads(to_line(record))
+    assert served.asked == alone.asked, "each prompt once in each order"
 
 
 def figures(attribution):
@@ -201,6 +227,18 @@ def test_others_are_answered_in_between_and_nothing_is_asked_once_the_client_lef
         sent = {"prompt": "x", "responses": ["a", "b"]}
         assert httpx.post(f"{address}/v1/scores", json=sent).status_code == 200
         assert model.asked - asked <= 5, "what was read with it, and no more"
+
+
+def test_progress_counts_prompts_and_not_the_orders_that_each_is_asked_in():
+    with (
+        running(Comparing(most=20)) as (address, _),
+        httpx.stream("POST", f"{address}{PATH}", json=BODY, timeout=10) as response,
+    ):
+        for line in response.iter_lines():
+            told = json.loads(line)["prompts"]
+            assert told <= 10
+            if told == 10:
+                break
 
 
 def test_a_place_is_taken_at_once_and_given_back_when_the_work_has_ended():

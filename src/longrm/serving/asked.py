@@ -68,6 +68,7 @@ class Asked:
         context: The text within the prompt that may be cut.
         salt: What is kept of the prompt serves requests of the same salt alone.
         tools: The tools that a prompt of messages offers.
+        one_order: Whether a model that sees the order of responses is asked in this one alone, and not in all.
     """
 
     prompt: str | Sequence[Message] = ""
@@ -78,6 +79,7 @@ class Asked:
     context: str | None = None
     salt: str = ""
     tools: Sequence[Tool] = ()
+    one_order: bool = False
 
     @property
     def count(self) -> int:

@@ -188,7 +188,7 @@ class _ServedModel(RewardModel):
     """Asks the model of a server, a few prompts at a time, from another thread."""
 
     def __init__(self, service: ScoringService, model: RewardModel, salt: str) -> None:
-        self.name, self.scale = service.name, model.scale
+        self.name, self.scale, self.sees_order = service.name, model.scale, model.sees_order
         self.prompts = 0
         self._worker, self._salt = service.worker, salt
         self._waited_for: list[Future[Any]] = []
@@ -204,12 +204,13 @@ class _ServedModel(RewardModel):
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
         judged: list[Judgment] = []
         for start in range(0, len(queries), _TOGETHER):
+            several = queries[start : start + _TOGETHER]
             asked = [
-                Asked(one.prompt, one.responses, salt=self._salt, tools=one.tools)
-                for one in queries[start : start + _TOGETHER]
+                Asked(one.prompt, one.responses, salt=self._salt, tools=one.tools, one_order=True)
+                for one in several
             ]
             judged += map(_judgment, self._awaited(partial(self._worker.submit, asked)))
-            self.prompts += len(asked)
+            self.prompts += sum(one.trial == 0 for one in several)  # once, whatever its orders
         return judged
 
     def head_deviation(self, query: Query) -> float | None:

@@ -188,7 +188,8 @@ class Worker:
             _answer(job, Failure("invalid", str(error)))
             return
         plain = tuple(range(job.asked.count))
-        job.orders = list(latin_square(plain)) if self._model.sees_order else [plain]
+        in_all = self._model.sees_order and not job.asked.one_order
+        job.orders = list(latin_square(plain)) if in_all else [plain]
         for number, order in enumerate(job.orders):
             self._show(job, number, _in_order(query, order, number))
 

@@ -13,7 +13,7 @@ from longrm.attribution.attribution_records import Target
 from longrm.attribution.cost import prompts_at_most
 from longrm.attribution.sentences import context_sentences
 from longrm.data.chunking import approximate_tokens
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, DataError
 from longrm.rng import hash_fraction
 from longrm.types import Judgment, Outcome, Query, Span
 
@@ -91,6 +91,40 @@ def test_what_moves_the_score_next_to_nothing_is_not_shown(asked):
         record = attribute(judge, query, LEAD)
         assert record.trust.shown == shown, record.trust.reason
         assert shown or "falls by 0.10 only" in record.trust.reason
+
+
+def test_the_context_is_named_in_python_and_one_prompt_is_explained():
+    facts = [f"Person {number} has a w{number}." for number in range(12)]
+    prompt, responses = " ".join([*facts, "Who has a w7?"]), ["Person 7.", "Person 5."]
+    model = Known(facts, lambda held: 3.0 * (7 in held) - 1.0 * (2 in held))
+    whole = model.attribute(prompt, responses, removal="deletion")
+    named = model.attribute(prompt, responses, removal="deletion", context=" ".join(facts))
+    texts = [prompt[one.start : one.end].strip() for one in named.sentences]
+    assert texts == facts
+    assert len(whole.sentences) == 13
+    assert texts[max(range(12), key=lambda at: named.sentences[at].weight)] == facts[7]
+    for given, said in (
+        ((prompt, responses, "other"), "the context is not a part of the prompt"),
+        (([prompt], [responses]), "attribute explains the responses to one prompt"),
+        ((prompt, "text"), "responses need to be a list"),
+        ((prompt, ["alone"]), "two responses at least"),
+    ):
+        with pytest.raises(DataError, match=said):
+            model.attribute(*given[:2], **({"context": given[2]} if len(given) > 2 else {}))
+
+
+def test_a_lead_that_is_almost_zero_is_called_so_where_a_random_head_has_one_too(asked):
+    class LikeRandom(Known):
+        def head_deviation(self, query):
+            return 0.1
+
+    def reason(score):
+        query, sentences = asked(24)
+        return attribute(LikeRandom(sentences, score), query, LEAD).trust.reason
+
+    cancels = reason(lambda held: 3.0 * (7 in held) - 2.99 * (2 in held))
+    assert cancels.startswith("the lead is almost zero (0.01)")
+    assert reason(lambda held: 3.0 * (7 in held)).startswith("a randomized head would score alike")
 
 
 def test_effects_that_cancel_are_shown(asked):

@@ -16,7 +16,7 @@ from longrm.attribution.attribution_run import AttributionSettings, run_attribut
 from longrm.attribution.evidence import evidence_found
 from longrm.cli.commands import cli
 from longrm.data import write
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, DataError
 from longrm.report.attribution_page import attribution_page
 from longrm.reward_models import RewardModel
 from longrm.types import Judgment, Outcome, Span, text_of
@@ -151,6 +151,73 @@ def test_what_ended_in_an_error_is_asked_again(data, tmp_path, outcome, again):
     third = Reader()
     run_attribution(settings(data), tmp_path / "why", model=third)
     assert third.calls == 0, "the later record counts"
+
+
+@pytest.mark.parametrize(("old", "new"), [(" keeps ", " holds "), ("records-128", "records-128")])
+def test_a_text_that_has_changed_is_refused_and_what_was_explained_stays(data, tmp_path, old, new):
+    run_attribution(settings(data, source={"limit": 2}), tmp_path / "why", model=Reader())
+    before = (tmp_path / "why" / ATTRIBUTIONS).read_bytes()
+    text = data.read_text()
+    data.write_text(text.replace(old, new).replace("}\n", "}\n", 1))
+    again = Reader()
+    if old == new:  # the control: the same texts go on
+        run_attribution(settings(data, source={"limit": 2}), tmp_path / "why", model=again)
+    else:
+        assert old in text
+        with pytest.raises(
+            DataError, match=r"the text of 'records.*' has changed since it was explained, by .*--out"
+        ):
+            run_attribution(settings(data, source={"limit": 2}), tmp_path / "why", model=again)
+    assert again.calls == 0
+    assert (tmp_path / "why" / ATTRIBUTIONS).read_bytes() == before
+
+
+def test_a_tie_is_neither_right_nor_wrong_and_has_no_map(data, tmp_path):
+    class Even(Reader):
+        def _score(self, prompt, response):
+            return 1.0
+
+    records, summary, comparisons = run_attribution(settings(data), tmp_path / "why", model=Even())
+    assert {record.right for record in records} == {None}
+    assert summary.by_verdict == {}
+    assert all(record.trust.reason.startswith("the lead is zero") for record in records)
+    page = attribution_page(summary, records, comparisons)
+    assert re.search(
+        r"Judged</t[hd]>\s*<td[^>]*>tied|Judged</dt>\s*<dd>tied|Judged.{0,40}tied", page, re.DOTALL
+    )
+
+
+def test_a_context_of_parts_is_said_to_be_one(data, tmp_path):
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    text = rows[1]["prompt"][0]["content"]
+    rows[1]["prompt"][0]["content"] = [{"type": "text", "text": text}]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, parts, last = run_attribution(settings(data), tmp_path / "why", model=Reader())[0]
+    assert parts.detail.startswith("message 0 of the prompt is a list of parts")
+    assert first.sentences
+    assert last.sentences
+
+
+def test_the_strongest_sentence_is_printed_with_who_leads(data, tmp_path):
+    arguments = [
+        "attribute",
+        "--model",
+        "baseline:overlap",
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "why"),
+    ]
+    shown = " ".join(CliRunner().invoke(cli, arguments).output.split())
+    for line in (tmp_path / "why" / ATTRIBUTIONS).read_text().splitlines():
+        record = json.loads(line)
+        if not record["trust"]["shown"]:
+            continue
+        first = max(record["sentences"], key=lambda one: one["weight"])
+        (row,) = [one for one in map(json.loads, data.read_text().splitlines()) if one["id"] == record["id"]]
+        text = row["prompt"][0]["content"][first["start"] : first["end"]]
+        assert f'first "{" ".join(text.split())}" ({first["weight"]:+.2f})' in shown
+        assert f"response {record['target'].get('response', 0) + 1} leads over" in shown
 
 
 def test_an_item_that_is_not_there_is_named(data, tmp_path):

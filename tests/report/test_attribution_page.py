@@ -60,6 +60,12 @@ def test_sentences_are_shaded_by_sign_and_size_and_numbered_by_rank():
     ]
 
 
+def test_what_weighs_next_to_nothing_is_not_shaded():
+    text = page(weights={5: 2.0, 6: -0.061, 30: 0.059})
+    assert len(re.findall(r"<mark", text)) == 2
+    assert SENTENCES[30] in text
+
+
 def test_every_link_within_the_page_leads_somewhere():
     text = page(weights={at: 20.0 - at for at in range(15)})
     places = set(re.findall(r'id="([^"]+)"', text))

@@ -239,6 +239,18 @@ def test_beside_a_context_in_a_file_the_strongest_sentences_are_kept(
         assert any(start <= one["start"] and one["end"] <= end for start, end in kept)
 
 
+def test_a_model_is_the_same_however_its_folder_is_named(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/one").mkdir(parents=True)
+    for run, name in zip(runs, (str(tmp_path / "models/one"), "models/../models/one"), strict=True):
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps({**summary, "model": name}))
+    (stage,) = load_report(runs).stages
+    assert len(stage.attributions) == 1
+
+
 def test_an_attribution_alone_is_told_what_to_name_with_it(
     runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:

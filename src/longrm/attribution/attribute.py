@@ -10,10 +10,11 @@ from longrm.attribution.ablated_scores import AblatedScores
 from longrm.attribution.ablation import Ablation, Removal
 from longrm.attribution.attribution_records import AttributionRecord, SentenceWeight, Target
 from longrm.attribution.search import Search, sentence_weights
-from longrm.attribution.sentences import context_sentences
+from longrm.attribution.sentences import check_plain, context_sentences
 from longrm.attribution.trust import trust
 from longrm.config import OPERATIONAL, Config
 from longrm.data.chunking import approximate_tokens
+from longrm.data.spans import context_in
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
@@ -75,6 +76,7 @@ def attribute(
     ablation = Ablation(query, sentences, settings.removal, count)
     scores = AblatedScores(model, query, target, ablation, settings.votes, told)
     try:
+        check_plain(query)
         if len(sentences) < 2:
             raise DataError(
                 f"an attribution needs a context of two sentences at least, and this one has {len(sentences)}"
@@ -132,21 +134,27 @@ def target_of(values: Sequence[float], ranks: Sequence[int] | None) -> Target:
 
 
 def attribute_prompt(
-    model: RewardModel, query: Query, count: Callable[[str], int] = approximate_tokens, **settings: Any
+    model: RewardModel,
+    query: Query,
+    context: str | None = None,
+    count: Callable[[str], int] = approximate_tokens,
+    **settings: Any,
 ) -> AttributionRecord:
     """Explains the lead of the response that a model judges best over the one that comes nearest.
 
     Args:
         model: Any reward model.
         query: The prompt and two responses or more.
+        context: The part of the prompt that is context, word for word; by default all of it.
         count: How many tokens a text has.
         settings: Those of `AblationSettings`.
 
     Raises:
-        DataError: There is one response only, or the model gave no scores.
+        DataError: There is one response only, the context is no part of the prompt, or the model gave no scores.
     """
     if len(query.responses) < 2:
         raise DataError("an attribution needs two responses at least, of which one leads")
+    query = replace(query, context=context_in(query.prompt, context))
     whole = model.judge_in_all_orders([query])[0]
     values = points(whole)
     if not values:

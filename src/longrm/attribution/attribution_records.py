@@ -116,7 +116,7 @@ class AttributionRecord:
         target: What is explained.
         length: Its length bucket in tokens.
         depth: Where its evidence stands.
-        right: Whether the model judged it right; None where gold is unknown.
+        right: Whether the model judged it right; None where gold is unknown, or where it judged both alike.
         sentences: All sentences of the context, in reading order.
         trust: Whether to believe it; None where the model could not be asked.
         evidence: How well the weights find the evidence, where that is known.

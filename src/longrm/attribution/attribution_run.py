@@ -19,7 +19,7 @@ from longrm.clients.remote_settings import Remote
 from longrm.config import Config
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import length_and_depth
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, DataError
 from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, load_judge, own_tokenizer
 from longrm.evaluation.kept_examples import example_of
 from longrm.evaluation.summaries import AttributionSummary
@@ -81,11 +81,13 @@ def run_attribution(
     Raises:
         ConfigError: A comparison that is named is not there, several votes are asked of a model that always answers
             the same, or gradients of one that has none.
+        DataError: The text of a comparison has changed since it was explained.
     """
     with RunFolder(out, "attribution", settings) as folder:
         evaluation = _evaluation(settings)
         bench = load_benchmark(evaluation)
         chosen = _chosen(bench, settings.items)
+        logged = _logged(out, bench.name, chosen)
         judge = model or load_judge(evaluation, bench, out)
         check_votes(settings.ablation.votes, judge)
         if settings.ablation.prefix_cache_bytes:
@@ -97,7 +99,7 @@ def run_attribution(
             write_attention(out, settings.ablation.seed)
         log, texts = Log(out / ATTRIBUTIONS, AttributionRecord), Log(out / EXAMPLES, ExampleRecord)
         kept = {example.id for example in texts}
-        done = {record.id: record for record in log if not record.detail.startswith(f"{Outcome.ERROR}:")}
+        done = {one.id: one for one in logged if not one.detail.startswith(f"{Outcome.ERROR}:")}
         cost = Cost(judge, [one for one in chosen if one.id not in done], settings.ablation, count)
         if cost.prompts:
             _logger.info("%s", cost)
@@ -133,8 +135,28 @@ def _chosen(bench: LoadedBenchmark, items: Sequence[str]) -> list[Comparison]:
     wanted = {*items}
     found = [one for one in bench.comparisons if not wanted or one.id in wanted]
     if missing := wanted - {one.id for one in found}:
-        raise ConfigError(f"'{bench.name}' has no comparison '{min(missing)}'; items.csv of a run lists ids")
+        raise ConfigError(
+            f"no comparison '{min(missing)}' in what was taken of '{bench.name}'; look for it without --limit, or "
+            "among the ids in items.csv of a run"
+        )
     return found
+
+
+def _logged(out: Path, bench: str, chosen: Sequence[Comparison]) -> list[AttributionRecord]:
+    """What was explained before, once it is known that it was of these texts."""
+    digests = {one.id: _digest(one) for one in chosen}
+    records = list(Log(out / ATTRIBUTIONS, AttributionRecord))
+    for record in records:
+        if digests.get(record.id, record.digest) != record.digest:
+            raise DataError(
+                f"{bench}: the text of '{record.id}' has changed since it was explained, by {ATTRIBUTIONS}; take "
+                "another --out"
+            )
+    return records
+
+
+def _digest(comparison: Comparison) -> str:
+    return text_digest(comparison.prompt, comparison.responses, comparison.tools)
 
 
 def _attributed(
@@ -146,7 +168,7 @@ def _attributed(
 ) -> AttributionRecord:
     """Explains what a model prefers in a comparison; weights are compared with the evidence as it speaks for gold."""
     query = query_of(comparison, range(len(comparison.responses)))
-    digest = text_digest(comparison.prompt, comparison.responses, comparison.tools)
+    digest = _digest(comparison)
     whole = model.judge_in_all_orders([query])[0]
     values = points(whole)
     if not values:
@@ -155,7 +177,7 @@ def _attributed(
         return replace(found, group=comparison.group, digest=digest)
     target = target_of(values, comparison.ranks)
     found = attribute(model, query, target, settings, count, told)
-    right = _right(target, comparison.ranks)
+    right = None if _tied(target, values) else _right(target, comparison.ranks)
     length, depth = length_and_depth(comparison)
     spans = [one.span for one in found.sentences]
     for_gold = np.array([one.weight for one in found.sentences]) * (-1 if right is False else 1)
@@ -169,6 +191,10 @@ def _attributed(
         evidence=evidence,
         digest=digest,
     )
+
+
+def _tied(target: Target, values: Sequence[float]) -> bool:
+    return target.against is not None and values[target.response] == values[target.against]
 
 
 def _right(target: Target, ranks: Sequence[int] | None) -> bool | None:

@@ -37,6 +37,9 @@ LEAST_LDS = 0.4
 LEAST_DEVIATION = 3.0
 """Of a scalar head from random ones, in standard deviations of these."""
 
+LEAST_LEAD = 0.02
+"""Of the largest weight: a score below that is almost zero."""
+
 LEAST_SHARE = 0.25
 """Of the score, by which it falls without the five strongest sentences."""
 
@@ -58,17 +61,21 @@ def trust(
     sizes = [k for k in TOPS if 2 * k <= len(weights)]
     tops = tuple(_top(scores, raising[:k], weights, whole, k, draws) for k in sizes)
     redundant = _redundant(scores, raising[: TOPS[1]], whole)
-    reason = _like_a_random_head(head_deviation) or _reason(
+    reason = _unmoved(whole, head_deviation, weights) or _reason(
         lds, whole, tops, LEAST_DROP if scores.scale == "logit" else 0.0
     )
     last = tops[-1]
     return Trust(not reason, reason, lds, whole, last.drop, last.drop_random, head_deviation, tops, redundant)
 
 
-def _like_a_random_head(deviation: float | None) -> str:
-    """Said where a randomized head would do the same: a sanity check of attributions (Adebayo et al. 2018)."""
+def _unmoved(whole: float, deviation: float | None, weights: NDArray[np.float64]) -> str:
+    """Said where nothing leads, or where a randomized head would do the same (Adebayo et al. 2018)."""
+    if not whole:
+        return "the lead is zero: both are judged alike, and there is nothing to explain"
     if deviation is None or abs(deviation) >= LEAST_DEVIATION:
         return ""
+    if abs(whole) < LEAST_LEAD * float(np.abs(weights).max(initial=0.0)):
+        return f"the lead is almost zero ({whole:.2g}): what raises and lowers it cancels, as with a randomized head"
     return (
         f"a randomized head would score alike: the score is {abs(deviation):.1f} standard deviations away from "
         f"that of one, less than {LEAST_DEVIATION:g}"

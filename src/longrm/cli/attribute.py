@@ -1,6 +1,6 @@
 """`longrm attribute`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,12 @@ from longrm.cli.options import columns_option, resolve, run_options, weights_opt
 from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import echo, print_json, print_lines, print_table
 from longrm.errors import ConfigError, RunError
-from longrm.reading import short
+from longrm.reading import cut, short
 
 if TYPE_CHECKING:
     from longrm.attribution.attribution_records import AttributionRecord
     from longrm.evaluation.summaries import AttributionSummary
+    from longrm.types import Comparison
 
 
 @click.command("attribute", short_help="Tell which sentences of a context moved a score.")
@@ -101,7 +102,7 @@ def command(
     if as_json:
         print_json(to_json(summary))
     else:
-        _tell(records, summary, out)
+        _tell(records, summary, comparisons, out)
     if records and all(record.trust is None for record in records):
         raise RunError(f"nothing could be explained, first: '{records[0].id}': {records[0].detail}")
 
@@ -113,7 +114,10 @@ def _of_run(run: Path) -> dict[str, Any]:
 
     kind = read_manifest(run)["kind"]
     if kind != "evaluation":
-        raise RunError(f"--run {run} holds a run of kind {short(kind)}; name the folder of an evaluation")
+        inside = ", such as stages/STAGE/pairs in it" if kind == "demo" else ""
+        raise RunError(
+            f"--run {run} holds a run of kind {short(kind)}; name the folder of an evaluation{inside}"
+        )
     settings = Evaluation.resolve(run / CONFIG)
     held = settings.model_dump(exclude_unset=True)
     return {
@@ -123,15 +127,21 @@ def _of_run(run: Path) -> dict[str, Any]:
     }
 
 
-def _tell(records: "Sequence[AttributionRecord]", summary: "AttributionSummary", out: Path) -> None:
+def _tell(
+    records: "Sequence[AttributionRecord]",
+    summary: "AttributionSummary",
+    comparisons: "Mapping[str, Comparison]",
+    out: Path,
+) -> None:
     """Prints a line a comparison, and a table by length."""
     from longrm.cli.summary_text import percentage
+    from longrm.evaluation import wording
 
     for record in records:
         if record.trust is None:
-            print_lines([f"{record.id}: none, {record.detail}"])
+            print_lines([f"{record.id}: not explained, {record.detail}"])
         elif record.trust.shown:
-            print_lines([f"{record.id}: {_strongest(record)}"])
+            print_lines([f"{record.id}: {_strongest(record, comparisons[record.id])}"])
         else:
             print_lines([f"{record.id}: not shown, {record.trust.reason}"])
     columns = ("shown, %", "evidence AUC, %", "weight on evidence, %")
@@ -141,15 +151,21 @@ def _tell(records: "Sequence[AttributionRecord]", summary: "AttributionSummary",
         for name, part in parts.items()
     ]
     print_table(("tokens", *columns), rows)
+    print_lines(filter(None, [wording.few_note(cell for row in rows for cell in row)]))
     echo(f"{summary.prompts:,} prompts, {summary.tokens_computed:,} tokens computed. Saved to {out}")
 
 
-def _strongest(record: "AttributionRecord") -> str:
+def _strongest(record: "AttributionRecord", comparison: "Comparison") -> str:
+    from longrm.types import message_text
+
     first = max(record.sentences, key=lambda one: one.weight)
     assert record.trust is not None, "it is shown"
-    score, last = record.trust.score, record.trust.tops[-1]
+    score, last, target = record.trust.score, record.trust.tops[-1], record.target
+    over = "" if target.against is None else f" over response {target.against + 1}"
     without = "sentence" if last.k == 1 else f"{last.k} sentences"
+    text = message_text(comparison.prompt[first.message])[first.start : first.end]
+    shown = cut(" ".join(text.split()), 80)
     return (
-        f"{score:.2f}, and {score - last.drop:.2f} without the strongest {without}; the strongest, characters "
-        f"{first.start} to {first.end} of message {first.message}, is worth {first.weight:.2f}"
+        f"response {target.response + 1} leads{over} by {score:.2f}, and by {score - last.drop:.2f} without the "
+        f'strongest {without}, first "{shown}" ({first.weight:+.2f})'
     )

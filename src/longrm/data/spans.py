@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from longrm.types import Comparison, Message, Query, Span
+from longrm.errors import DataError
+from longrm.types import Comparison, Message, Query, Span, message_text
 
 WithContext = TypeVar("WithContext", Query, Comparison)
 
@@ -21,6 +22,23 @@ def disjoint_spans(context: Sequence[Span], question: Span | None) -> list[Span]
             parts = [(start, min(question.start, span.end)), (max(question.end, start), span.end)]
         found += [Span(span.message, low, high) for low, high in parts if low < high]
     return found
+
+
+def context_in(prompt: Sequence[Message], context: str | None) -> tuple[Span, ...]:
+    """Where the context that somebody names stands in a prompt; nowhere, if none is named.
+
+    Raises:
+        DataError: No message of the prompt holds that text, or it is white space alone.
+    """
+    if context is None:
+        return ()
+    if not context.strip():
+        raise DataError("the context holds no text: send a part of the prompt, or leave the field away")
+    for number, message in enumerate(prompt):
+        start = message_text(message).find(context)
+        if start >= 0:
+            return (Span(number, start, start + len(context)),)
+    raise DataError("the context is not a part of the prompt: send it word for word")
 
 
 def edit_context(holder: WithContext, edits: Sequence[tuple[Span, str]]) -> WithContext:

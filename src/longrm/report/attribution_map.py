@@ -11,6 +11,9 @@ from longrm.reading import cut
 from longrm.runs.records import ExampleRecord
 from longrm.types import Comparison, Span, message_text
 
+FAINTEST = 0.03
+"""Of the largest weight: what is less is neither shaded nor drawn."""
+
 _RANKED = 10
 _NUMBERED = 5  # of the ranked ones, in the text
 _MIDDLE, _HIGHEST = 27, 25  # of the strip's 60 units: where its line is, and how high a bar above or below it
@@ -94,9 +97,9 @@ def attribution_map(record: AttributionRecord, texts: Comparison | ExampleRecord
     """What is shown of an attribution of a comparison with these texts."""
     trust = record.trust
     shown = trust is not None and trust.shown
-    weighty = [one for one in record.sentences if one.weight] if shown else []
+    largest = max((abs(one.weight) for one in record.sentences), default=0.0) or 1.0
+    weighty = [one for one in record.sentences if abs(one.weight) >= FAINTEST * largest] if shown else []
     strongest = sorted(weighty, key=lambda one: -abs(one.weight))
-    largest = abs(strongest[0].weight) if strongest else 1.0
     ranks = {one: rank for rank, one in enumerate(strongest, 1)}
     strip = _Strip(record.sentences, largest)
     held = [one for one in record.sentences if is_evidence(one.span, texts.evidence)] if shown else []

@@ -128,7 +128,8 @@ def _explained(record: AttributionRecord, comparison: Comparison) -> ExplainedCo
 
 
 def _facts(record: AttributionRecord) -> tuple[tuple[str, str], ...]:
-    right = {None: wording.MISSING, True: "right", False: "wrong"}[record.right]
+    tied = record.trust is not None and not record.trust.score
+    right = "tied" if tied else {None: wording.MISSING, True: "right", False: "wrong"}[record.right]
     return (
         ("Tokens", wording.tokens(record.length)),
         ("Depth of the evidence", wording.decimal(record.depth)),

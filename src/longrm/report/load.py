@@ -199,20 +199,23 @@ def _read_runs(runs: Sequence[ReportedRun]) -> ReportData:
 def _explained(data: ReportData, explaining: Sequence[ReportedRun]) -> ReportData:
     """Gives every evaluated model the attributions of its judgments."""
     found: dict[str, list[ReportedAttribution]] = {}
-    evaluated = {one.summary.model for one in (*data.stages, *data.best_of, *data.pointwise)}
+    evaluated = {_resolved(one.summary.model) for one in (*data.stages, *data.best_of, *data.pointwise)}
     for run, name in zip(explaining, folder_labels([run.folder for run in explaining]), strict=True):
         summary = _finished(run)
         assert isinstance(summary, AttributionSummary), "the manifest says so"
-        if summary.model not in evaluated:
+        model = _resolved(summary.model)
+        if model not in evaluated:
             page = shlex.join(["--config", str(run.folder / CONFIG), "--out", str(run.folder)])
             raise RunError(
                 f"{run.folder} explains judgments of {reading.short(summary.model)}; name the folder of an "
                 f"evaluation of that model too, or have a page of its own: longrm attribute {page} --html FILE"
             )
-        found.setdefault(summary.model, []).append(ReportedAttribution(run.folder, name, summary))
+        found.setdefault(model, []).append(ReportedAttribution(run.folder, name, summary))
 
     def given(models: Sequence[EvaluatedModel]) -> tuple[EvaluatedModel, ...]:
-        return tuple(replace(one, attributions=tuple(found.get(one.summary.model, ()))) for one in models)
+        return tuple(
+            replace(one, attributions=tuple(found.get(_resolved(one.summary.model), ()))) for one in models
+        )
 
     return replace(
         data,
@@ -221,6 +224,12 @@ def _explained(data: ReportData, explaining: Sequence[ReportedRun]) -> ReportDat
         best_of=given(data.best_of),
         pointwise=given(data.pointwise),
     )
+
+
+def _resolved(model: str) -> str:
+    """The name of a model whose folder is on this machine, however it was named."""
+    kind, colon, place = model.rpartition(":")
+    return f"{kind}{colon}{Path(place).resolve()}" if Path(place).exists() else model
 
 
 def _with_summaries(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:

@@ -185,17 +185,20 @@ class RewardModel(ABC):
         """Tells which sentences of a prompt moved the lead of the best response, as `longrm attribute` does.
 
         Args:
-            prompt: The user's text, or messages; all of it is context.
+            prompt: The user's text, or messages.
             responses: Two responses or more.
             tools: The tools that the prompt offers.
-            settings: `removal`, `masks`, `seed` and others of `ablation`.
+            settings: `context`, the part of the prompt that is context, word for word, by default all of it; and
+                `removal`, `masks`, `seed` and others of `ablation`.
 
         Returns:
             An `AttributionRecord` of `longrm.attribution.attribute`: all sentences with their weights, and `trust`.
 
         Raises:
-            DataError: As `score`; or there are fewer than two responses.
+            DataError: As `score`; or there are several prompts, or fewer than two responses.
         """
+        if _are_prompts(prompt):
+            raise DataError("attribute explains the responses to one prompt: give a text, or messages")
         # Attributing stands above reward models, so that nobody who only scores loads it.
         attributed = import_module("longrm.attribution.attribute").attribute_prompt
         return attributed(self, _query(0, prompt, responses, tools), **settings)
@@ -208,7 +211,7 @@ def _are_prompts(prompt: Any) -> bool:
 
 def _query(number: int, prompt: Prompt, responses: Sequence[Answer], tools: Sequence[Tool]) -> Query:
     if isinstance(responses, str) or not responses:
-        raise DataError("score needs a list of responses, one at least, even where there is only one")
+        raise DataError("responses need to be a list, of one at least, even where there is only one")
     answers = tuple(as_messages(text, "assistant") for text in responses)
     return Query(str(number), as_messages(prompt, "user"), answers, tools=tuple(tools))
 

@@ -18,12 +18,12 @@ from starlette.types import Receive, Scope, Send
 
 from longrm.attribution.ablation import Removal
 from longrm.attribution.attribute import attribute_prompt
+from longrm.data.spans import context_in
 from longrm.errors import DataError
 from longrm.jsonl import json_line
 from longrm.reward_models.protocol import RewardModel
 from longrm.runs.logs import to_line
 from longrm.serving.asked import Asked, Failure, Scored, as_error
-from longrm.serving.rendered_texts import context_in
 from longrm.serving.scoring_service import ScoringService, unlike
 from longrm.serving.wire_formats.wire_format import ChatMessage, Salt, text_or_messages, tools_in
 from longrm.types import Judgment, Outcome, Query, as_messages
@@ -127,7 +127,7 @@ class AttributionService:
     def _begun(self, body: PromptToExplain, query: Query) -> "_Work":
         """Begins the work on a thread of its own, which counts until that ends."""
         asking = _ServedModel(self._service, self._model, body.cache_salt)
-        settings = {"removal": body.removal, "masks": body.masks, "seed": body.seed}
+        settings: dict[str, Any] = {"removal": body.removal, "masks": body.masks, "seed": body.seed}
 
         def explain() -> bytes:
             try:

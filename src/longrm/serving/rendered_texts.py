@@ -4,10 +4,11 @@ import re
 from collections.abc import Sequence
 
 from longrm.data.joining import Encoded, TokenQuery, encode_texts
+from longrm.data.spans import context_in
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.serving.asked import Asked
-from longrm.types import Message, Query, Span, as_messages, message_text
+from longrm.types import Message, Query, as_messages
 
 _USER: Message = {"role": "user", "content": "Question?"}
 
@@ -143,20 +144,3 @@ def _ends(closing: str, marks: Sequence[str]) -> list[str]:
     places = {match.end() for mark in marks for match in re.finditer(re.escape(mark), closing)}
     ends = [closing[:place] for place in sorted({len(closing.rstrip()), *places}, reverse=True)]
     return [form for end in ends if end for form in dict.fromkeys([end, end.lstrip()])]
-
-
-def context_in(prompt: Sequence[Message], context: str | None) -> tuple[Span, ...]:
-    """Where the context that a client names stands in its prompt; nowhere, if it names none.
-
-    Raises:
-        DataError: No message of the prompt holds that text, or it is white space alone.
-    """
-    if context is None:
-        return ()
-    if not context.strip():
-        raise DataError("the context holds no text: send a part of the prompt, or leave the field away")
-    for number, message in enumerate(prompt):
-        start = message_text(message).find(context)
-        if start >= 0:
-            return (Span(number, start, start + len(context)),)
-    raise DataError("the context is not a part of the prompt: send it word for word")

@@ -20,6 +20,15 @@ Response = tuple[Message, ...]
 A trajectory is a response of several: turns of the assistant with what its tools, or the user, answered in between.
 """
 
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One thing that a rubric asks of a response, and what it counts; below 0 where a response should not have it."""
+
+    text: str
+    weight: float = 1.0
+
+
 Tool = Mapping[str, Any]
 """A tool that a prompt offers: `{"type": "function", "function": {...}}`, where `function` holds its JSON schema."""
 
@@ -68,6 +77,7 @@ class Comparison:
         evidence: Spans of the parts of the context that decide the order, if known.
         role: "judgment" marks training rows whose responses are judgments; evaluation refuses them.
         tools: The tools that the prompt offers.
+        rubrics: The criteria by which these responses are to be judged, if its data names some.
     """
 
     id: str
@@ -81,6 +91,7 @@ class Comparison:
     evidence: tuple[Span, ...] = ()
     role: Literal["response", "judgment"] = "response"
     tools: tuple[Tool, ...] = ()
+    rubrics: tuple[Criterion, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -123,6 +134,8 @@ class Query:
         question: Span of the question in the prompt, if known.
         trial: The number of this trial of the comparison, from 0: its orders, and the votes within an order.
         tools: The tools that the prompt offers.
+        rubrics: The criteria that its data names, of which a judge knows only if it is asked by them.
+        criterion: What alone a judge is asked about; by default all that matters.
     """
 
     id: str
@@ -132,6 +145,8 @@ class Query:
     question: Span | None = None
     trial: int = 0
     tools: tuple[Tool, ...] = ()
+    rubrics: tuple[Criterion, ...] = ()
+    criterion: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +178,7 @@ class Judgment:
         attempts: How often the model was queried until there was a verdict, or it was given up.
         contradicted: Whether the explanation argues for another verdict than the one given; None where that cannot be
             decided.
+        criteria: What each criterion of a rubric adds to the scores, one row a criterion; empty where none was asked.
     """
 
     outcome: Outcome
@@ -175,6 +191,7 @@ class Judgment:
     cut: Cut | None = None
     attempts: int = 1
     contradicted: bool | None = None
+    criteria: tuple[tuple[float, ...], ...] = ()
 
 
 Scale = Literal["logit", "points", "verdict", "none"]
@@ -213,6 +230,7 @@ def query_of(comparison: Comparison, order: Sequence[int], trial: int = 0) -> Qu
         comparison.question,
         trial,
         comparison.tools,
+        comparison.rubrics,
     )
 
 

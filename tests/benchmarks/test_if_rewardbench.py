@@ -1,7 +1,7 @@
 import pytest
 
 from longrm.errors import DataError
-from longrm.types import text_of
+from longrm.types import Criterion, text_of
 
 
 def edge(better: int, worse: int) -> dict:
@@ -44,13 +44,10 @@ def test_every_edge_is_a_pair_of_the_items_group(put, bench):
         "instruction_type": "Multi_Turn",
         "response_generation_model": "M",
         "constraint_type": ITEM["constraint_type"],
-        "rubrics": [
-            {"criterion": "Two words", "weight": 1.0},
-            {"criterion": "In capitals", "weight": 1.0},
-        ],
         "labels": [[1, 0], [0, 0]],
         "length": 16,
     }
+    assert pairs[3].rubrics == (Criterion("Two words"), Criterion("In capitals"))
     assert [pair.id for pair in loaded.comparisons] == [pair.id for pair in pairs]
 
 
@@ -72,7 +69,7 @@ def test_edges_are_as_the_file_has_them_and_none_is_added(put, bench):
         ({"responses": [*ITEM["responses"], ITEM["responses"][0]]}, "'0' is also another's"),
         ({"responses": ["answer"]}, r"'responses\[0\]': needs an object"),
         ({"responses": [{"response": "x"}]}, r"'responses\[0\]': field 'response_id': missing"),
-        ({"checklist": ["x", ""]}, "'checklist': needs texts"),
+        ({"checklist": ["x", ""]}, r"'checklist\[1\].criterion': needs a text"),
         ({"checklist": None}, "'checklist': missing"),
         ({"instruction_type": "Twisted"}, "'instruction_type': there is no 'Twisted'"),
         ({"id": None}, "'id': missing"),

@@ -69,7 +69,11 @@ class Fickle(RewardModel):
             order = tuple(sorted(range(n), key=lambda at: (number * 7 + at * 5 + query.trial) % 11))
             return Judgment(Outcome.ANSWERED, order=order, attempts=2)
         values = tuple(float((number + at * (number % 3 + at) + query.trial) % 3) for at in range(n))
-        return Judgment(Outcome.ANSWERED, scores=values, prompt_tokens=number, explanation="so " * 9)
+        half = tuple(value / 2 for value in values)
+        criteria = (half, half) if number % 5 == 1 else ()
+        return Judgment(
+            Outcome.ANSWERED, values, prompt_tokens=number, explanation="so " * 9, criteria=criteria
+        )
 
 
 def judged(path, responses=2, orders="both", **judging):
@@ -120,6 +124,7 @@ def trial(line):
         "reason": line.get("detail") or None,
         "attempts": line.get("attempts", 1),
         "contradicted": line.get("contradicted"),
+        "criteria": line.get("criteria") or None,
     }
 
 
@@ -221,6 +226,7 @@ WORDS = {
     pa.bool_(): "true or false",
     pa.list_(pa.int64()): "list of whole numbers",
     pa.list_(pa.float64()): "list of numbers",
+    pa.list_(pa.list_(pa.float64())): "list of lists of numbers",
 }
 
 

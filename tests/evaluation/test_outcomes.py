@@ -60,6 +60,10 @@ def test_of_nothing_all_is_undefined(scored):
     assert all(metric["value"] is None for metric in dataclasses.asdict(found).values())
 
 
+# Two are for the first response, one is for the second, and one tells nothing.
+CRITERIA = ((0.5, 0.0), (0.7, 0.1), (0.0, 0.1), (0.2, 0.2))
+
+
 def test_each_pattern_is_counted_over_what_can_show_it(judgment):
     trials = (
         Trial((0, 1), Outcome.ANSWERED, (1.0, 0.0), explanation="[[A]]", contradicted=True),
@@ -69,7 +73,7 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
     records = [
         judgment("three", "g", outcome=Outcome.UNPARSED, trials=trials, context_check="unanswered"),
         judgment("one", "g", scores=(1.0, 0.0), contradicted=False, context_check="same"),
-        judgment("two", scores=(1.0, 0.0), contradicted=False, context_check="changed"),
+        judgment("two", scores=(1.0, 0.0), contradicted=False, context_check="changed", criteria=CRITERIA),
         judgment("no text", outcome=Outcome.REFUSED),
         judgment("too long", outcome=Outcome.TOO_LONG),
         judgment("gold unknown", ranks=None, scores=(1.0, 0.0), context_check="changed"),
@@ -80,12 +84,14 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
         "format_missed": (2 / 6, 6, 3),
         "context_ignored": (1 / 3, 3, 3),
         "contradicted": (1 / 3, 3, 2),
+        "criteria_against": (1 / 3, 3, 1),
     }
 
 
 def test_what_was_not_asked_has_no_rate(judgment):
     found = failures([judgment("a", scores=(1.0, 0.0))], **OPTIONS)
     assert found.format_missed is found.context_ignored is found.contradicted is None
+    assert found.criteria_against is None
 
 
 def test_what_was_cut_short_without_a_verdict_missed_the_format_too(judgment):

@@ -7,6 +7,7 @@ from typing import Any
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.published_rows import load_rows, rateable_responses
+from longrm.data.criteria import criteria_of
 from longrm.data.fields import FieldError, FileRow, messages_of, name_of, required, to_json_types
 from longrm.reading import short
 from longrm.types import Comparison
@@ -98,8 +99,6 @@ def _comparison(row: FileRow, number: int) -> Comparison:
     if kind not in TYPES:
         raise FieldError("instruction_type", f"there is no {short(kind)}; known: {', '.join(TYPES)}")
     checklist = _list(row, "checklist")
-    if not all(isinstance(criterion, str) and criterion.strip() for criterion in checklist):
-        raise FieldError("checklist", "needs texts, one a criterion")
     return Comparison(
         id=name_of(row, "id"),
         group=name_of(row, "group"),
@@ -108,7 +107,7 @@ def _comparison(row: FileRow, number: int) -> Comparison:
         ranks=(1, 2),
         metadata={
             **{key: to_json_types(value) for key, value in row.items() if key not in _USED},
-            "rubrics": [{"criterion": criterion.strip(), "weight": 1.0} for criterion in checklist],
             "task": kind,
         },
+        rubrics=criteria_of(checklist, "checklist"),
     )

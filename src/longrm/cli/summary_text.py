@@ -13,6 +13,7 @@ FAILURES = {
     "format_missed": "no verdict in the text",
     "context_ignored": "same verdict without the context",
     "contradicted": "explanation against verdict",
+    "criteria_against": "criteria against verdict",
 }
 """What the failure patterns of a summary are called."""
 

@@ -2,21 +2,19 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from longrm.errors import DataError
 from longrm.reading import is_number, short, shown
-from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, Tool, message_text
+from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, message_text
 
 FileRow = Mapping[str, Any]
 """A row as its file holds it."""
 
-_IDS = ("id", "uuid")
-_GROUPS = ("group", "context_id", "document_id")
-IDENTITY = frozenset({*_IDS, *_GROUPS, "metadata", "tools"})
-"""Columns that every foreign format may have, and whose meaning is known."""
+GROUPS = ("group", "context_id", "document_id")
+"""The columns that may name the group."""
 
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
 QUESTIONS = ("question", "query")
@@ -101,60 +99,6 @@ def rising(scores: Sequence[float]) -> tuple[float, float] | None:
     return next((pair for pair in pairwise(scores) if not pair[1] <= pair[0]), None)
 
 
-def assemble_comparison(
-    row: FileRow,
-    number: int,
-    *,
-    used: Set[str],
-    prompt: tuple[Message, ...],
-    responses: Sequence[Response],
-    ranks: tuple[int, ...] | None,
-    field: str,
-    role: Literal["response", "judgment"] = "response",
-    context: tuple[Span, ...] = (),
-    question: Span | None = None,
-    evidence: tuple[Span, ...] = (),
-    tools: tuple[Tool, ...] = (),
-) -> Comparison:
-    """Puts a comparison together, with the fields that all formats may have.
-
-    The row's number is the last resort for an id, and columns that are not `used` become metadata. Context and question
-    are found by the columns `context` and `question` or `query` where they are not given. `field` is the column to
-    blame where the responses do not make a comparison.
-    """
-    _check_distinct(responses, ranks, field)
-    context = context or _find_context(row, prompt)
-    question = question or find_question(row, prompt)
-    extra = {key: to_json_types(value) for key, value in row.items() if key not in used}
-    metadata = row.get("metadata")
-    own_id = next((name_of(row, name) for name in _IDS if row.get(name) is not None), None)
-    return Comparison(
-        id=f"row-{number}" if own_id is None else own_id,
-        group=group_of(row, prompt, context, question),
-        prompt=prompt,
-        responses=tuple(responses),
-        ranks=ranks,
-        metadata=extra | (to_json_types(metadata) if isinstance(metadata, Mapping) else {}),
-        context=context,
-        question=question,
-        evidence=evidence,
-        role=role,
-        tools=tools,
-    )
-
-
-def _check_distinct(responses: Sequence[Response], ranks: tuple[int, ...] | None, field: str) -> None:
-    """Refuses equal responses with different ranks, between which no judge could decide."""
-    if ranks is None:
-        return
-    for index, response in enumerate(responses):
-        for other in range(index):
-            if ranks[index] != ranks[other] and response == responses[other]:
-                raise FieldError(
-                    field, f"responses {other + 1} and {index + 1} are identical but ranked differently"
-                )
-
-
 def name_of(row: FileRow, field: str) -> str:
     """A field that names something: a text, or a number as a table with gaps may hold it."""
     value = required(row, field)[1]
@@ -170,7 +114,7 @@ def group_of(row: FileRow, prompt: Sequence[Message], context: Sequence[Span], q
 
     That is the context where it is known, else the prompt up to the question, else the whole prompt.
     """
-    for name in _GROUPS:
+    for name in GROUPS:
         if row.get(name) is not None:
             return name_of(row, name)
     texts = [message_text(message) for message in prompt]
@@ -181,7 +125,7 @@ def group_of(row: FileRow, prompt: Sequence[Message], context: Sequence[Span], q
     return hashlib.sha256("\x00".join(texts).encode()).hexdigest()[:16]
 
 
-def _find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
+def find_context(row: FileRow, prompt: Sequence[Message]) -> tuple[Span, ...]:
     """Finds the text of a `context` column in the prompt; empty where there is no such column."""
     text = row.get("context")
     if not isinstance(text, str):

@@ -7,11 +7,10 @@ from os.path import commonprefix
 from typing import Any
 
 from longrm.data import native
+from longrm.data.assembly import IDENTITY, assemble_comparison
 from longrm.data.fields import (
-    IDENTITY,
     FieldError,
     FileRow,
-    assemble_comparison,
     messages_of,
     name_of,
     ranks_by_scores,
@@ -22,6 +21,7 @@ from longrm.data.fields import (
     scores_of,
     to_json_types,
 )
+from longrm.data.open_rubrics import OPEN_RUBRICS_COLUMNS, from_open_rubrics
 from longrm.data.row_prompts import KnownPrompt, joined_prompt, prompt_of
 from longrm.data.tool_schemas import tools_of
 from longrm.types import Comparison, Demonstration, Message, Response, message_text
@@ -67,7 +67,6 @@ def from_trl(row: FileRow, number: int) -> Comparison:
         field=field,
         context=known.context,
         question=known.question,
-        tools=tools_of(row.get("tools")),
     )
 
 
@@ -91,7 +90,6 @@ def from_chat_template(row: FileRow, number: int) -> Comparison:
         ranks=(1, *[2] * (len(given) - 1)),
         field=field,
         role="judgment",
-        tools=tools_of(row.get("tools")),
     )
     return replace(comparison, context=(), evidence=comparison.context)
 
@@ -124,7 +122,6 @@ def from_candidates(row: FileRow, number: int) -> Comparison:
         field="candidates",
         context=prompt.context,
         question=prompt.question,
-        tools=tools_of(row.get("tools")),
     )
 
 
@@ -156,6 +153,11 @@ FORMATS: dict[str, RowFormat] = {
         "prompt, chosen, rejected",
         lambda columns: "chosen" in columns and "responses" not in columns,
         from_trl,
+    ),
+    "open_rubrics": RowFormat(
+        "instruction, response_a, response_b, winner",
+        lambda columns: columns >= OPEN_RUBRICS_COLUMNS,
+        from_open_rubrics,
     ),
     "longrm": RowFormat(
         "prompt, responses, ranks",

@@ -4,33 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from longrm.data.assembly import assemble_comparison
 from longrm.data.fields import (
     FieldError,
     FileRow,
-    assemble_comparison,
     ranks_of,
     required,
     responses_of,
 )
 from longrm.data.row_prompts import prompt_of
-from longrm.data.tool_schemas import tools_of
 from longrm.types import Comparison, Message, Span, message_text
 
-_KEYS = frozenset(
-    {
-        "id",
-        "group",
-        "prompt",
-        "responses",
-        "ranks",
-        "metadata",
-        "context",
-        "question",
-        "evidence",
-        "role",
-        "tools",
-    }
-)
+_KEYS = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})
 
 
 def to_native_row(comparison: Comparison) -> dict[str, Any]:
@@ -42,6 +27,7 @@ def to_native_row(comparison: Comparison) -> dict[str, Any]:
         "question": comparison.question and asdict(comparison.question),
         "evidence": [asdict(span) for span in comparison.evidence],
         "tools": [dict(tool) for tool in comparison.tools],
+        "rubrics": [{"criterion": one.text, "weight": one.weight} for one in comparison.rubrics],
         "role": comparison.role if comparison.role != "response" else None,
     }
     return {
@@ -76,7 +62,6 @@ def from_native_row(row: FileRow, number: int) -> Comparison:
         context=known.context or _spans(row, "context", prompt),
         question=known.question or next(iter(_spans(row, "question", prompt)), None),
         evidence=_spans(row, "evidence", prompt),
-        tools=tools_of(row.get("tools")),
     )
 
 

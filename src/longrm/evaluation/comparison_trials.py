@@ -192,6 +192,7 @@ def _record(
         detail=whole.detail,
         attempts=whole.attempts,
         contradicted=whole.contradicted,
+        criteria=whole.criteria,
         cut=max(cuts, key=lambda cut: cut.tokens, default=None),
         trials=trials if len(trials) > 1 else (),
         context_check=context_check(trials[0], checked[0]) if checked else unchecked,

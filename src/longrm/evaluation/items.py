@@ -36,6 +36,7 @@ _JUDGED = {
     "reason": _TEXT,
     "attempts": _WHOLE,
     "contradicted": _YES_OR_NO,
+    "criteria": pa.list_(_SCORES),
 }
 SCHEMA = pa.schema(
     {
@@ -152,6 +153,7 @@ def _row(record: JudgmentRecord, correct: float | None) -> dict[str, Any]:
         detail=record.detail,
         attempts=sum(trial.attempts for trial in record.trials),
         contradicted=record.contradicted,
+        criteria=record.criteria,
     )
     values = points(whole)
     return {
@@ -182,6 +184,7 @@ def _judged(trial: Trial) -> dict[str, Any]:
         "reason": trial.detail or None,
         "attempts": trial.attempts,
         "contradicted": trial.contradicted,
+        "criteria": [list(row) for row in trial.criteria] or None,
     }
 
 

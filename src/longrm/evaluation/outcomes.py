@@ -10,7 +10,8 @@ from longrm.evaluation.metrics import TOP1
 from longrm.evaluation.samples import Bootstrap
 from longrm.evaluation.summaries import AccuracyReadings, FailureRates
 from longrm.evaluation.table import ScoreTable, codes_of
-from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
+from longrm.reward_models.trials import best
+from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord, Trial
 from longrm.types import Outcome
 
 _WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
@@ -55,9 +56,18 @@ def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> F
     writes = any(trial.explanation for of_record in trials for trial in of_record)
     ended = [[t.outcome for t in of_record if t.outcome in _WITH_TEXT and writes] for of_record in trials]
     checked = [(r.context_check == "same", r.context_check in ("same", "changed")) for r in records]
+    criteria = [_against(record) for record in records]
     compared = [[t.contradicted for t in of_record if t.contradicted is not None] for of_record in trials]
     return FailureRates(
         format_missed=rate([(len(found) - found.count(Outcome.ANSWERED), len(found)) for found in ended]),
         context_ignored=rate(checked),
         contradicted=rate([(sum(found), len(found)) for found in compared]),
+        criteria_against=rate([(sum(found), len(found)) for found in criteria]),
     )
+
+
+def _against(record: JudgmentRecord) -> list[bool]:
+    """Of each criterion that tells the responses apart, whether none of those judged best is a best one by it."""
+    told = [row for row in record.criteria if max(row) > min(row)]
+    judged = best(Trial(record.order, record.outcome, record.scores, record.ranking))
+    return [all(row[index] < max(row) for index in judged) for row in told]

@@ -225,11 +225,13 @@ class FailureRates:
         format_missed: Share of the trials that ended in a text whose text held no verdict.
         context_ignored: Share of the comparisons whose verdict stayed without their context.
         contradicted: Share of the explanations that argue for another verdict.
+        criteria_against: Share of the criteria that tell responses apart, by which another is best than was judged.
     """
 
     format_missed: Estimate | None
     context_ignored: Estimate | None
     contradicted: Estimate | None
+    criteria_against: Estimate | None = None
 
 
 @_record

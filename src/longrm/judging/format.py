@@ -51,6 +51,7 @@ class JudgingFormat(ABC):
         counts: How many responses it can judge.
         alone: Whether every response is judged in a prompt of its own.
         instruction: Stands between the conversation and the responses.
+        by_criterion: Stands there where one criterion is asked about, which is named behind the responses.
         request: Ends the prompt: what to write, and in which form.
         form: The form of the verdict, in words.
         reminder: The user's message of a retry, which asks for the verdict only.
@@ -67,6 +68,7 @@ class JudgingFormat(ABC):
     counts: ClassVar[range]
     alone: ClassVar[bool] = False
     instruction: ClassVar[str]
+    by_criterion: ClassVar[str]
     request: ClassVar[str]
     form: ClassVar[str]
     marker: ClassVar[re.Pattern[str]]
@@ -84,7 +86,8 @@ class JudgingFormat(ABC):
     def render(self, query: Query) -> list[tuple[Message, ...]]:
         """The prompts of a query: one, or one for each response where they are judged alone.
 
-        What depends on neither the responses nor their order comes first, so that its tokens are shared.
+        What depends on neither the responses nor their order comes first, so that its tokens are shared; the
+        criterion comes last but for the request.
 
         Raises:
             DataError: The format cannot show so many responses, or the template shows what is not known.
@@ -101,7 +104,8 @@ class JudgingFormat(ABC):
         if self._template is not None:
             texts = [self._template.render(query, group) for group in groups]
         else:
-            texts = [prompt_text(query, group, self.instruction, self.request) for group in groups]
+            instruction = self.by_criterion if query.criterion else self.instruction
+            texts = [prompt_text(query, group, instruction, self.request) for group in groups]
         return [({"role": "user", "content": text},) for text in texts]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
@@ -110,7 +114,7 @@ class JudgingFormat(ABC):
         Thinking and quotations are set aside. A verdict that stands in the query in the same words is a quotation.
         """
         answer, count = answer_of(text), len(query.responses)
-        sources = [*map(message_text, query.prompt), *map(text_of, query.responses)]
+        sources = [*map(message_text, query.prompt), *map(text_of, query.responses), query.criterion]
         own_words = plain(quotations_blanked(answer))
         if self._verdict is not None:
             verdict = last_match(answer, self._verdict, [self.request, *sources])

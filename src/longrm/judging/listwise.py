@@ -8,7 +8,7 @@ from typing import Any
 from longrm.judging.contradiction import argues_otherwise
 from longrm.judging.endings import stated_alone
 from longrm.judging.format import JudgingFormat, ParsedVerdict
-from longrm.judging.prompts import CRITERIA
+from longrm.judging.prompts import CRITERIA, ONE_CRITERION
 from longrm.judging.verdicts import marked, valued, worded
 
 _NAME = r"(?:(?:response|assistant|answer|candidate|model)\s+)?"
@@ -38,6 +38,10 @@ class Listwise(JudgingFormat):
         "Above stands what the models were given; below stand several responses to its last turn, each named by a "
         "letter. Rank them from the best to the worst: the more faithful ones before the less faithful, and among "
         "equally faithful ones the more helpful before the less helpful.\n\n" + CRITERIA
+    )
+    by_criterion = (
+        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
+        "letter. Rank them from the best to the worst by one criterion.\n\n" + ONE_CRITERION
     )
     request = (
         "Write a short analysis: name what decides, with the passages that show it. Then end with the ranking, alone "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from longrm.judging.contradiction import argues_otherwise
 from longrm.judging.endings import stated_alone
 from longrm.judging.format import JudgingFormat, ParsedVerdict
-from longrm.judging.prompts import CRITERIA
+from longrm.judging.prompts import CRITERIA, ONE_CRITERION
 from longrm.judging.verdicts import marked, valued, worded
 
 _NAME = r"(?:(?:response|assistant|answer|candidate|model|option|antwort|réponse|respuesta|ответ)\s+|回答|助手|回复)?"
@@ -84,6 +84,10 @@ class Pairwise(JudgingFormat):
         "Above stands what the models were given; below stand two responses to its last turn, A and B. Decide which "
         "is better: the more faithful one or, where they are equally faithful, the more helpful one.\n\n"
         + CRITERIA
+    )
+    by_criterion = (
+        "Above stands what the models were given; below stand two responses to its last turn, A and B. Decide which "
+        "is better by one criterion.\n\n" + ONE_CRITERION
     )
     request = (
         "Write a short analysis: name what decides, with the passages that show it. Then end with your verdict, "

@@ -6,7 +6,7 @@ import sys
 
 from longrm.judging.contradiction import names_another_score
 from longrm.judging.format import JudgingFormat, ParsedVerdict
-from longrm.judging.prompts import CRITERIA
+from longrm.judging.prompts import CRITERIA, ONE_CRITERION
 from longrm.judging.verdicts import marked, valued, worded
 
 _SAID = r"[-+]?[0-9]+(?:[.,][0-9]+)?(?:\s*(?:/|out of)\s*[0-9]+|\s*分)?"
@@ -31,6 +31,11 @@ class Pointwise(JudgingFormat):
         "3 or 4: a claim that matters is wrong or made up, though part of the answer holds.\n"
         "1 or 2: mostly wrong, made up or beside the question.\n"
         "0: nothing in it holds, it answers nothing, or it does harm."
+    )
+    by_criterion = (
+        "Above stands what a model was given; below stands its response to the last turn. Score by one criterion from "
+        "0 to 10 how good the response is: 10 where it meets the criterion in full, 5 where it does so by half, 0 "
+        "where it does not at all.\n\n" + ONE_CRITERION
     )
     request = (
         "Write a short analysis: name what decides, with the passages that show it. Then end with the score, alone on "

@@ -18,7 +18,8 @@ class Template:
     """A prompt in jinja2, which sees these texts and nothing else.
 
     `conversation` is the whole prompt with its tools, `context` and `question` the parts of it that hold them.
-    `responses` is the list of responses, or `response` the one to be judged where each is judged alone.
+    `responses` is the list of responses, or `response` the one to be judged where each is judged alone. `criterion` is
+    the one thing that is asked about where a judge goes by rubrics.
 
     Raises:
         ConfigError: The file is missing, is not jinja2, names what there is not, or shows no response.
@@ -38,7 +39,7 @@ class Template:
             raise ConfigError(
                 f"the template {file} is not valid jinja2, line {error.lineno}: {error.message}"
             ) from None
-        known = ["conversation", "context", "question", self._shows]
+        known = ["conversation", "context", "question", "criterion", self._shows]
         for name in sorted(self._names - {*known, *environment.globals}):
             fault = f"the template {file} shows '{name}', which there is not"
             raise ConfigError(f"{fault}; {nearest(name, known)}")
@@ -49,7 +50,7 @@ class Template:
         """The prompt for a query and the responses shown in it, as text.
 
         Raises:
-            ConfigError: The template fails.
+            ConfigError: The template fails, shows a criterion where there is none, or does not show the one there is.
             DataError: It shows the context or the question, and the query does not say where they stand.
         """
         texts = {
@@ -57,6 +58,11 @@ class Template:
             "context": _text_at(query, query.context),
             "question": _text_at(query, [query.question] if query.question else []),
         }
+        if bool(query.criterion) is not ("criterion" in self._names):
+            fault = "does not show 'criterion', by which alone it is to ask with judge.rubrics"
+            if not query.criterion:
+                fault = "shows 'criterion', and there is none; name the rubrics in judge.rubrics"
+            raise ConfigError(f"the template {self._file} {fault}")
         for name in ("context", "question"):
             if name in self._names and not texts[name]:
                 raise DataError(
@@ -65,7 +71,7 @@ class Template:
                 )
         responses = shown[0] if self._shows == "response" else list(shown)
         try:
-            return render(self._template, **texts, **{self._shows: responses})
+            return render(self._template, **texts, criterion=query.criterion, **{self._shows: responses})
         except Exception as error:  # whatever somebody else's program may raise
             reason = " ".join(str(error).split())
             raise ConfigError(f"the template {self._file} cannot be rendered: {reason}") from None

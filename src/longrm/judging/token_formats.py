@@ -14,7 +14,7 @@ from longrm.judging.format import JudgingFormat
 from longrm.judging.listwise import Listwise
 from longrm.judging.pairwise import Pairwise
 from longrm.judging.pointwise import Pointwise
-from longrm.judging.prompts import CRITERIA
+from longrm.judging.prompts import CRITERIA, ONE_CRITERION
 from longrm.judging.templates import Template
 
 
@@ -71,6 +71,10 @@ class TokenListwise(TokenFormat, Listwise):
         "letter. Decide which is the best: the most faithful one or, among equally faithful ones, the most helpful "
         "one.\n\n" + CRITERIA
     )
+    by_criterion = (
+        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
+        "letter. Decide which is the best by one criterion.\n\n" + ONE_CRITERION
+    )
     request = "Answer with one letter and nothing else: that of the best response."
     tokens = tuple(LETTERS)
 
@@ -81,6 +85,10 @@ class TokenPointwise(TokenFormat, Pointwise):
     instruction = (
         "Above stands what a model was given; below stands its response to the last turn. Decide whether the response "
         "is good: faithful in all that matters, and an answer to the question.\n\n" + CRITERIA
+    )
+    by_criterion = (
+        "Above stands what a model was given; below stands its response to the last turn. Decide whether the response "
+        "is good by one criterion, which it meets or does not.\n\n" + ONE_CRITERION
     )
     request = "Answer with one word and nothing else: Yes if the response is good, No if it is not."
     tokens = ("Yes", "No")

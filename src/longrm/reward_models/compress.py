@@ -31,6 +31,7 @@ class CompressRewardModel(RewardModel):
     def __init__(self, inner: RewardModel, settings: Compress) -> None:
         self.name = f"compress:{inner.name}"
         self.sees_order, self.samples, self.scale = inner.sees_order, inner.samples, inner.scale
+        self.by_criterion = inner.by_criterion
         self.provenance = inner.provenance
         self._inner, self._settings = inner, settings
         self._warned = False

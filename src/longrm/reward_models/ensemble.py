@@ -56,6 +56,7 @@ class EnsembleRewardModel(RewardModel):
             raise ConfigError("an ensemble needs at least two models, with a + between them")
         self.name = f"ensemble:{combination}:{'+'.join(member.name for member in members)}"
         self.samples = any(member.samples for member in members)
+        self.by_criterion = all(member.by_criterion for member in members)
         self.provenance = {
             f"{number} {key}": said
             for number, member in enumerate(members, start=1)

@@ -30,6 +30,8 @@ class GenerativeRewardModel(RewardModel):
     unless the prompt is known to open a thought and nothing closes it.
     """
 
+    by_criterion = True
+
     def __init__(
         self, writer: Writer, settings: JudgeSettings, *, tokenizer: Tokenizer | None = None
     ) -> None:
@@ -124,7 +126,8 @@ class GenerativeRewardModel(RewardModel):
         )
 
     def _request(self, one: "Conversation", attempt: int) -> Request:
-        seed = seed_of(self._settings.seed, one.query.id, one.query.trial, attempt, one.number)
+        asked = (one.query.criterion,) if one.query.criterion else ()
+        seed = seed_of(self._settings.seed, one.query.id, one.query.trial, attempt, one.number, *asked)
         return Request(one.messages, one.max_tokens, self._settings.temperature, seed)
 
     def _read(self, one: "Conversation", completion: Completion) -> bool:

@@ -28,6 +28,9 @@ class JudgeSettings(Config):
             "mean", which does not favor short responses.
         tokens: The tokens that your template asks for, of which `tokens:MODEL` reads the probabilities: one for each
             response in presented order or, pointwise, the one for a response and the one against it.
+        rubrics: Asks a judge about one criterion at a time; the score is the weighted mean. "item" takes the criteria
+            that each row of the data names in `rubrics`; a file holds the same ones for all, one a row (`criterion`
+            and, where they differ, `weight`).
         weights: Of a model whose head has several labels: what each counts in the score, by its name in the config's
             `id2label`; labels that are not named count nothing.
     """
@@ -43,6 +46,7 @@ class JudgeSettings(Config):
     seed: int = Field(0, ge=0)
     likelihood: Literal["sum", "mean"] = "sum"
     tokens: tuple[str, ...] | None = None
+    rubrics: str | None = None
     weights: Mapping[str, float] | None = None
 
 

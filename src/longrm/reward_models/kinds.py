@@ -129,7 +129,9 @@ def load(
         on_usage: Is told of every answer that came from an endpoint.
 
     Raises:
-        ConfigError: An unknown kind, baseline or setting, or a name that lacks a part.
+        ConfigError: An unknown kind, baseline or setting, a name that lacks a part, or rubrics for a model that cannot
+            be asked about one criterion.
+        DataError: The file of rubrics cannot be read.
         ModelError: A folder or Hub id that cannot be loaded, or an endpoint; the message says why.
     """
     request = LoadRequest(
@@ -139,7 +141,12 @@ def load(
         key,
         on_usage,
     )
-    return request.load(model)
+    loaded = request.load(model)
+    if request.judge.rubrics is None:
+        return loaded
+    from longrm.reward_models.rubric_judge import RubricRewardModel
+
+    return RubricRewardModel(loaded, request.judge.rubrics)
 
 
 def _resolved(kind: type[_Given], given: _Given | Mapping[str, Any] | None) -> _Given:

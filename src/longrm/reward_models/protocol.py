@@ -27,6 +27,7 @@ class RewardModel(ABC):
         name: How summaries and reports call it.
         sees_order: Whether the place at which a response is shown may change the judgment.
         samples: Whether asking again may give another judgment, so that votes say something.
+        by_criterion: Whether it can be asked about one criterion alone, as `Query.criterion` names it.
         scale: What a difference of two scores means.
         provenance: What the manifest of a run tells of it: commits of the Hub, where a score is read.
     """
@@ -34,6 +35,7 @@ class RewardModel(ABC):
     name: str
     sees_order: bool = False
     samples: bool = False
+    by_criterion: bool = False
     scale: Scale = "none"
     provenance: Mapping[str, str] = MappingProxyType({})
 

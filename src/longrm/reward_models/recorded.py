@@ -192,6 +192,7 @@ def _presented(trial: Trial, record: JudgmentRecord) -> Judgment:
         cut=record.cut,
         attempts=trial.attempts,
         contradicted=trial.contradicted,
+        criteria=tuple(tuple(row[index] for index in trial.order) for row in trial.criteria),
     )
 
 

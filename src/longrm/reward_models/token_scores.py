@@ -37,6 +37,7 @@ class TokenRewardModel(PackedRewardModel):
         ConfigError: A template or tokens that cannot be used.
     """
 
+    by_criterion = True
     scale: Scale = "logit"
 
     def __init__(

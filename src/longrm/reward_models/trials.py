@@ -1,7 +1,8 @@
 """The trials of one comparison: in which orders, and what their judgments say together."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from longrm.runs.records import Trial
 from longrm.types import Judgment, Outcome
@@ -21,8 +22,7 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
 
     A score that is not finite is no verdict: nothing can be told from it, and asking again would bring it again.
     """
-    placed = dict(zip(order, judgment.scores, strict=False))
-    scores = tuple(placed[index] for index in sorted(placed))
+    scores = _placed(judgment.scores, order)
     for number, score in enumerate(scores, start=1):
         if not math.isfinite(score):
             detail = f"the score of response {number} of {len(scores)} is {score}"
@@ -36,7 +36,13 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
         detail=judgment.detail,
         attempts=judgment.attempts,
         contradicted=judgment.contradicted,
+        criteria=tuple(_placed(row, order) for row in judgment.criteria),
     )
+
+
+def _placed(scores: Sequence[float], order: tuple[int, ...]) -> tuple[float, ...]:
+    placed = dict(zip(order, scores, strict=False))
+    return tuple(placed[index] for index in sorted(placed))
 
 
 def points(trial: Trial) -> tuple[float, ...]:
@@ -68,13 +74,25 @@ def together(trials: Sequence[Trial]) -> Trial:
         return trials[0]
     failed = next((trial for trial in trials if trial.outcome is Outcome.ERROR), None)
     orders = by_order(trials)
-    answers = [[found for trial in votes if (found := points(trial))] for votes in orders]
-    silent = next((votes[0] for votes, found in zip(orders, answers, strict=True) if not found), None)
+    answered = [[trial for trial in votes if points(trial)] for votes in orders]
+    silent = next((votes[0] for votes, found in zip(orders, answered, strict=True) if not found), None)
     without = failed or silent
     if without is not None:
         return Trial(trials[0].order, without.outcome, detail=without.detail)
-    means = [_mean(votes) for votes in answers]
-    return Trial(trials[0].order, Outcome.ANSWERED, scores=mean_scores(means))
+    scores = _mean_of_orders(answered, points)
+    several = range(len(answered[0][0].criteria))
+    criteria = tuple(_mean_of_orders(answered, partial(_criterion, at)) for at in several)
+    return Trial(trials[0].order, Outcome.ANSWERED, scores=scores, criteria=criteria)
+
+
+def _criterion(at: int, trial: Trial) -> Sequence[float]:
+    return trial.criteria[at]
+
+
+def _mean_of_orders(
+    orders: Sequence[Sequence[Trial]], read: Callable[[Trial], Sequence[float]]
+) -> tuple[float, ...]:
+    return mean_scores([_mean([read(trial) for trial in votes]) for votes in orders])
 
 
 def mean_scores(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -73,6 +73,7 @@ class Trial:
         detail: Why there is no answer, in one line.
         attempts: How often the model was asked until it answered, or was given up.
         contradicted: Whether the explanation argues for another verdict; None where nothing tells.
+        criteria: What each criterion of a rubric adds to the scores, a row each, in the comparison's own order.
     """
 
     order: Order
@@ -83,6 +84,7 @@ class Trial:
     detail: str = ""
     attempts: Count = 1
     contradicted: bool | None = None
+    criteria: tuple[Scores, ...] = ()
 
     def check(self) -> None:
         """Checks that all that it holds is of as many responses.
@@ -90,7 +92,7 @@ class Trial:
         Raises:
             ValueError: It is not.
         """
-        _check_sizes(self.order, self.scores, self.ranking)
+        _check_sizes(self.order, self.scores, self.ranking, *self.criteria)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class JudgmentRecord:
         detail: Why there is no answer, in one line.
         attempts: As in `Trial`; of several trials, each has its own.
         contradicted: As in `Trial`.
+        criteria: As in `Trial`.
         cut: What was cut out of the context to make it fit.
         trials: Every trial, by order and then by vote; of one, the log holds the record's own fields alone.
         context_check: What became of the verdict when the context was taken away; empty if that was not asked.
@@ -166,6 +169,7 @@ class JudgmentRecord:
     detail: str = ""
     attempts: Count = 1
     contradicted: bool | None = None
+    criteria: tuple[Scores, ...] = ()
     cut: Cut | None = None
     trials: Annotated[tuple[Trial, ...], AfterValidator(_several)] = ()
     context_check: ContextCheck = ""
@@ -182,6 +186,7 @@ class JudgmentRecord:
                 self.detail,
                 self.attempts,
                 self.contradicted,
+                self.criteria,
             )
             object.__setattr__(self, "trials", (own,))
 

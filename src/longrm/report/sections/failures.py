@@ -10,6 +10,7 @@ _COLUMNS = (
     EstimateColumn("format missed", lambda s: s.failures.format_missed),
     EstimateColumn("context ignored", lambda s: s.failures.context_ignored, missing="not asked"),
     EstimateColumn("explanation contradicts", lambda s: s.failures.contradicted),
+    EstimateColumn("criteria against", lambda s: s.failures.criteria_against),
 )
 
 
@@ -18,8 +19,8 @@ def failures(stages: Sequence[EvaluatedModel]) -> Section | None:
     shown = []
     for stage in stages:
         found = stage.summary.failures
-        told = found.context_ignored is not None or found.contradicted is not None
-        if told or (found.format_missed and found.format_missed.value):
+        told = (found.context_ignored, found.contradicted, found.criteria_against)
+        if any(rate is not None for rate in told) or (found.format_missed and found.format_missed.value):
             shown.append(stage)
     table = estimate_table("Share of trials that failed in this way, with 95% intervals", shown, _COLUMNS)
     if table is None:
@@ -30,7 +31,8 @@ def failures(stages: Sequence[EvaluatedModel]) -> Section | None:
         "Failures",
         "Format missed: the text holds no verdict. Context ignored: the verdict stays when the context is taken away "
         "or swapped for another; a judge that then guesses keeps it for half of the pairs by luck. Explanation "
-        "contradicts: it argues for another response than the verdict names, as far as its words tell.",
+        "contradicts: it argues for another response than the verdict names, as far as its words tell. Criteria "
+        "against: of the criteria that tell responses apart, those by which another is best than was judged.",
         tables=(table,),
         note="Whether the context is ignored was not asked; to ask, add --set judging.context_check=swapped."
         if unasked

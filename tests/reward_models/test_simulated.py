@@ -4,9 +4,12 @@ from itertools import permutations
 
 import pytest
 
+import longrm
 from longrm.errors import ConfigError, DataError
 from longrm.reward_models.simulated import ComparisonKey, ErrorRates, SimulatedRewardModel, comparison_keys
-from longrm.types import Comparison, Outcome, query_of
+from longrm.types import Comparison, Criterion, Outcome, query_of
+from longrm.worlds import WorldPlan, generate
+from longrm.worlds.words_tokenizer import load_tokenizer
 
 N = 1000
 
@@ -198,3 +201,29 @@ def test_its_explanations_agree_with_its_verdicts():
     model = SimulatedRewardModel(ErrorRates(0.5, disagreement=0.5), comparison_keys(rows))
     queries = [query_of(row, tuple(range(len(row.responses)))) for row in rows]
     assert not any(judgment.contradicted for judgment in model.judge(queries))
+
+
+def test_by_criterion_it_errs_at_its_rate_and_calls_a_tie_a_tie():
+    rows = list(generate(WorldPlan("checklist", 400, per_group=6), 600, load_tokenizer("approximate")))
+    asked = [query_of(row, (0, 1)) for row in rows]
+    for rate in (0.0, 0.25):
+        judge = longrm.load(f"simulated:{rate}", judge={"rubrics": "item"}, key=rows)
+        wrong = 0
+        for row, judgment in zip(rows, judge.judge(asked), strict=True):
+            for criterion, ranks in zip(judgment.criteria, row.metadata["criterion_ranks"], strict=True):
+                if ranks == [1, 1]:
+                    assert criterion == (1 / 6, 1 / 6)
+                else:
+                    wrong += criterion.index(max(criterion)) != ranks.index(1)
+        # Binomial: within four standard deviations.
+        assert abs(wrong - 600 * rate) <= 4 * (600 * rate * (1 - rate)) ** 0.5
+    plain = longrm.load("simulated:0.25", key=rows).judge(asked)
+    assert {judgment.scores for judgment in plain} == {(1.0, 0.0), (0.0, 1.0)}
+
+
+def test_without_gold_by_the_criterion_a_coin_decides():
+    rows = list(generate(WorldPlan("single-fact", 400), 200, load_tokenizer("approximate")))
+    rows = [replace(row, rubrics=(Criterion("It is true."),)) for row in rows]
+    judge = longrm.load("simulated:0", judge={"rubrics": "item"}, key=rows)
+    first = sum(one.scores[0] for one in judge.judge([query_of(row, (0, 1)) for row in rows]))
+    assert 65 < first < 135

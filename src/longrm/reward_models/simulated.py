@@ -90,34 +90,50 @@ class ComparisonKey:
     Attributes:
         ranks: Gold rank by the digest of a response's text; empty where the order is not known.
         length: The length bucket in tokens; None if unknown.
+        by_criterion: Gold ranks likewise by each criterion of the comparison's rubrics, by its text.
     """
 
     ranks: Mapping[str, int] = field(default_factory=dict)
     length: int | None = None
+    by_criterion: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def comparison_keys(comparisons: Iterable[Comparison]) -> dict[str, ComparisonKey]:
-    """The key of some comparisons by their ids. Responses with the same text share the better rank."""
+    """The key of some comparisons by their ids. Responses with the same text share the better rank.
+
+    Ranks by criterion are those of the metadata's `criterion_ranks`, in the order of the rubrics.
+    """
     key = {}
     for comparison in comparisons:
-        ranks: dict[str, int] = {}
-        for response, rank in zip(comparison.responses, comparison.ranks or (), strict=False):
-            name = _digest(response)
-            ranks[name] = min(rank, ranks.get(name, rank))
-        key[comparison.id] = ComparisonKey(ranks, length_and_depth(comparison).length)
+        told = zip(comparison.rubrics, comparison.metadata.get("criterion_ranks") or (), strict=False)
+        key[comparison.id] = ComparisonKey(
+            _ranks_by_text(comparison, comparison.ranks or ()),
+            length_and_depth(comparison).length,
+            {criterion.text: _ranks_by_text(comparison, ranks) for criterion, ranks in told},
+        )
     return key
+
+
+def _ranks_by_text(comparison: Comparison, given: Sequence[int]) -> dict[str, int]:
+    ranks: dict[str, int] = {}
+    for response, rank in zip(comparison.responses, given, strict=False):
+        name = _digest(response)
+        ranks[name] = min(rank, ranks.get(name, rank))
+    return ranks
 
 
 class SimulatedRewardModel(RewardModel):
     """Writes a short explanation and a verdict, pairwise or listwise, which is then read as any judge's is.
 
-    Where the gold order is not known a coin decides, and likewise between responses that tie. All draws are
+    Where the gold order is not known a coin decides, and likewise between responses that tie; two that tie by the
+    criterion that is asked about are called a tie. All draws are
     hashes of the seed, the comparison's id, what they are for and, where they differ from one trial to the
     next, the trial; none depends on the order of the responses or of the queries.
     """
 
     sees_order = True
     samples = True
+    by_criterion = True
     scale = "verdict"
 
     def __init__(self, rates: ErrorRates, key: Mapping[str, ComparisonKey], seed: int = 0) -> None:
@@ -153,6 +169,8 @@ class SimulatedRewardModel(RewardModel):
 
     def _write(self, query: Query) -> str:
         order = self._verdict(query)
+        if not order:
+            return "By the criterion neither is better.\n\n[[C]]"
         if self._draws(query, "disagreement", query.trial).fraction() < self._rates.disagreement:
             draws, held = self._draws(query, "other verdict", query.trial), list(order)
             while order == held:
@@ -164,14 +182,17 @@ class SimulatedRewardModel(RewardModel):
         return f"{text}\n\n[[{letters[0] if len(letters) == 2 else ' > '.join(letters)}]]"
 
     def _verdict(self, query: Query) -> list[int]:
-        """The comparison's verdict: presented positions, best first."""
+        """The verdict: presented positions, best first; none where two tie by the criterion that is asked about."""
         names = [_digest(response) for response in query.responses]
         order = sorted(range(len(names)), key=lambda position: names[position])
         self._draws(query, "coin").shuffle(order)
         key = self._key.get(query.id, ComparisonKey())
-        if not key.ranks.keys() >= {*names}:
+        known = key.by_criterion.get(query.criterion, {}) if query.criterion else key.ranks
+        if not known.keys() >= {*names}:
             return order
-        ranks = [key.ranks[name] for name in names]
+        ranks = [known[name] for name in names]
+        if query.criterion and ranks == ranks[:1] * 2:
+            return []
         order.sort(key=lambda position: ranks[position])
         error = self._rates.error_at(key.length, len(names))
         if len({*ranks}) > 1 and self._draws(query, "error").fraction() < error:
@@ -181,7 +202,8 @@ class SimulatedRewardModel(RewardModel):
         return order
 
     def _draws(self, query: Query, *purpose: object) -> Draws:
-        return Draws("simulated judge", self._seed, query.id, *purpose)
+        asked = (query.criterion,) if query.criterion else ()
+        return Draws("simulated judge", self._seed, query.id, *asked, *purpose)
 
 
 def _digest(response: Response) -> str:

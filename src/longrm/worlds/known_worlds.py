@@ -71,6 +71,9 @@ WORLDS: Mapping[str, World] = {
         "RULER NIAH multi-key",
         share=1 / 3,
     ),
+    "checklist": ProseWorld(
+        single_fact, "three facts at once, of which one is wrong", "IF-RewardBench", near=6, parts=3
+    ),
     "two-hops": ProseWorld(two_hops, "two facts that must be joined", "BABILong, RULER variable tracking"),
     "latest-update": ProseWorld(
         latest_update, "the latest of several updates", "LongMemEval knowledge update, MRCR", near=2

@@ -1,9 +1,9 @@
 """A generated question as a comparison; both families of worlds end here."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from longrm.types import Comparison, Span
+from longrm.types import Comparison, Criterion, Span
 
 if TYPE_CHECKING:  # plans name worlds, and worlds read plans
     from longrm.worlds.generator import WorldPlan
@@ -25,7 +25,8 @@ def world_comparison(
     ranks: tuple[int, ...],
     evidence: Iterable[tuple[int, int]],
     depth: float,
-    **more: str,
+    rubrics: tuple[Criterion, ...] = (),
+    **more: Any,
 ) -> Comparison:
     """Makes question `number` about context `index` of a plan a comparison; its id tells nothing of the gold.
 
@@ -39,6 +40,7 @@ def world_comparison(
         ranks: 1 = best.
         evidence: Characters of the context, (start, end) each; none is named where the context is an unrelated one.
         depth: Where the evidence stands, 0 to 1.
+        rubrics: The criteria by which the responses are to be judged, if the world has some.
         more: Further metadata.
     """
     content = context + ending_of(question)
@@ -61,4 +63,5 @@ def world_comparison(
         context=(Span(0, 0, len(context)),),
         question=Span(0, len(context) + 2, len(content)),
         evidence=tuple(Span(0, start, end) for start, end in sorted(evidence)),
+        rubrics=rubrics,
     )

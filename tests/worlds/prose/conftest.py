@@ -6,7 +6,7 @@ from longrm.types import message_text
 
 from .prose_tokenizer import prose_tokenizer
 
-PROSE = (
+ONE_FACT_ASKED = (
     "single-fact",
     "two-hops",
     "latest-update",
@@ -17,6 +17,7 @@ PROSE = (
     "citation",
     "many-facts",
 )
+PROSE = (*ONE_FACT_ASKED, "checklist")
 COUNTS = {"two": 2, "three": 3, "four": 4}
 
 
@@ -48,7 +49,7 @@ class ProseView:
     def _states(self, claim):
         return claim[1:-1] in self.context  # its first letter may be a small one there
 
-    _single_fact = _many_facts = _who_said_it = _contradiction = _states
+    _single_fact = _many_facts = _checklist = _who_said_it = _contradiction = _states
 
     def _two_hops(self, claim):
         noun, person, said = re.fullmatch(r"The (\w+) that (\w+ \w+) looks after (.*)", claim).groups()

@@ -9,14 +9,14 @@ from longrm.worlds import WorldPlan, generate, group
 from longrm.worlds.prose.haystack import read_haystack
 from longrm.worlds.prose.word_lists import ANIMALS, CITIES
 
-from .conftest import PROSE
+from .conftest import ONE_FACT_ASKED
 
 
 def plan(documents, world="single-fact", length=1500, **more):
     return WorldPlan(world, length, haystack=str(documents), haystack_column="body", **more)
 
 
-@pytest.mark.parametrize("world", PROSE)
+@pytest.mark.parametrize("world", ONE_FACT_ASKED)
 def test_facts_stand_between_the_paragraphs_of_documents_and_decide(prose_bpe, prose_view, documents, world):
     whole = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted(documents.rglob("*.*")))
     for row in generate(plan(documents, world, per_group=2), 8, prose_bpe):

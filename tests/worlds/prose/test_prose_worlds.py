@@ -10,7 +10,7 @@ from longrm.errors import ConfigError
 from longrm.worlds import TEXTS, WORLDS, WorldPlan, generate, group
 from longrm.worlds.prose.prose_world import ProseWorld
 
-from .conftest import PROSE
+from .conftest import ONE_FACT_ASKED, PROSE
 from .prose_tokenizer import prose_tokenizer
 
 GOLDEN = "9811d9be9538b0670aabc7c0ba87c922ecd27f32d6ab96de2d311d73da0ec78f"
@@ -29,12 +29,15 @@ def test_the_best_response_is_borne_out_by_the_context_and_the_other_is_not(
 ):
     for row in generate(WorldPlan(world, 700, per_group=4, seed=1, texts=(text,)), 12, prose_bpe):
         seen = prose_view(row)
-        assert [seen.right(response) for response in seen.responses] == [2 - rank for rank in row.ranks]
+        both = max(len(row.rubrics) - 1, 0)
+        assert [seen.right(response) - both for response in seen.responses] == [
+            2 - rank for rank in row.ranks
+        ]
         assert seen.text == f"{seen.context}\n\n{seen.question}"
         assert row.metadata["text"] == text
 
 
-@pytest.mark.parametrize("world", PROSE)
+@pytest.mark.parametrize("world", ONE_FACT_ASKED)
 @pytest.mark.parametrize("responses", [3, 5])
 def test_graded_responses_have_a_fault_more_each_and_share_no_claim(prose_bpe, prose_view, world, responses):
     for row in generate(WorldPlan(world, 4000, responses, per_group=2, seed=2), 6, prose_bpe):
@@ -89,7 +92,8 @@ def test_evidence_is_what_decides_and_stands_at_the_depth(prose_bpe, prose_view,
             without = without.replace(sentence, "")
         bare = prose_view(row)
         bare.context = without
-        assert not any(bare.right(response) for response in bare.responses)
+        both = max(len(row.rubrics) - 1, 0)
+        assert [bare.right(response) for response in bare.responses] == [both, both]
 
 
 @pytest.mark.parametrize("world", ["single-fact", "two-hops", "latest-update", "counting", "citation"])
@@ -158,7 +162,7 @@ def test_groups_share_a_context_and_can_be_made_in_any_order(prose_bpe, prose_vi
 
 def test_the_same_bytes_on_every_machine():
     digest, tokenizer = hashlib.sha256(), prose_tokenizer(size=256)
-    for world in PROSE:
+    for world in ONE_FACT_ASKED:
         for plan in (
             WorldPlan(world, 3000, per_group=3, seed=5),
             WorldPlan(world, 9000, 3, 0.3, seed=6),
@@ -166,7 +170,7 @@ def test_the_same_bytes_on_every_machine():
         ):
             for row in generate(plan, 4, tokenizer):
                 held = asdict(row)
-                assert held.pop("tools") == (), "worlds offer none"
+                assert held.pop("tools") == held.pop("rubrics") == (), "worlds offer none"
                 digest.update(json.dumps(held, sort_keys=True).encode())
     # A new value here means other data under the same name: raise prose_world.PROSE_VERSION with it.
     assert digest.hexdigest() == GOLDEN

@@ -1,13 +1,13 @@
 """Worlds in prose: what an entry of the registry says, and how groups of comparisons are made of it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.rng import Draws
-from longrm.types import Comparison
+from longrm.types import Comparison, Criterion
 from longrm.worlds.prose.cases import Case, Names
 from longrm.worlds.prose.prose_context import PlacedFact, ProseDraft
 from longrm.worlds.prose.texts import text_kinds
@@ -33,6 +33,7 @@ class ProseWorld:
         similar_to: The benchmark of the field that is like it, for lists.
         near: Points of a case where two responses are compared.
         share: Of the length, what more points of one case fill; 0 for none but those that questions need.
+        parts: Points that a pair is asked at once, each a criterion of its rubrics; the worse response has one wrong.
         most_responses: N at most.
     """
 
@@ -41,6 +42,7 @@ class ProseWorld:
     similar_to: str
     near: int = 4
     share: float = 0.0
+    parts: int = 1
     most_responses: int = 5
 
     @property
@@ -54,6 +56,8 @@ class ProseWorld:
         Raises:
             ConfigError: Too many responses, or no such kind of text.
         """
+        if plan.responses != 2 and self.parts > 1:
+            raise ConfigError(f"{plan.world} compares 2 responses, got {plan.responses}")
         if not 2 <= plan.responses <= self.most_responses:
             raise ConfigError(
                 f"{plan.world} can rank 2 to {self.most_responses} responses, got {plan.responses}: each of N "
@@ -82,7 +86,9 @@ class ProseWorld:
                 ranks=question.ranks,
                 evidence=[context.facts[fact] for fact in question.facts] if shown is asked else (),
                 depth=question.depth,
+                rubrics=question.rubrics,
                 text=shown.kind.title,
+                **question.told,
             )
             for number, question in enumerate(asked.questions)
         ]
@@ -90,13 +96,18 @@ class ProseWorld:
 
 @dataclass(frozen=True, slots=True)
 class _ProseQuestion:
-    """A question, its responses in random order with their ranks, the facts that decide by number, and their depth."""
+    """A question, its responses in random order with their ranks, the facts that decide by number, and their depth.
+
+    Where it asks several things at once, each is a criterion, and metadata tells the ranks by each.
+    """
 
     text: str
     responses: tuple[str, ...]
     ranks: tuple[int, ...]
     facts: tuple[int, ...]
     depth: float
+    rubrics: tuple[Criterion, ...] = ()
+    told: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Scene:
@@ -111,7 +122,7 @@ class _Scene:
             *(plan.world, plan.length, plan.responses, depth, plan.per_group, plan.seed, index),
             *(kind.digest for kind in kinds),
         )
-        self._plan, self._depth = plan, depth
+        self._plan, self._depth, self._parts = plan, depth, world.parts
         self.kind = Draws(*key, "kind").one(kinds)
         self._check_words(tokenizer)
         self._cases = self._draw_cases(
@@ -126,7 +137,7 @@ class _Scene:
             for fact, place in zip(point.facts, _rising(len(point.facts), end, draws), strict=True)
         ]
         self.draft = ProseDraft(self.kind, placed, Draws(*key, "text"), tokenizer)
-        ask = self._pair if plan.responses == 2 else self._graded
+        ask = self._graded if plan.responses > 2 else self._checklist if world.parts > 1 else self._pair
         draws = Draws(*key, "questions")
         self.questions = [ask(number, draws) for number in range(plan.per_group)]
 
@@ -187,6 +198,36 @@ class _Scene:
             tuple(rank for rank, _ in ranked),
             self._facts_of(asked),
             round(self._ends[asked], 4),
+        )
+
+    def _checklist(self, number: int, draws: Draws) -> _ProseQuestion:
+        """Asks for several points at once; what the worse response has wrong is what a pair would be asked.
+
+        The wrong value is the right one of a point that is not asked for, and the place of what is wrong is drawn.
+        """
+        turn, asked = divmod(number, len(self._points) if self._depth == "uniform" else 1)
+        size = len(self._cases[0].points)
+        ring = [self._points[(asked // size) * size + (asked + step) % size] for step in range(size)]
+        points, place = ring[1 : self._parts], draws.below(self._parts)
+        points.insert(place, ring[0])
+        wrong = ring[self._parts + turn % (size - self._parts)].value
+        said = [[point.value for point in points] for _ in range(2)]
+        said[1][place] = wrong
+        ranked = [(1, said[0]), (2, said[1])]
+        draws.shuffle(ranked)
+        ranks = tuple(rank for rank, _ in ranked)
+        texts = [
+            [point.answer.format(one) for point, one in zip(points, of, strict=True)] for _, of in ranked
+        ]
+        count = _NUMBERS[self._parts]
+        return _ProseQuestion(
+            f"Answer {count} questions, with a sentence each. {' '.join(point.question for point in points)}",
+            tuple(map(" ".join, texts)),
+            ranks,
+            self._facts_of(asked),
+            round(self._ends[asked], 4),
+            tuple(Criterion(f"It answers as the text does: {point.question}") for point in points),
+            {"criterion_ranks": [list(ranks) if at == place else [1, 1] for at in range(self._parts)]},
         )
 
     def _graded(self, number: int, draws: Draws) -> _ProseQuestion:

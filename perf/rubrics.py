@@ -1,0 +1,100 @@
+"""How well judges go by one criterion: on pairs of the world `checklist`, of whose three criteria one is broken.
+
+Simulated judges err at a stated rate, criterion by criterion: what should be found is known. A model on this machine
+is asked by the log-odds of one token. Of the broken criterion the share that names the right response is taken, ties
+counted half; of the two others how large a lead they give, beside that of the broken one; and of all together, the
+weighted mean, how often the right response leads, beside the same judge asked once in general.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import circumstances
+
+import longrm
+from longrm.benchmarks import LoadedBenchmark
+from longrm.evaluation.estimates import ratio
+from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+from longrm.evaluation.table import codes_of
+from longrm.runs.judgments import JUDGMENTS
+from longrm.runs.logs import Log
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Comparison
+from longrm.worlds import WorldPlan, generate
+from longrm.worlds.words_tokenizer import load_tokenizer
+
+
+def judged(model: str, rows: Sequence[Comparison], rubrics: str | None) -> dict[str, JudgmentRecord]:
+    """What an evaluation writes of the rows."""
+    settings = Evaluation(model=model, bench="checklist", judge={"rubrics": rubrics})
+    bench = LoadedBenchmark("checklist", rows)
+    loaded = longrm.load(model, judge=settings.judge, key=rows)
+    with tempfile.TemporaryDirectory() as folder:
+        run_evaluation(settings, Path(folder) / "run", bench=bench, model=loaded)
+        return {one.id: one for one in Log(Path(folder) / "run" / JUDGMENTS, JudgmentRecord)}
+
+
+def lead(scores: Sequence[float], ranks: Sequence[int]) -> float:
+    """By how much the response that gold ranks first leads."""
+    first = ranks.index(1)
+    return scores[first] - scores[1 - first]
+
+
+def credit(value: float) -> float:
+    return 0.5 if not value else float(value > 0)
+
+
+def measure(model: str, length: int, n: int, seed: int, tokenizer: str) -> dict[str, Any]:
+    rows = list(generate(WorldPlan("checklist", length, seed=seed), n, load_tokenizer(tokenizer)))
+    by_criteria, in_general = judged(model, rows, "item"), judged(model, rows, None)
+    broken, intact, whole, general = [], [], [], []
+    for row in rows:
+        record, told = by_criteria[row.id], row.metadata["criterion_ranks"]
+        ranks = tuple(row.ranks or ())
+        for criterion, gold in zip(record.criteria, told, strict=True):
+            (intact if len({*gold}) == 1 else broken).append(lead(criterion, ranks))
+        whole.append(credit(lead(record.scores, ranks)))
+        general.append(credit(lead(in_general[row.id].scores, ranks)))
+    groups, every = codes_of(row.group for row in rows), np.ones(len(rows))
+
+    def share(values: Sequence[float]) -> list[float | None]:
+        found = ratio(np.array(values), every, groups, seed=0, resamples=2000)
+        return [found.value, found.low, found.high]
+
+    return {
+        "model": Path(model).name if "/" in model else model,
+        "length": length,
+        "n": n,
+        "seed": seed,
+        "broken_criterion_right": share([credit(value) for value in broken]),
+        "intact_to_broken_lead": statistics.fmean(map(abs, intact)) / statistics.fmean(map(abs, broken)),
+        "weighted_mean_right": share(whole),
+        "asked_in_general_right": share(general),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", nargs="+", default=["simulated:0", "simulated:0.2"])
+    parser.add_argument("--length", type=int, nargs="+", default=[512, 2048])
+    parser.add_argument("--n", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tokenizer", default="approximate")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    for model in options.model:
+        for length in options.length:
+            found = measure(model, length, options.n, options.seed, options.tokenizer)
+            print(json.dumps(found | circumstances(options)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ _LISTS = frozenset(
 _MESSAGES = frozenset({"prompt", "chat_template", "chosen", "rejected", "golden", "completion"})
 """Columns of texts, or of messages as JSON: any other list there is a text, for models write lists too."""
 
-_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score"})
+_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score", "weight"})
 """Columns in which a cell that is a number is read as one."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,300}(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?")

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,11 @@ os.environ.update(
     XDG_CACHE_HOME=f"{_CACHES}/cache",
     TOKENIZERS_PARALLELISM="false",
 )
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's background jobs ignore it, and so would all they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REAL_MODEL = Path(
     os.environ.get("LONGRM_REAL_MODEL", Path(__file__).parents[1] / "runs/real-model")

@@ -106,7 +106,7 @@ def test_the_context_is_named_in_python_and_one_prompt_is_explained():
     for given, said in (
         ((prompt, responses, "other"), "the context is not a part of the prompt"),
         (([prompt], [responses]), "attribute explains the responses to one prompt"),
-        ((prompt, "text"), "responses need to be a list"),
+        ((prompt, "text"), "a list of responses is needed"),
         ((prompt, ["alone"]), "two responses at least"),
     ):
         with pytest.raises(DataError, match=said):

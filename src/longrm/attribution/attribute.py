@@ -145,7 +145,7 @@ def attribute_prompt(
     Args:
         model: Any reward model.
         query: The prompt and two responses or more.
-        context: The part of the prompt that is context, word for word; by default all of it.
+        context: The part of the prompt that is context, word for word; by default what the query says, or all of it.
         count: How many tokens a text has.
         settings: Those of `AblationSettings`.
 
@@ -154,7 +154,8 @@ def attribute_prompt(
     """
     if len(query.responses) < 2:
         raise DataError("an attribution needs two responses at least, of which one leads")
-    query = replace(query, context=context_in(query.prompt, context))
+    if context is not None:
+        query = replace(query, context=context_in(query.prompt, context))
     whole = model.judge_in_all_orders([query])[0]
     values = points(whole)
     if not values:

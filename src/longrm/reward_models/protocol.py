@@ -213,7 +213,7 @@ def _are_prompts(prompt: Any) -> bool:
 
 def _query(number: int, prompt: Prompt, responses: Sequence[Answer], tools: Sequence[Tool]) -> Query:
     if isinstance(responses, str) or not responses:
-        raise DataError("responses need to be a list, of one at least, even where there is only one")
+        raise DataError("a list of responses is needed, of one at least, even where there is only one")
     answers = tuple(as_messages(text, "assistant") for text in responses)
     return Query(str(number), as_messages(prompt, "user"), answers, tools=tuple(tools))
 

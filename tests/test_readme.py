@@ -58,6 +58,7 @@ def test_the_python_example_prints_two_scores(user_folder, capsys):
     assert all(isinstance(score, float) for score in scores)
 
 
+@pytest.mark.full
 def test_the_commands_work(user_folder, capsys):
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("longrm ")]
     assert {line.split()[1] for line in lines} == {

@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM
 from longrm.data.tokenizing import Tokenizer
 from tests import tiny_gguf
 
-PERF = Path(__file__).parents[1] / "perf"
+pytestmark = pytest.mark.full
+
+PERF = Path(__file__).parents[2] / "perf"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,9 @@ from longrm.types import Outcome
 from tests.reward_models.tiny_models import CHATML, SIZES
 from tests.worlds.prose.prose_tokenizer import prose_tokenizer
 
-PERF = Path(__file__).parents[1] / "perf"
+pytestmark = pytest.mark.full
+
+PERF = Path(__file__).parents[2] / "perf"
 RECIPE = """
 objective = "preference"
 model.lora = {rank = 2}

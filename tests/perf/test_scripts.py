@@ -1,0 +1,99 @@
+"""The scripts of perf/ with tiny models: each prints JSON that holds what it measured."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from longrm.worlds import words_tokenizer
+from tests.reward_models.tiny_models import make_scorer
+
+pytestmark = pytest.mark.full
+
+PERF = Path(__file__).parents[2] / "perf"
+TINY = "--prompt 64 --response 8 --layers 1 --hidden 32 --heads 2 --kv-heads 2 --intermediate 48 --vocabulary 128"
+
+
+def run(script, *arguments):
+    """The JSON lines that a script prints; anything else on stdout fails the test."""
+    command = [sys.executable, str(PERF / script), *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def measuring():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PERF)
+        yield importlib.import_module("measuring")
+    del sys.modules["measuring"]
+
+
+def test_a_result_is_handed_over_whatever_libraries_print(measuring, tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("from measuring import hand_over\nprint('12')\nhand_over(7)\nprint('13')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PERF), *sys.path]))
+    assert measuring.figure_of([str(script)]) == 7
+    script.write_text("raise SystemExit(3)")
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 3"):
+        measuring.figure_of([str(script)])
+
+
+@pytest.mark.parametrize("against", ["separate", "trl"])
+def test_train_step(against):
+    (found,) = run("train_step.py", *TINY.split(), "--repeats", "1", "--against", against)
+    assert found["memory_bytes"].keys() >= {"shared", found["baseline"]}
+    assert found["seconds"]["shared"] > 0
+
+
+def test_attention_scores():
+    (found,) = run("attention_scores.py", *TINY.split(), "--longest", "1024")
+    memory = found["memory_bytes"]
+    assert 0 < memory["rows"]["1024"] < memory["full"]["1024"]
+    assert memory["embeddings"].keys() == {"1024"}
+
+
+def test_attribution(tmp_path):
+    make_scorer(tmp_path / "tiny")
+    given = ["--lengths", "64", "--items", "2", "--controls", "--without-cache"]
+    found = run("attribution.py", tmp_path / "tiny", *given)
+    assert [line["arm"].rpartition("/")[2] for line in found] == ["tiny", "untrained", "random head", "tiny"]
+    with_cache, *_, without = found
+    assert with_cache["shown"] == without["shown"]
+    assert with_cache["tokens_computed"] < without["tokens_computed"]
+
+
+def test_judge_kinds(tmp_path):
+    tokenizer = words_tokenizer(verdicts=True)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=tokenizer.vocab_size, max_position_embeddings=4096, **sizes)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    arms = ["likelihood", "likelihood, mean", "writing, pointwise"]
+    given = ["--model", tmp_path, "--length", "64", "--pairs", "3", "--max-tokens", "4", "--arms", *arms]
+    found = run("judge_kinds.py", *given)
+    assert [line["arm"] for line in found] == arms
+    assert (found[0]["without_verdict"], found[2]["without_verdict"]) == (0.0, 1.0)
+
+
+def test_serve():
+    given = ["--prompt", "200", "--response", "8", "--candidates", "3", "--singles", "3", "--repeats", "1"]
+    found = run("serve.py", "--short", "40", "--threads", "1", *given)[-1]
+    assert found["largest_score_difference"] < 1e-4
+    assert set(found["speedup_one_request"]) == set(found["speedup_separate_requests"]) == {"3"}
+    for server in found["latency_ms"].values():
+        for times in server.values():
+            assert 0 < times["p50"] <= times["p95"] <= times["p99"]
+
+
+def test_memory_of_a_server():
+    found = run("serve.py", "--short", "40", "--threads", "1", "--requests", "40")[-1]
+    assert list(found["resident_mib"]) == ["4", "8", "16", "24", "32", "40"]

@@ -1,7 +1,7 @@
 """The route `POST /v1/scores` on vLLM's engine: a prompt and its responses in, raw logits out.
 
-vLLM loads `ScoresPlugin` by its entry point in `vllm.endpoint_plugins`, where VLLM_PLUGINS names it. The tokens are
-those that longrm reads: of the whole conversation, as the model's own chat template has it, with BOS where that has it.
+vLLM loads `ScoresPlugin` by its entry point in `vllm.endpoint_plugins` if VLLM_PLUGINS names it. The token ids are
+those that longrm reads: the whole conversation in the model's own chat template, with BOS where the template has it.
 """
 
 import asyncio
@@ -21,10 +21,9 @@ from vllm.outputs import ClassificationOutput
 from longrm.data.joining import Encoded, TokenQuery, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError, ModelError
-from longrm.serving.asked import Asked, Failure, Scored
 from longrm.serving.rendered_texts import QueryMaker
+from longrm.serving.requests import Failure, ScoreRequest, ScoreResult
 from longrm.serving.wire_formats.longrm_scores import NATIVE, ScoreBody
-from longrm.serving.wire_formats.wire_format import AnswerHeader
 
 _Result = TypeVar("_Result")
 
@@ -32,12 +31,12 @@ _Result = TypeVar("_Result")
 
 
 class PromptScorer:
-    """Scores prompts by a vLLM engine, one request of the engine for each response.
+    """Scores prompts with a vLLM engine: one request of the engine for each response.
 
     Args:
         engine: vLLM's `EngineClient`.
-        tokenizer: The model's, as longrm reads it.
-        name: What answers call the model.
+        tokenizer: The model's tokenizer, as longrm loads it.
+        name: The model's name in answers.
     """
 
     def __init__(self, engine: Any, tokenizer: Tokenizer, name: str) -> None:
@@ -46,19 +45,19 @@ class PromptScorer:
         self._queries = QueryMaker(tokenizer)
         self._limit = int(engine.model_config.max_model_len)
 
-    async def scored(self, asked: Asked) -> Scored:
+    async def score(self, request: ScoreRequest) -> ScoreResult:
         """Scores the responses to one prompt.
 
         Raises:
-            HTTPException: What is asked cannot be rendered, is longer than the model reads, or is to be cut (400); the
-                model has another number of labels than one (500).
+            HTTPException: 400 for a request that cannot be rendered, is too long or asks for a cut; 500 for a model
+                with more than one label.
         """
         begun = time.monotonic()
-        encoded = await asyncio.to_thread(self._encode, asked)
-        # vLLM keeps the blocks of a prompt as soon as it has begun to read it: the responses share them.
-        found = await _together(self._score([*encoded.prompt, *own]) for own in encoded.responses)
+        encoded = await asyncio.to_thread(self._encode, request)
+        # vLLM caches the blocks of a prompt as soon as it starts to read it: the responses share them.
+        found = await _together(self._score_ids([*encoded.prompt, *own]) for own in encoded.responses)
         scores, cached = zip(*found, strict=True)
-        return Scored(
+        return ScoreResult(
             scores,
             prompt_tokens=len(encoded.prompt),
             cached_tokens=min(cached),
@@ -67,11 +66,11 @@ class PromptScorer:
             failure=Failure("unscored", "a score is not finite") if None in scores else None,
         )
 
-    def _encode(self, asked: Asked) -> Encoded:
-        if asked.cut is not None:
-            raise HTTPException(400, "nothing is cut here: leave cut away, or ask longrm serve")
+    def _encode(self, request: ScoreRequest) -> Encoded:
+        if request.cut is not None:
+            raise HTTPException(400, "cut is not supported here; omit it, or use longrm serve")
         try:
-            query = self._queries.query(asked)
+            query = self._queries.query(request)
             if isinstance(query, TokenQuery):
                 encoded = query.encoded
             else:
@@ -81,13 +80,13 @@ class PromptScorer:
         if encoded.longest > self._limit:
             raise HTTPException(
                 400,
-                f"{encoded.longest:,} tokens, {len(encoded.prompt):,} of them the prompt's, are more than the "
-                f"{self._limit:,} that the model reads here",
+                f"{encoded.longest:,} tokens, of which {len(encoded.prompt):,} are the prompt's, exceed the limit of "
+                f"{self._limit:,}",
             )
         return encoded
 
-    async def _score(self, ids: Sequence[int]) -> tuple[float | None, int]:
-        """The raw logit of a text, None where it is not finite, and how many of its tokens were kept."""
+    async def _score_ids(self, ids: Sequence[int]) -> tuple[float | None, int]:
+        """The raw logit of a text, None where it is not finite, and how many of its tokens were cached."""
         outputs = self._engine.encode(
             TokensPrompt(prompt_token_ids=list(ids)),
             PoolingParams(task="classify", use_activation=False),
@@ -100,7 +99,7 @@ class PromptScorer:
         assert last is not None, "the engine ends a request with an output"
         values = ClassificationOutput.from_base(last.outputs).probs
         if len(values) != 1:
-            raise HTTPException(500, f"the model has {len(values)} labels, and a scalar head has one")
+            raise HTTPException(500, f"the model has {len(values)} labels, a scalar head has one")
         return (values[0] if math.isfinite(values[0]) else None), last.num_cached_tokens
 
 
@@ -115,13 +114,13 @@ class ScoresPlugin:
         app.add_api_route(_ROUTE.path, _scores, methods=["POST"])
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-        """Loads the tokenizer that the engine reads with.
+        """Loads the tokenizer of the engine's model.
 
         Raises:
-            ModelError: It cannot be loaded, or vLLM was given a chat template of its own.
+            ModelError: It cannot be loaded, or vLLM has a `--chat-template`.
         """
         if getattr(args, "chat_template", None) is not None:
-            raise ModelError("longrm reads the model's own chat template: leave --chat-template away")
+            raise ModelError("longrm uses the model's own chat template: omit --chat-template")
         config = engine_client.model_config
         source = config.tokenizer
         if config.tokenizer_revision is not None:
@@ -132,13 +131,18 @@ class ScoresPlugin:
 
 
 async def _scores(body: ScoreBody, request: Request) -> Response:
-    """Scores the responses to a prompt, or to each of several."""
+    """Scores the responses to a prompt, or to each of several; cancels the work if the client goes away."""
     scorer: PromptScorer = request.app.state.longrm_scorer
-    header = AnswerHeader(scorer.name, uuid.uuid4().hex, int(time.time()))
-    scored = await _unless_gone(request, _together(scorer.scored(asked) for asked in _ROUTE.asked(body)))
-    if scored is None:
-        return Response(status_code=499)
-    return JSONResponse(_ROUTE.answer(body, scored, header))
+    working = asyncio.create_task(_together(map(scorer.score, _ROUTE.requests(body))))
+    leaving = asyncio.create_task(_disconnect(request))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return Response(status_code=499)
+        return JSONResponse(_ROUTE.answer(body, working.result(), scorer.name))
+    finally:
+        working.cancel()
+        leaving.cancel()
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
@@ -151,17 +155,6 @@ async def _together(works: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Resu
     return [task.result() for task in tasks]
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result | None:
-    """The result of the work; None where the client went away, and the work is cancelled."""
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_gone(request))
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        working.cancel()
-        leaving.cancel()
-
-
-async def _gone(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

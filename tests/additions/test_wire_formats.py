@@ -11,8 +11,7 @@ from longrm.serving.settings import ServeSettings
 from longrm.serving.wire_formats import WIRE_FORMATS
 
 SOURCE = '''
-from longrm.serving.asked import Asked
-from longrm.serving.wire_formats.wire_format import ClientBody, WireFormat, WireRoute, only_scores
+from longrm.serving.requests import ClientBody, ScoreRequest, WireFormat, WireRoute, all_scores
 
 
 class GradeBody(ClientBody):
@@ -28,13 +27,12 @@ GRADES = WireFormat(
         WireRoute(
             "/grade",
             GradeBody,
-            lambda body: [Asked(body.question, body.answers)],
-            lambda body, several, header: {"grades": only_scores(several), "by": header.name},
+            lambda body: [ScoreRequest(body.question, body.answers)],
+            lambda body, results, model: {"grades": all_scores(results), "by": model},
             {"question": "Who?", "answers": ["They.", "We all."]},
         ),
     ),
     lambda failure: {"why": failure.message},
-    {"invalid": 418},
 )
 '''
 
@@ -46,7 +44,9 @@ def client(tmp_path: Path, monkeypatch):
     from grades import GRADES
 
     monkeypatch.setattr(serving_app, "WIRE_FORMATS", {**WIRE_FORMATS, "grades": GRADES})
-    built = serving_app.build_app(ServeSettings(model="baseline:longest"), longrm.load("baseline:longest"))
+    built = serving_app.build_app(
+        ServeSettings(model="baseline:longest"), lambda: longrm.load("baseline:longest")
+    )
     with TestClient(built, "http://127.0.0.1") as client:
         yield client
 
@@ -56,7 +56,7 @@ def test_a_format_of_ones_own_is_spoken_and_documented(client):
     expected = longrm.load("baseline:longest").score("Who?", ["They.", "We all."])
     assert client.post("/grade", json=sent).json() == {"grades": expected, "by": "baseline:longest"}
     refused = client.post("/grade", json={"question": "Who?", "answers": []})
-    assert refused.status_code == 418
+    assert refused.status_code == 400
     assert set(refused.json()) == {"why"}
     documented = client.get("/openapi.json").json()["paths"]["/grade"]["post"]
     assert "a grader" in documented["summary"]

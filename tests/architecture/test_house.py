@@ -76,7 +76,7 @@ def test_the_public_names_are_few_and_exist():
         "longrm.reward_models.recorded",
         "longrm.reward_models.generative",
         "longrm.reward_models.simulated",
-        "longrm.serving.run_server",
+        "longrm.serving.server",
         "longrm.synthesis.recipes.short_to_long",
         "longrm.synthesis.benchmark_rows",
         "longrm.synthesis.recipes.distill",

@@ -34,7 +34,7 @@ def start(names):
         def begin(kind="scalar", judge=None, **settings):
             judge = JudgeSettings(**(judge or {}))
             model = longrm.load(names[kind], judge=judge)
-            app = build_app(ServeSettings(model=names[kind], judge=judge, **settings), model)
+            app = build_app(ServeSettings(model=names[kind], judge=judge, **settings), lambda: model)
             return servers.enter_context(TestClient(app, "http://127.0.0.1", raise_server_exceptions=False))
 
         yield begin

@@ -4,15 +4,14 @@ import base64
 import hashlib
 import re
 import shutil
-import subprocess
-import sys
 import time
 
 import pytest
 
-from longrm.serving.front_page import front_page
+from longrm.serving.app import front_page
 
 from ..report.test_browser import Page
+from .processes import serving
 
 
 def test_the_page_loads_nothing_and_allows_its_own_script_alone(client):
@@ -54,20 +53,13 @@ def test_another_page_may_ask_only_if_it_is_named(start, client):
     assert "access-control-allow-origin" not in other.headers
 
 
-def begin(model, *arguments):
-    command = [sys.executable, "-m", "longrm", "serve", "--model", model, "--port", "0", *arguments]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    return server, server.stdout.readline().split(" at ")[1].split()[0]
-
-
 @pytest.fixture(scope="module")
 def addresses(names):
-    server, address = begin(names["scalar"])
-    other, second = begin("baseline:longest", "--set", f'allow_origins=["{address}"]')
-    yield address, second
-    for process in (server, other):
-        process.kill()
-        process.communicate()
+    with (
+        serving(model=names["scalar"]) as (_, address),
+        serving("--set", f'allow_origins=["{address}"]') as (_, second),
+    ):
+        yield address, second
 
 
 def until(page, expression):

@@ -14,8 +14,8 @@ from longrm.types import Outcome, Query, Span
 
 from ..clients import conftest as peer
 from ..reward_models.tiny_models import queries
+from .processes import KEY
 from .test_native_route import TOLERANCE
-from .test_serve_command import KEY, begin
 
 server, closed_port = peer.server, peer.closed_port
 
@@ -140,18 +140,3 @@ def test_the_budget_holds(behind):
     model = longrm.load(behind(), remote=fast(max_requests=2))
     with pytest.raises(RunError, match="budget"):
         model.judge(queries(*[(20, 2)] * 4))
-
-
-def test_a_server_of_its_own_process(names, plain, monkeypatch):
-    process = begin("--model", names["scalar"], LONGRM_API_KEY=KEY)
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("Serving "), process.stderr.read()
-        monkeypatch.setenv("LONGRM_API_KEY", KEY)
-        model = longrm.load(f"longrm:{line.split(' at ')[1].split()[0]}")
-        assert model.score("w1 w2?", ["w3", "w4"]) == pytest.approx(
-            plain.score("w1 w2?", ["w3", "w4"]), abs=TOLERANCE
-        )
-    finally:
-        process.kill()
-        process.communicate()

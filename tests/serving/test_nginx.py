@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from .test_connections import ONE, begin
+from .processes import slow_server
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 CONF = Path(__file__).parents[2] / "docs/nginx.conf"
@@ -28,9 +28,12 @@ http {{
 }}
 """
 
-pytestmark = pytest.mark.skipif(
-    not (NGINX and shutil.which("openssl")), reason="nginx or openssl is not installed"
-)
+ONE = {"prompt": "0", "responses": ["w2", "w3 w4"]}
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not (NGINX and shutil.which("openssl")), reason="nginx or openssl is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,31 +51,27 @@ def behind(tmp_path_factory):
     )
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server = begin("--set", "limits.receive_seconds=1")
-    own = server.stdout.readline().split(" at ")[1].split()[0].rpartition(":")[2]
-    conf = CONF.read_text()
-    for name, value in {
-        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
-        "127.0.0.1:8000": f"127.0.0.1:{own}",
-        "/etc/ssl/certs/longrm.pem": str(folder / "pem"),
-        "/etc/ssl/private/longrm.key": str(folder / "key"),
-    }.items():
-        assert conf.count(name) == 1
-        conf = conf.replace(name, value)
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    conf, kinds = CONF.read_text(), ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
-    (folder / "nginx.conf").write_text(MAIN.format(conf=conf, temporary=temporary))
-    with (folder / "log").open("w") as log:
-        nginx = subprocess.Popen(
-            [NGINX, "-p", folder, "-c", folder / "nginx.conf", "-e", "stderr"], stderr=log
-        )
-    try:
-        until_open(nginx, port, folder / "log")
-        yield f"https://127.0.0.1:{port}", ssl.create_default_context(cafile=folder / "pem"), int(own)
-    finally:
-        for process in (nginx, server):
-            process.terminate()
-            process.communicate(timeout=60)
+    with slow_server("RECEIVE_SECONDS=1") as (_, address), (folder / "log").open("w") as log:
+        own = address.rpartition(":")[2]
+        for name, value in {
+            "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+            "127.0.0.1:8000": f"127.0.0.1:{own}",
+            "/etc/ssl/certs/longrm.pem": str(folder / "pem"),
+            "/etc/ssl/private/longrm.key": str(folder / "key"),
+        }.items():
+            assert conf.count(name) == 1
+            conf = conf.replace(name, value)
+        (folder / "nginx.conf").write_text(MAIN.format(conf=conf, temporary=temporary))
+        command = [NGINX, "-p", folder, "-c", folder / "nginx.conf", "-e", "stderr"]
+        nginx = subprocess.Popen(command, stderr=log)
+        try:
+            until_open(nginx, port, folder / "log")
+            yield f"https://127.0.0.1:{port}", ssl.create_default_context(cafile=folder / "pem"), int(own)
+        finally:
+            nginx.terminate()
+            nginx.communicate(timeout=60)
 
 
 def until_open(nginx, port, log):

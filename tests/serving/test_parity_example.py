@@ -22,7 +22,7 @@ def test_the_example_compares_scores(tmp_path, monkeypatch, capsys, other):
     served = str(make_scorer(tmp_path / "other", seed=1)) if other else model
     code = re.search(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL)[1]
     code = code.replace("runs/demo/training/long/model", model)
-    app = build_app(ServeSettings(model=served), longrm.load(served))
+    app = build_app(ServeSettings(model=served), lambda: longrm.load(served))
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
         post = lambda url, json, timeout: client.post(httpx.URL(url).path, json=json)  # noqa: E731  # one line
         monkeypatch.setattr(httpx, "post", post)

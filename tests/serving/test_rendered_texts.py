@@ -7,8 +7,8 @@ from tokenizers import models, pre_tokenizers, processors
 from longrm.data.joining import TokenQuery
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.serving.asked import Asked
 from longrm.serving.rendered_texts import QueryMaker
+from longrm.serving.requests import ScoreRequest
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|h|>{{ message.role }}<|e|>{{ message.content }}<|t|>{% endfor %}"
@@ -42,11 +42,11 @@ def ids_of(query):
 def test_bos_comes_once_whether_the_client_strips_it_or_not(text):
     tokenizer = make()
     maker, expected = QueryMaker(tokenizer), tokenizer.encode(f"<s>{TEXT}")
-    query = maker.query(Asked(whole=text))
+    query = maker.query(ScoreRequest(rendered=text))
     assert ids_of(query) == [expected]
     assert expected.count(tokenizer.bos_id) == 1
     start, end = text.removesuffix("w3 w4<|t|>"), "w3 w4<|t|>"
-    apart = maker.query(Asked(start, [end, "w5<|t|>"]))
+    apart = maker.query(ScoreRequest(start, [end, "w5<|t|>"]))
     assert ids_of(apart)[0] == expected
     assert apart.encoded.prompt == query.encoded.prompt, "both find where the response begins"
     control = tokenizer.backend.encode(f"<s>{TEXT}", add_special_tokens=True).ids
@@ -54,25 +54,27 @@ def test_bos_comes_once_whether_the_client_strips_it_or_not(text):
 
 
 def test_a_client_may_forbid_bos_and_a_template_without_it_gets_none():
-    assert ids_of(QueryMaker(make()).query(Asked(whole=TEXT, special_tokens=False))) == [make().encode(TEXT)]
+    assert ids_of(QueryMaker(make()).query(ScoreRequest(rendered=TEXT, add_bos=False))) == [
+        make().encode(TEXT)
+    ]
     without = make(TEMPLATE.replace("{{ bos_token }}", ""))
-    assert ids_of(QueryMaker(without).query(Asked(whole=TEXT))) == [without.encode(TEXT)]
+    assert ids_of(QueryMaker(without).query(ScoreRequest(rendered=TEXT))) == [without.encode(TEXT)]
 
 
 def test_ids_are_read_as_they_stand():
     tokenizer = make()
-    query = QueryMaker(tokenizer).query(Asked(whole=tokenizer.encode(TEXT)))
+    query = QueryMaker(tokenizer).query(ScoreRequest(rendered=tokenizer.encode(TEXT)))
     assert ids_of(query) == [tokenizer.encode(TEXT)]
     assert query.split
-    assert not QueryMaker(tokenizer).query(Asked(whole=[5, 6, 7])).split
+    assert not QueryMaker(tokenizer).query(ScoreRequest(rendered=[5, 6, 7])).split
     with pytest.raises(DataError, match="fewer than two tokens"):
-        QueryMaker(tokenizer).query(Asked(whole=[5]))
+        QueryMaker(tokenizer).query(ScoreRequest(rendered=[5]))
 
 
 def test_the_last_turn_of_a_conversation_is_the_response():
     tokenizer = make()
     whole = f"{TEXT}<|h|>user<|e|>w5<|t|><|h|>assistant<|e|>w6 w7<|t|>"
-    query = QueryMaker(tokenizer).query(Asked(whole=whole))
+    query = QueryMaker(tokenizer).query(ScoreRequest(rendered=whole))
     assert [tokenizer.decode(own) for own in query.encoded.responses] == ["w6 w7 <|t|>"]
 
 
@@ -85,8 +87,8 @@ def test_a_response_ends_as_the_template_ends_an_answer_with_or_without_the_begi
 
 
 def test_a_text_that_names_a_special_token_is_no_rendered_one():
-    query = QueryMaker(make()).query(Asked("what is <|h|> for?", ["w1"]))
+    query = QueryMaker(make()).query(ScoreRequest("what is <|h|> for?", ["w1"]))
     assert not isinstance(query, TokenQuery)
     assert query.prompt == ({"role": "user", "content": "what is <|h|> for?"},)
-    with pytest.raises(DataError, match="responses that are texts"):
-        QueryMaker(make()).query(Asked(TEXT, [[{"role": "assistant", "content": "w1"}]]))
+    with pytest.raises(DataError, match="rendered prompt"):
+        QueryMaker(make()).query(ScoreRequest(TEXT, [[{"role": "assistant", "content": "w1"}]]))

@@ -5,7 +5,7 @@ import random
 import pytest
 
 import longrm
-from longrm.serving.asked import Asked
+from longrm.serving.requests import ScoreRequest
 from longrm.serving.worker import Worker
 
 from ..reward_models.tiny_models import words
@@ -20,15 +20,14 @@ def asked(draw):
     responses = [words(draw, draw.randrange(1, 6)) for _ in range(draw.choice([1, 1, 1, 2, 4]))]
     if len(responses) == 1 and draw.random() < 0.5:
         rendered = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n{responses[0]}<|im_end|>\n"
-        return prompt, responses, Asked(whole=rendered)
-    return prompt, responses, Asked(prompt, responses)
+        return prompt, responses, ScoreRequest(rendered=rendered)
+    return prompt, responses, ScoreRequest(prompt, responses)
 
 
 def run_schedules(names, count):
     plain, model = longrm.load(names["scalar"]), longrm.load(names["scalar"])
     model.keep_prefixes(2**18)
-    worker, draw, cached = Worker(model, waiting=100), random.Random(0), 0
-    worker.start()
+    worker, draw, cached = Worker(lambda: model, 100), random.Random(0), 0
     try:
         for _ in range(count):
             several = [asked(draw) for _ in range(draw.randint(1, 6))]

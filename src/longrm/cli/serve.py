@@ -8,7 +8,7 @@ from longrm.cli.options import model_options, resolve, set_option
 from longrm.cli.terminal import echo
 
 
-@click.command("serve", short_help="Score over HTTP, in the formats that trainers speak.")
+@click.command("serve", short_help="Score over HTTP, in the wire formats of trainers.")
 @click.option(
     "--model",
     required=True,
@@ -20,9 +20,11 @@ from longrm.cli.terminal import echo
 @click.option(
     "--api-key",
     envvar="LONGRM_API_KEY",
-    help="Key that requests must carry; or in LONGRM_API_KEY, where no one sees it.",
+    help="Key that requests must carry; safer in LONGRM_API_KEY, which process lists do not show.",
 )
-@click.option("--without-key", is_flag=True, default=None, help="Let anybody ask who reaches the host.")
+@click.option(
+    "--without-key", is_flag=True, default=None, help="Accept requests from other machines without a key."
+)
 @click.option(
     "--allowed-host",
     "allowed_hosts",
@@ -34,15 +36,15 @@ from longrm.cli.terminal import echo
     "--access-log",
     is_flag=True,
     default=None,
-    help="Write a line for every request for scores, without contents.",
+    help="Log every scoring request, without its contents.",
 )
 @model_options
 @set_option("limits.waiting=10000")
 def command(assignments: tuple[str, ...], **flags: Any) -> None:
     """Serves a reward model over HTTP until it is stopped; prints one line when it is ready.
 
-    POST /v1/scores takes a prompt and its responses. Clients of vLLM, verl, SGLang, OpenRLHF, slime, LLaMA-Factory
-    and NeMo Gym find their own routes. What prompts begin with is read once.
+    POST /v1/scores takes a prompt and its responses. There are routes for clients of vLLM, verl, SGLang, OpenRLHF,
+    slime, LLaMA-Factory and NeMo Gym. Common prefixes of prompts are encoded once.
 
     \b
     longrm serve --model runs/demo/training/long/model
@@ -51,7 +53,7 @@ def command(assignments: tuple[str, ...], **flags: Any) -> None:
     from longrm.serving.settings import ServeSettings
 
     settings = resolve(ServeSettings, None, assignments, flags)
-    from longrm.serving.run_server import serve
+    from longrm.serving.server import serve
 
     key = "with a key" if settings.api_key else "without a key"
     serve(settings, lambda address: echo(f"Serving {settings.model} at {address} ({key})"))

@@ -1,1 +1,1 @@
-"""A server that scores responses: one model, one queue, and the formats in which trainers ask."""
+"""`longrm serve`: an HTTP server of one reward model, with one queue and the wire formats of trainers."""

@@ -1,139 +1,133 @@
-"""The routes of the server: those of all wire formats, and what tells of the server itself."""
+"""The routes of the server, and who may use them."""
 
 import asyncio
+import hmac
 import logging
+import re
 import time
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
+from html import escape
+from http import HTTPStatus
+from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
+from prometheus_client import generate_latest
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longrm import __version__
 from longrm.modeling.prefix_table import BLOCK
+from longrm.reading import visible
 from longrm.reward_models.protocol import RewardModel
-from longrm.serving.asked import Failure, as_error
-from longrm.serving.batching import BatchingModel
-from longrm.serving.front_page import front_page
-from longrm.serving.guard import Guard
-from longrm.serving.model_thread import ModelThread
-from longrm.serving.scoring_service import Answered, ScoringService
+from longrm.serving import service as limits
+from longrm.serving.requests import STATUSES, Failure, WireFormat, WireRoute, error_body
+from longrm.serving.service import ScoringService
 from longrm.serving.settings import ServeSettings
-from longrm.serving.wire_formats import WIRE_FORMATS, WireFormat
-from longrm.serving.wire_formats.wire_format import WireRoute
-from longrm.serving.worker import Worker
+from longrm.serving.wire_formats import WIRE_FORMATS
+from longrm.serving.worker import Worker, chooses_batches
 
 _log = logging.getLogger(__name__)
 
-_Spoken = tuple[WireFormat, WireRoute]
+MAX_CONNECTIONS = 4096
+"""Connections open at once, or fewer if the limit of open files (`ulimit -n`) is lower."""
+
+RECEIVE_SECONDS = 30.0
+"""How long the headers and the body of a request may take to arrive."""
+
+OPEN_PATHS = frozenset({"/", "/health", "/ready"})
+"""Paths that need no key."""
 
 
-def build_app(settings: ServeSettings, model: RewardModel, thread: ModelThread | None = None) -> FastAPI:
-    """The application that serves a model, whose work begins with it and ends with it.
+def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastAPI:
+    """Loads a model on a thread of its own and returns the application that serves it.
 
     Args:
-        settings: How.
-        model: The model.
-        thread: The thread that the model was loaded on; by default a new one.
+        settings: The settings of the server.
+        load: Loads the model; called on the thread that reads it.
 
     Raises:
-        ConfigError: The budget of the prefix cache does not do for one block of tokens.
+        ConfigError: The prefix cache is too small for one block of tokens.
     """
-    budget = settings.limits.prefix_cache_bytes
-    if budget and isinstance(model, BatchingModel):
-        model.keep_prefixes(budget)
-    worker = Worker(model, settings.limits.waiting, thread)
-    service = ScoringService(settings.served_name, worker, settings.limits, getattr(model, "limit", None))
-    _watch(service, model)
-    app = FastAPI(
-        title="longrm",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        lifespan=_lifespan(service, settings.limits.drain_seconds),
-    )
+
+    def load_with_cache() -> RewardModel:
+        model = load()
+        if settings.limits.prefix_cache_bytes and chooses_batches(model):
+            model.keep_prefixes(settings.limits.prefix_cache_bytes)
+        return model
+
+    worker = Worker(load_with_cache, settings.limits.waiting)
+    service = ScoringService(settings, worker)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.draining = True
+        # A forward pass is waited for: a thread that ends in the middle of one can crash the process.
+        await asyncio.to_thread(worker.stop, limits.DRAIN_SECONDS)
+
+    app = FastAPI(title="longrm", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     app.add_middleware(Guard, settings=settings)
-    if settings.allow_origins:  # browsers ask first, without a key
+    if settings.allow_origins:  # outside the guard: browsers send preflight requests without a key
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.allow_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    app.add_exception_handler(HTTPException, _not_found)
-    app.add_exception_handler(Exception, _unforeseen)
-    _add_scoring_routes(app, service, settings.access_log)
-    _add_own_routes(app, service, model, settings)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected_error)
+    _add_scoring_routes(app, service)
+    _add_info_routes(app, service, settings)
     return app
 
 
-def _lifespan(service: ScoringService, seconds: float) -> Callable[[FastAPI], Any]:
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.worker.start()
-        yield
-        service.draining = True
-        # A forward that has begun is waited for, so that no thread is left in the middle of it.
-        await asyncio.to_thread(service.worker.stop, seconds)
-
-    return lifespan
-
-
-def _watch(service: ScoringService, model: RewardModel) -> None:
-    worker, watch = service.worker, service.metrics.watch
-    watch("longrm:num_requests_running", "Prompts that the model reads now.", lambda: worker.running)
-    watch("longrm:num_requests_waiting", "Prompts that wait for the model.", lambda: worker.waiting)
-    kept = getattr(model, "kept", None)
-    if kept is not None:
-        watch(
-            "longrm:prefix_cache_bytes", "Bytes of prefixes kept.", lambda: len(kept.table) * kept.block_bytes
-        )
-        watch("longrm:prefix_cache_max_bytes", "Bytes at most.", lambda: kept.table.blocks * kept.block_bytes)
-
-
-def _add_scoring_routes(app: FastAPI, service: ScoringService, logged: bool) -> None:
-    paths: dict[str, list[_Spoken]] = {}
-    for spoken in WIRE_FORMATS.values():
-        for route in spoken.routes:
-            paths.setdefault(route.path, []).append((spoken, route))
+def _add_scoring_routes(app: FastAPI, service: ScoringService) -> None:
+    """One route per path; formats that share a path are told apart by the fields of a body."""
+    paths: dict[str, list[tuple[WireFormat, WireRoute]]] = {}
+    for wire_format in WIRE_FORMATS.values():
+        for route in wire_format.routes:
+            paths.setdefault(route.path, []).append((wire_format, route))
     for path, ways in paths.items():
-        clients = ", ".join(dict.fromkeys(spoken.client for spoken, _ in ways))
+        clients = ", ".join(dict.fromkeys(wire_format.client for wire_format, _ in ways))
         app.add_api_route(
             path,
-            _endpoint(service, ways, logged),
+            _endpoint(service, ways),
             methods=["POST"],
             summary=f"Scores, as asked for by {clients}",
-            openapi_extra=_documented([(route.body, route.example) for _, route in ways]),
-            responses={status: {"description": text} for status, text in _STATUSES.items()},
+            openapi_extra=_request_body([(route.body, route.example) for _, route in ways]),
+            responses={
+                status: {"description": HTTPStatus(status).phrase} for status in (200, *STATUSES.values())
+            },
         )
 
 
-_STATUSES: Mapping[int | str, str] = {
-    200: "Scores; null where a response has none.",
-    400: "The body is wrong, or a text is too long: the message counts its tokens.",
-    401: "The key is missing or wrong.",
-    403: "Without a key: the Host or Origin is not allowed.",
-    413: "The request is too large.",
-    415: "The body is compressed, or no JSON by its Content-Type.",
-    422: "The model gave no score.",
-    429: "Too much waits already.",
-    503: "The server is stopping.",
-    504: "It took too long.",
-}
+def _endpoint(
+    service: ScoringService, ways: Sequence[tuple[WireFormat, WireRoute]]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def score(request: Request) -> Response:
+        return await service.answer(request, ways)
+
+    return score
 
 
-def _documented(bodies: Sequence[tuple[type[BaseModel], Any]]) -> dict[str, Any]:
-    schemas = [body.model_json_schema(ref_template="#/components/schemas/{model}") for body, _ in bodies]
-    for schema in schemas:
-        definitions = schema.pop("$defs", {})
-        # One document has one place for definitions; here each body carries its own.
-        _inline(schema, definitions)
+def _request_body(bodies: Sequence[tuple[type[BaseModel], Any]]) -> dict[str, Any]:
+    """The OpenAPI document of a body, which FastAPI does not know: the service reads it itself, within its limits."""
+    schemas = []
+    for body, _ in bodies:
+        schema = body.model_json_schema()
+        schemas.append(_without_references(schema, schema.pop("$defs", {})))
     content = {
         "schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas},
         "examples": {body.__name__: {"value": example} for body, example in bodies},
@@ -141,90 +135,162 @@ def _documented(bodies: Sequence[tuple[type[BaseModel], Any]]) -> dict[str, Any]
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-def _inline(schema: Any, definitions: Mapping[str, Any]) -> None:
+def _without_references(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """A JSON schema with each `$ref` replaced by its definition: two bodies may define one name differently."""
     if isinstance(schema, list):
-        for part in schema:
-            _inline(part, definitions)
-    elif isinstance(schema, dict):
-        name = str(schema.pop("$ref", "")).rpartition("/")[2]
-        schema.update(definitions.get(name, {}))
-        for part in schema.values():
-            _inline(part, definitions)
+        return [_without_references(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    referred = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
+    parts = {**schema, **referred}.items()
+    return {key: _without_references(part, definitions) for key, part in parts if key != "$ref"}
 
 
-def _endpoint(
-    service: ScoringService, ways: Sequence[_Spoken], logged: bool
-) -> Callable[[Request], Awaitable[Response]]:
-    async def score(request: Request) -> Response:
-        begun = time.monotonic()
-        try:
-            answered = await service.answer(request, ways)
-        except ClientDisconnect:
-            answered = Answered(499, None)
-        if logged:
-            seconds = time.monotonic() - begun
-            _log.info("%s %d %d tokens %.3f s", request.url.path, answered.status, answered.tokens, seconds)
-        retry = answered.retry_after
-        headers = None if retry is None else {"Retry-After": str(retry)}
-        return JSONResponse(answered.body, answered.status, headers)
-
-    return score
-
-
-def _add_own_routes(
-    app: FastAPI, service: ScoringService, model: RewardModel, settings: ServeSettings
-) -> None:
-    started, kept = int(time.time()), getattr(model, "kept", None)
-    about = {
+def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSettings) -> None:
+    worker, model = service.worker, service.worker.model
+    cache = getattr(model, "kept", None)
+    info = {
         "model": service.name,
         "version": __version__,
         "scale": model.scale,
         "max_tokens": getattr(model, "limit", None),
-        "prefix_cache_tokens": 0 if kept is None else kept.table.blocks * BLOCK,
+        "prefix_cache_tokens": 0 if cache is None else cache.table.blocks * BLOCK,
         "provenance": dict(model.provenance),
-        "limits": settings.limits.model_dump() | {"body_bytes": service.body_bytes},
-        "formats": {name: [route.path for route in spoken.routes] for name, spoken in WIRE_FORMATS.items()},
+        "limits": {
+            "waiting": settings.limits.waiting,
+            "waiting_bytes": limits.MAX_WAITING_BYTES,
+            "body_bytes": service.body_bytes,
+            "prompts": limits.MAX_PROMPTS,
+            "responses": limits.MAX_RESPONSES,
+            "connections": MAX_CONNECTIONS,
+            "receive_seconds": RECEIVE_SECONDS,
+            "seconds": settings.limits.seconds,
+            "drain_seconds": limits.DRAIN_SECONDS,
+            "prefix_cache_bytes": settings.limits.prefix_cache_bytes,
+        },
+        "formats": {name: [route.path for route in one.routes] for name, one in WIRE_FORMATS.items()},
     }
+    started, page = int(time.time()), front_page(service.name)
 
-    page = front_page(service.name)
-
-    @app.get("/", summary="A page to try it", include_in_schema=False)
+    @app.get("/", summary="A page to try the model", include_in_schema=False)
     async def index() -> Response:
         return page
 
-    @app.get("/health", summary="Whether the server lives, also while the model works")
+    @app.get("/health", summary="Whether the server is alive, also while the model works")
     async def health() -> Response:
-        alive = service.worker.alive
-        return JSONResponse(
-            {"status": "ok" if alive else "the model's thread has ended"}, 200 if alive else 503
-        )
+        status = "ok" if worker.alive else "the model's thread has ended"
+        return JSONResponse({"status": status}, 200 if worker.alive else 503)
 
-    @app.get("/ready", summary="Whether requests are taken")
+    @app.get("/ready", summary="Whether requests are accepted")
     async def ready() -> Response:
-        takes = service.worker.alive and not service.draining
-        return JSONResponse({"ready": takes}, 200 if takes else 503)
+        accepting = worker.alive and not service.draining
+        return JSONResponse({"ready": accepting}, 200 if accepting else 503)
 
-    @app.get("/metrics", summary="Counts for Prometheus")
+    @app.get("/metrics", summary="Metrics for Prometheus")
     async def metrics() -> Response:
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = generate_latest(service.registry)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/info", summary="The model, the limits and the formats")
-    async def info() -> Response:
-        return JSONResponse(about)
+    async def information() -> Response:
+        return JSONResponse(info)
 
-    @app.get("/v1/models", summary="The one model, as OpenAI lists models")
+    @app.get("/v1/models", summary="The model, in OpenAI's list format")
     async def models() -> Response:
-        one = {"id": service.name, "object": "model", "created": started, "owned_by": "longrm"}
-        return JSONResponse({"object": "list", "data": [one]})
+        entry = {"id": service.name, "object": "model", "created": started, "owned_by": "longrm"}
+        return JSONResponse({"object": "list", "data": [entry]})
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
+def front_page(model: str) -> HTMLResponse:
+    """The page at `/`. It loads nothing, and its policy allows its own script and style and no others."""
+    text = (files("longrm.serving") / "page.html").read_text(encoding="utf-8")
+    text = text.replace("MODEL", escape(visible(model)))
+    allowed = {}
+    for tag in ("script", "style"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.S)
+        allowed[tag] = f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+    policy = (
+        f"default-src 'none'; script-src {allowed['script']}; style-src {allowed['style']}; img-src data:; "
+        "connect-src 'self' http: https:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {
+        "Content-Security-Policy": policy,
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return HTMLResponse(text, headers=headers)
+
+
+class Guard:
+    """Middleware that refuses requests without the key, or without a key those that a foreign web page could send.
+
+    The key is the token of `Authorization: Bearer KEY`, or the password of `Authorization: Basic`: clients that have no
+    setting for a key send that where their URL is `http://any:KEY@host:port/path`.
+
+    Without a key, a web page that a user of this machine opens must not use the server, neither across origins nor by
+    a name of its own that resolves to the server's address (DNS rebinding), which the Host header shows. Starlette's
+    `TrustedHostMiddleware` knows no IPv6 addresses and no wildcard for IP addresses.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lets a request pass, or refuses it."""
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            if self._key is None:
+                failure = self._foreign(scope["method"], headers)
+            else:
+                failure = self._unauthorized(scope["path"], headers.get("authorization"), self._key)
+            if failure is not None:
+                more = {"WWW-Authenticate": "Bearer"} if failure.kind == "unauthorized" else None
+                await JSONResponse(error_body(failure), failure.status, more)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _unauthorized(self, path: str, header: str | None, key: bytes) -> Failure | None:
+        if header is None and path in OPEN_PATHS:
+            return None
+        scheme, _, value = (header or "").partition(" ")
+        given = b""
+        if scheme.lower() == "bearer":
+            given = value.strip().encode("latin-1")
+        elif scheme.lower() == "basic":
+            with suppress(Base64Error):
+                given = b64decode(value.encode("latin-1"), validate=True).partition(b":")[2]
+        if hmac.compare_digest(given, key):
+            return None
+        return Failure("unauthorized", "the key is missing or wrong: send Authorization: Bearer KEY")
+
+    def _foreign(self, method: str, headers: Headers) -> Failure | None:
+        host, origin = headers.get("host", ""), headers.get("origin", "")
+        try:
+            hostname = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            hostname = ""
+        if host and not self._settings.accepts_host(hostname):
+            return Failure("forbidden", "the Host of this request is not allowed: see --allowed-host")
+        allowed = self._settings.allow_origins
+        if origin and origin.partition("://")[2] != host and not {origin, "*"} & set(allowed):
+            return Failure("forbidden", "the Origin of this request is not allowed: see allow_origins")
+        # Browsers send these across origins without asking first.
+        form_types = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method == "POST" and kind in form_types:
+            return Failure("encoded", "the body must be JSON: send Content-Type: application/json")
+        return None
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    kind = {"message": str(error.detail), "type": "invalid", "code": error.status_code}
-    return JSONResponse({"error": kind}, error.status_code, error.headers)
+    body = {"message": str(error.detail), "type": "invalid", "code": error.status_code}
+    return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
+async def _unexpected_error(request: Request, error: Exception) -> Response:
     _log.error("a request failed", exc_info=error)
-    failure = Failure("internal", "the server failed; its log says why")
-    return JSONResponse(as_error(failure), failure.status)
+    failure = Failure("internal", "the server failed; see its log")
+    return JSONResponse(error_body(failure), failure.status)

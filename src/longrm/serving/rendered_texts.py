@@ -7,7 +7,7 @@ from longrm.data.joining import Encoded, TokenQuery, encode_texts
 from longrm.data.spans import context_in
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.serving.asked import Asked
+from longrm.serving.requests import ScoreRequest
 from longrm.types import Message, Query, as_messages
 
 _USER: Message = {"role": "user", "content": "Question?"}
@@ -16,66 +16,88 @@ _USER: Message = {"role": "user", "content": "Question?"}
 class QueryMaker:
     """Makes queries for one model.
 
-    A text is taken as rendered if it begins with a special token of the model's tokenizer. It is read as it stands, and
-    gets BOS if renderings of the model begin with it and this one does not. A response that comes apart from such a
-    prompt ends as the model's chat template ends an answer, with or without which clients send it.
+    A text counts as rendered if it begins with a special token of the model's tokenizer. It is read as it is, and gets
+    BOS if renderings of the model begin with BOS and this one does not. A response that comes separately from a
+    rendered prompt is closed as the model's chat template closes an answer, whether or not the client did so.
 
     Args:
-        tokenizer: The model's tokenizer; None where the model reads messages only.
+        tokenizer: The model's tokenizer; None for models that only read messages.
     """
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
-        if tokenizer is not None:
-            self._marks = tuple(
-                token.content
-                for token in tokenizer.backend.get_added_tokens_decoder().values()
-                if token.special and token.content
-            )
-            self._bos = _leading_bos(tokenizer)
-            self._headers = _headers(tokenizer)
-            self._closing = tokenizer.closing()
-            self._ends = _ends(self._closing, self._marks)
+        if tokenizer is None:
+            return
+        special = {
+            number: token.content
+            for number, token in tokenizer.backend.get_added_tokens_decoder().items()
+            if token.special and token.content
+        }
+        self._special_tokens = tuple(special.values())
+        self._closing = tokenizer.closing()
+        # A client may send all of the closing, or its beginning up to any special token in it (often EOS without the
+        # newline that follows). Longest first.
+        places = {
+            match.end()
+            for token in self._special_tokens
+            for match in re.finditer(re.escape(token), self._closing)
+        }
+        places.add(len(self._closing.rstrip()))
+        ends = [self._closing[:place] for place in sorted(places, reverse=True)]
+        self._ends = [form for end in ends if end for form in dict.fromkeys([end, end.lstrip()])]
 
-    def query(self, asked: Asked) -> Query:
-        """The query of what was asked.
+        self._bos: list[int] = []
+        self._headers: list[list[int]] = []
+        try:
+            if tokenizer.bos_id is not None and tokenizer.prompt_ids([_USER])[:1] == [tokenizer.bos_id]:
+                self._bos = [tokenizer.bos_id]
+            if tokenizer.chat_template is not None:
+                # What stands between a user's message and the answer: the header of the assistant. Its last token may
+                # merge with the first word of the answer, so it is also looked for without it.
+                between = tokenizer.opening([_USER]).rpartition(str(_USER["content"]))[2]
+                ids = tokenizer.encode(between)
+                self._headers = [header for header in (ids, ids[:-1]) if special.keys() & set(header)]
+        except DataError:
+            pass  # a template that does not render this conversation: nothing is known about its renderings
+
+    def query(self, request: ScoreRequest) -> Query:
+        """The query of a request.
 
         Raises:
-            DataError: The model cannot be asked this; the message holds nothing of the text.
+            DataError: The model cannot read this request; the message does not repeat its texts.
         """
-        if asked.whole is not None:
-            return self._of_whole(asked)
-        if isinstance(asked.prompt, str) and self._is_rendered(asked.prompt):
-            if asked.tools:
-                raise DataError("a prompt that a chat template rendered holds its tools: send none beside it")
-            return self._of_rendered(asked)
-        prompt = as_messages(asked.prompt, "user")
-        given = map(self._without_end, asked.responses) if asked.decoded else asked.responses
+        if request.rendered is not None:
+            return self._rendered(request.rendered, request.add_bos)
+        if isinstance(request.prompt, str) and self._is_rendered(request.prompt):
+            return self._rendered_prompt(request)
+        prompt = as_messages(request.prompt, "user")
+        given = map(self._without_end, request.responses) if request.strip_end else request.responses
         responses = tuple(as_messages(response, "assistant") for response in given)
         if not prompt:
-            raise DataError("the prompt has no message: send one at least")
+            raise DataError("the prompt has no message")
         if not all(responses):
-            raise DataError("a response has no message: send one at least")
-        return Query(
-            "request", prompt, responses, context_in(prompt, asked.context), tools=tuple(asked.tools)
-        )
+            raise DataError("a response has no message")
+        context = context_in(prompt, request.context)
+        return Query("request", prompt, responses, context, tools=tuple(request.tools))
 
     def _is_rendered(self, text: str) -> bool:
-        return self._tokenizer is not None and text.lstrip().startswith(self._marks or "\0")
+        return self._tokenizer is not None and text.lstrip().startswith(self._special_tokens or "\0")
 
-    def _of_rendered(self, asked: Asked) -> Query:
+    def _rendered_prompt(self, request: ScoreRequest) -> Query:
         assert self._tokenizer is not None
-        if not all(isinstance(response, str) for response in asked.responses):
-            raise DataError("a prompt that a chat template rendered needs responses that are texts")
-        texts = [self._closed(str(response)) for response in asked.responses]
-        encoded = encode_texts(self._tokenizer, str(asked.prompt), texts)
-        begun = Encoded(
-            self._begun(list(encoded.prompt), asked.special_tokens), encoded.responses, encoded.seams
+        if request.tools:
+            raise DataError("a rendered prompt contains its tools: tools cannot be sent separately")
+        if not all(isinstance(response, str) for response in request.responses):
+            raise DataError("the responses to a rendered prompt must be texts")
+        texts = [self._closed(str(response)) for response in request.responses]
+        encoded = encode_texts(self._tokenizer, str(request.prompt), texts)
+        prompt = self._with_bos(list(encoded.prompt), request.add_bos)
+        return TokenQuery(
+            "request", (), ((),) * len(texts), encoded=Encoded(prompt, encoded.responses, encoded.seams)
         )
-        return TokenQuery("request", (), ((),) * len(texts), encoded=begun)
 
     def _closed(self, text: str) -> str:
-        """A response with all that the template puts behind one, of which it may bring the beginning along."""
+        """A response with the template's closing, of which it may have the beginning already."""
         bare = text.rstrip()
         for end in self._ends:
             if bare.endswith(end):
@@ -83,78 +105,41 @@ class QueryMaker:
         return text if self._closing and text.endswith(self._closing) else text + self._closing
 
     def _without_end(self, response: str | Sequence[Message]) -> str | Sequence[Message]:
-        """A response without the special tokens that it ends in, such as EOS: the chat template closes it again."""
+        """A response without special tokens at its end, such as EOS: the chat template adds them again."""
         if not isinstance(response, str) or self._tokenizer is None:
             return response
         bare = response.rstrip()
-        if not bare.endswith(self._marks):
+        if not bare.endswith(self._special_tokens):
             return response
-        while bare.endswith(self._marks):
-            bare = bare.removesuffix(
-                max((mark for mark in self._marks if bare.endswith(mark)), key=len)
-            ).rstrip()
+        while bare.endswith(self._special_tokens):
+            ends = [token for token in self._special_tokens if bare.endswith(token)]
+            bare = bare.removesuffix(max(ends, key=len)).rstrip()
         return bare
 
-    def _of_whole(self, asked: Asked) -> Query:
-        whole = asked.whole
+    def _rendered(self, rendered: str | Sequence[int], add_bos: bool) -> Query:
+        """A whole conversation; the response is what follows the last header of the assistant."""
         if self._tokenizer is None:
-            raise DataError("this model reads messages: send prompt and responses apart, to /v1/scores")
-        if isinstance(whole, str):
-            ids = self._begun(self._tokenizer.encode(whole), asked.special_tokens)
+            raise DataError("this model reads messages: send prompt and responses separately, to /v1/scores")
+        if isinstance(rendered, str):
+            ids = self._with_bos(self._tokenizer.encode(rendered), add_bos)
         else:
-            ids = list(whole or ())
+            ids = list(rendered)
             if min(ids, default=0) < 0:
-                raise DataError("token ids are whole numbers from 0 on")
+                raise DataError("a token id is negative")
         if len(ids) < 2:
             raise DataError("the text has fewer than two tokens")
-        border = self._border(ids)
-        at = len(ids) - 1 if border is None else border
+        start = self._response_start(ids)
+        at = len(ids) - 1 if start is None else start
         return TokenQuery(
-            "request", (), ((),), encoded=Encoded(ids[:at], [ids[at:]]), split=border is not None
+            "request", (), ((),), encoded=Encoded(ids[:at], [ids[at:]]), split=start is not None
         )
 
-    def _begun(self, ids: list[int], wanted: bool) -> list[int]:
-        return [*self._bos, *ids] if wanted and ids[: len(self._bos)] != self._bos else ids
+    def _with_bos(self, ids: list[int], add_bos: bool) -> list[int]:
+        return [*self._bos, *ids] if add_bos and ids[: len(self._bos)] != self._bos else ids
 
-    def _border(self, ids: list[int]) -> int | None:
-        """Where the last response begins, behind the last header of the assistant; None where there is none."""
+    def _response_start(self, ids: list[int]) -> int | None:
         for header in self._headers:
             for start in range(len(ids) - len(header) - 1, 0, -1):
                 if ids[start : start + len(header)] == header:
                     return start + len(header)
         return None
-
-
-def _leading_bos(tokenizer: Tokenizer) -> list[int]:
-    """The token that sequences of this tokenizer begin with, if there is one: its template writes it, or it adds it."""
-    bos = tokenizer.bos_id
-    if bos is None:
-        return []
-    try:
-        ids = tokenizer.prompt_ids([_USER])
-    except DataError:
-        return []
-    return [bos] if ids[:1] == [bos] else []
-
-
-def _headers(tokenizer: Tokenizer) -> list[list[int]]:
-    """The token ids between a user's message and the assistant's, longest first; none without a special token.
-
-    The last token may become another one together with what follows: it may be left out.
-    """
-    if tokenizer.chat_template is None:
-        return []
-    try:
-        text = tokenizer.opening([_USER]).rpartition(str(_USER["content"]))[2]
-    except DataError:
-        return []
-    ids = tokenizer.encode(text)
-    special = {key for key, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
-    return [header for header in (ids, ids[:-1]) if special & set(header)]
-
-
-def _ends(closing: str, marks: Sequence[str]) -> list[str]:
-    """The beginnings of what closes a response that reach to the end of a special token in it, longest first."""
-    places = {match.end() for mark in marks for match in re.finditer(re.escape(mark), closing)}
-    ends = [closing[:place] for place in sorted({len(closing.rstrip()), *places}, reverse=True)]
-    return [form for end in ends if end for form in dict.fromkeys([end, end.lstrip()])]

@@ -1,7 +1,8 @@
-"""The formats in which clients ask for scores, one file each."""
+"""The formats in which clients ask for scores, one file per client."""
 
 from collections.abc import Mapping
 
+from longrm.serving.requests import WireFormat
 from longrm.serving.wire_formats.llama_factory import LLAMA_FACTORY
 from longrm.serving.wire_formats.longrm_scores import NATIVE
 from longrm.serving.wire_formats.nemo_gym import NEMO_GYM
@@ -9,7 +10,6 @@ from longrm.serving.wire_formats.openrlhf import OPENRLHF
 from longrm.serving.wire_formats.sglang import SGLANG
 from longrm.serving.wire_formats.slime import SLIME
 from longrm.serving.wire_formats.vllm import VLLM
-from longrm.serving.wire_formats.wire_format import WireFormat
 
 WIRE_FORMATS: Mapping[str, WireFormat] = {
     "native": NATIVE,
@@ -21,5 +21,3 @@ WIRE_FORMATS: Mapping[str, WireFormat] = {
     "nemo-gym": NEMO_GYM,
 }
 """The registry of wire formats: a new one is one file and one entry."""
-
-__all__ = ["WIRE_FORMATS", "WireFormat"]

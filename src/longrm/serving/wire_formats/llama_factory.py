@@ -1,17 +1,8 @@
-"""What LLaMA-Factory posts with `--reward_model_type api`: whole texts, one a sample."""
+"""LLaMA-Factory with `--reward_model_type api`: whole texts, one per sample."""
 
-from collections.abc import Sequence
-from typing import Any
+import uuid
 
-from longrm.serving.asked import Asked, Scored
-from longrm.serving.wire_formats.wire_format import (
-    AnswerHeader,
-    ClientBody,
-    Several,
-    WireFormat,
-    WireRoute,
-    only_scores,
-)
+from longrm.serving.requests import ClientBody, ScoreRequest, Several, WireFormat, WireRoute, all_scores
 
 
 class EvaluationBody(ClientBody):
@@ -21,26 +12,22 @@ class EvaluationBody(ClientBody):
     messages: Several[str]
 
 
-def _asked(body: EvaluationBody) -> list[Asked]:
-    return [Asked(whole=text) for text in body.messages]
-
-
-def _answer(body: EvaluationBody, several: Sequence[Scored], header: AnswerHeader) -> dict[str, Any]:
-    return {
-        "id": f"scoreval-{header.id}",
-        "object": "score.evaluation",
-        "model": header.name,
-        "scores": only_scores(several),
-    }
-
-
 _TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
 
 LLAMA_FACTORY = WireFormat(
     "LLaMA-Factory",
     (
         WireRoute(
-            "/v1/score/evaluation", EvaluationBody, _asked, _answer, {"model": "model", "messages": [_TEXT]}
+            "/v1/score/evaluation",
+            EvaluationBody,
+            lambda body: [ScoreRequest(rendered=text) for text in body.messages],
+            lambda body, results, model: {
+                "id": f"scoreval-{uuid.uuid4().hex}",
+                "object": "score.evaluation",
+                "model": model,
+                "scores": all_scores(results),
+            },
+            {"model": "model", "messages": [_TEXT]},
         ),
     ),
 )

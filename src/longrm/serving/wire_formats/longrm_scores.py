@@ -1,4 +1,4 @@
-"""Our own format: a prompt and its responses, or several prompts with theirs."""
+"""longrm's own format: a prompt and its responses, or a list of such bodies."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from pydantic import Field, RootModel
 
-from longrm.serving.asked import Asked, Scored
-from longrm.serving.wire_formats.wire_format import (
-    AnswerHeader,
+from longrm.serving.requests import (
     ChatMessage,
     Salt,
+    ScoreRequest,
+    ScoreResult,
     Several,
     StrictBody,
     WireFormat,
@@ -25,12 +25,12 @@ class PromptToScore(StrictBody):
 
     Attributes:
         prompt: A user's text, messages, or a text that a chat template rendered.
-        responses: One at least, each a text or messages.
-        model: Is not looked at: the server has one.
-        explanations: Whether to tell what a generative reward model wrote.
-        cut: What may be cut out of `context` where all does not fit; nothing is cut unless it is asked for.
+        responses: At least one, each a text or messages.
+        model: Ignored: the server has one model.
+        explanations: Whether the answer has what a generative reward model wrote.
+        cut: What may be cut out of `context` where the prompt does not fit; by default nothing is.
         context: The part of the prompt that may be cut, word for word.
-        cache_salt: What is kept of the prompt serves requests of the same salt alone.
+        cache_salt: Cached prefixes are shared only between requests of the same salt.
         tools: The tools that the prompt offers, as `{"type": "function", "function": {...}}`.
     """
 
@@ -53,48 +53,46 @@ class ScoreBody(RootModel[PromptToScore | Several[PromptToScore]]):
         return self.root if isinstance(self.root, list) else [self.root]
 
 
-def _asked(body: ScoreBody) -> list[Asked]:
+def _requests(body: ScoreBody) -> list[ScoreRequest]:
     return [
-        Asked(
-            text_or_messages(one.prompt),
-            [text_or_messages(text) for text in one.responses],
-            cut=one.cut,
-            context=one.context,
-            salt=one.cache_salt,
-            tools=tools_in(one.tools),
+        ScoreRequest(
+            text_or_messages(item.prompt),
+            [text_or_messages(response) for response in item.responses],
+            cut=item.cut,
+            context=item.context,
+            cache_salt=item.cache_salt,
+            tools=tools_in(item.tools),
         )
-        for one in body.prompts
+        for item in body.prompts
     ]
 
 
-def _answer(body: ScoreBody, several: Sequence[Scored], header: AnswerHeader) -> Any:
-    answers = [_one(*pair, header) for pair in zip(body.prompts, several, strict=True)]
+def _answer(body: ScoreBody, results: Sequence[ScoreResult], model: str) -> Any:
+    answers = []
+    for item, result in zip(body.prompts, results, strict=True):
+        answer: dict[str, Any] = {
+            "model": model,
+            "scores": list(result.scores),
+            "order": result.order,
+            "usage": {
+                "prompt_tokens": result.prompt_tokens,
+                "cached_tokens": result.cached_tokens,
+                "total_tokens": result.total_tokens,
+            },
+            "seconds": round(result.seconds, 6),
+        }
+        if result.cut is not None:
+            answer["cut"] = asdict(result.cut)
+        if item.explanations:
+            answer["explanation"] = result.explanation
+        if result.failure is not None:
+            answer["error"] = {"type": result.failure.kind, "message": result.failure.message}
+        answers.append(answer)
     return answers if isinstance(body.root, list) else answers[0]
-
-
-def _one(prompt: PromptToScore, scored: Scored, header: AnswerHeader) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "model": header.name,
-        "scores": list(scored.scores),
-        "order": scored.order,
-        "usage": {
-            "prompt_tokens": scored.prompt_tokens,
-            "cached_tokens": scored.cached_tokens,
-            "total_tokens": scored.total_tokens,
-        },
-        "seconds": round(scored.seconds, 6),
-    }
-    if scored.cut is not None:
-        answer["cut"] = asdict(scored.cut)
-    if prompt.explanations:
-        answer["explanation"] = scored.explanation
-    if scored.failure is not None:
-        answer["error"] = {"type": scored.failure.kind, "message": scored.failure.message}
-    return answer
 
 
 _EXAMPLE = {"prompt": "What is the capital of France?", "responses": ["Paris.", "Rome, I think."]}
 
 NATIVE = WireFormat(
-    "everybody else: curl, httpx", (WireRoute("/v1/scores", ScoreBody, _asked, _answer, _EXAMPLE),)
+    "everybody else: curl, httpx", (WireRoute("/v1/scores", ScoreBody, _requests, _answer, _EXAMPLE),)
 )

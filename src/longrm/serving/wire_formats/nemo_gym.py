@@ -1,26 +1,27 @@
-"""What NeMo Gym posts to a resources server: `/verify` for one rollout, `/compare` for several of one prompt."""
+"""NeMo Gym's resources server: `/verify` for one rollout, `/compare` for several of one prompt."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ConfigDict
 
-from longrm.serving.asked import Asked, Failure, Scored
-from longrm.serving.wire_formats.wire_format import (
-    AnswerHeader,
+from longrm.serving.requests import (
     ChatMessage,
     ClientBody,
+    Failure,
+    ScoreRequest,
+    ScoreResult,
     Several,
     WireFormat,
     WireRoute,
-    as_given,
-    only_scores,
+    all_scores,
+    messages_in,
 )
-from longrm.types import Message, message_text
+from longrm.types import message_text
 
 
 class ResponsesParams(ClientBody):
-    """The request that the policy answered, as the Responses API has it; what it holds beside is sent back."""
+    """The request that the policy answered, in the format of the Responses API."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -29,7 +30,7 @@ class ResponsesParams(ClientBody):
 
 
 class VerifyBody(ClientBody):
-    """A rollout: the request and the response, as the Responses API has them; all of it is sent back."""
+    """A rollout: request and response in the format of the Responses API. All of it is sent back."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -38,51 +39,49 @@ class VerifyBody(ClientBody):
 
 
 class CompareBody(ClientBody):
-    """A conversation and several responses to it; the principle is not looked at, for the model has its own."""
+    """A conversation and several responses to it; the principle is ignored, as the model has its own."""
 
     conversation_history: Several[ChatMessage]
     response_objs: Several[dict[str, Any]]
     principle: str | None = None
 
 
-def _verified(body: VerifyBody) -> list[Asked]:
-    asked = body.responses_create_params
-    turns = [asked.input] if isinstance(asked.input, str) else asked.input
-    before = [] if asked.instructions is None else [{"role": "system", "content": asked.instructions}]
-    written = _written(body.response)
-    if not written:
-        raise Failure("unscored", "the response holds no text of a message: there is nothing to score")
-    return [Asked([*before, *map(_turn, turns)], [written])]
+def _verify_requests(body: VerifyBody) -> list[ScoreRequest]:
+    params = body.responses_create_params
+    turns = [{"role": "user", "content": params.input}] if isinstance(params.input, str) else params.input
+    if not all(isinstance(turn.get("role"), str) for turn in turns):
+        raise Failure("invalid", "input has an item that is not a message: only messages can be scored")
+    messages = [{"role": turn["role"], "content": message_text(turn)} for turn in turns]
+    if params.instructions is not None:
+        messages.insert(0, {"role": "system", "content": params.instructions})
+    response = _response_text(body.response)
+    if not response:
+        raise Failure("unscored", "the response has no message with text: there is nothing to score")
+    return [ScoreRequest(messages, [response])]
 
 
-def _turn(turn: str | Mapping[str, Any]) -> Message:
-    if isinstance(turn, str):
-        return {"role": "user", "content": turn}
-    if not isinstance(turn.get("role"), str):
-        raise Failure("invalid", "input holds something that is no message: only messages can be scored")
-    return {"role": turn["role"], "content": message_text(turn)}
+def _compare_requests(body: CompareBody) -> list[ScoreRequest]:
+    responses = [_response_text(response) for response in body.response_objs]
+    return [ScoreRequest(messages_in(body.conversation_history), responses)]
 
 
-def _written(response: Mapping[str, Any]) -> str:
-    """The text of all messages of a response; reasoning and calls of tools are no part of it."""
+def _response_text(response: Mapping[str, Any]) -> str:
+    """The text of all messages of a response, without its reasoning and its tool calls."""
     output = response.get("output")
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        raise Failure("invalid", "a response needs its output, a list of items of the Responses API")
+        raise Failure("invalid", "a response must have an output: a list of items of the Responses API")
     return "".join(message_text(item) for item in output if item.get("type", "message") == "message")
 
 
-def _compared(body: CompareBody) -> list[Asked]:
-    return [Asked(as_given(body.conversation_history), [_written(one) for one in body.response_objs])]
+def _verify_answer(body: VerifyBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+    return {**body.model_dump(exclude_unset=True), "reward": results[0].scores[0]}
 
 
-def _rewarded(body: VerifyBody, several: Sequence[Scored], header: AnswerHeader) -> dict[str, Any]:
-    return {**body.model_dump(exclude_unset=True), "reward": several[0].scores[0]}
+def _compare_answer(body: CompareBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+    return {"rewards": all_scores(results), "comparison_results": None, "metrics": None}
 
 
-def _rewards(body: CompareBody, several: Sequence[Scored], header: AnswerHeader) -> dict[str, Any]:
-    return {"rewards": only_scores(several), "comparison_results": None, "metrics": None}
-
-
+_QUESTION = {"role": "user", "content": "Capital of France?"}
 _MESSAGE = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Paris."}]}
 
 NEMO_GYM = WireFormat(
@@ -91,22 +90,16 @@ NEMO_GYM = WireFormat(
         WireRoute(
             "/verify",
             VerifyBody,
-            _verified,
-            _rewarded,
-            {
-                "responses_create_params": {"input": [{"role": "user", "content": "Capital of France?"}]},
-                "response": {"output": [_MESSAGE]},
-            },
+            _verify_requests,
+            _verify_answer,
+            {"responses_create_params": {"input": [_QUESTION]}, "response": {"output": [_MESSAGE]}},
         ),
         WireRoute(
             "/compare",
             CompareBody,
-            _compared,
-            _rewards,
-            {
-                "conversation_history": [{"role": "user", "content": "Capital of France?"}],
-                "response_objs": [{"output": [_MESSAGE]}],
-            },
+            _compare_requests,
+            _compare_answer,
+            {"conversation_history": [_QUESTION], "response_objs": [{"output": [_MESSAGE]}]},
         ),
     ),
 )

@@ -1,52 +1,51 @@
-"""What OpenRLHF posts to `--reward.remote_url`: the whole text of one sample, and its prompt.
+"""OpenRLHF with `--reward.remote_url`: the whole text of each sample, and its prompt.
 
-It keeps special tokens when it decodes (openrlhf/utils/agent.py and trainer/ppo_utils/samples_generator.py at 3c3be62),
-so `query` ends in EOS.
+OpenRLHF keeps special tokens when it decodes (openrlhf/utils/agent.py and trainer/ppo_utils/samples_generator.py at
+3c3be62), so `query` ends in EOS.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from longrm.serving.asked import Asked, Failure, Scored
-from longrm.serving.wire_formats.wire_format import (
-    AnswerHeader,
+from longrm.serving.requests import (
     ClientBody,
+    Failure,
+    ScoreRequest,
+    ScoreResult,
     Several,
     WireFormat,
     WireRoute,
-    only_scores,
+    all_scores,
 )
 
 
 class RewardBody(ClientBody):
-    """Prompts and the same prompts with their responses, as they were tokenized; labels are not looked at."""
+    """Rendered prompts, and the same prompts with their responses; labels are ignored."""
 
     query: Several[str]
     prompts: Several[str] | None = None
     labels: Several[Any] | None = None
 
 
-def _asked(body: RewardBody) -> list[Asked]:
-    if body.prompts is None:
-        return [Asked(whole=text) for text in body.query]
-    if len(body.prompts) != len(body.query):
-        raise Failure("invalid", f"{len(body.query)} of query and {len(body.prompts)} of prompts")
-    return [_apart(*pair) for pair in zip(body.prompts, body.query, strict=True)]
+def _requests(body: RewardBody) -> list[ScoreRequest]:
+    prompts = [""] * len(body.query) if body.prompts is None else body.prompts
+    if len(prompts) != len(body.query):
+        raise Failure("invalid", f"{len(body.query)} items in query, but {len(prompts)} in prompts")
+    return [
+        # A text that was decoded from tokens may not begin with its prompt, character by character.
+        ScoreRequest(prompt, [text.removeprefix(prompt)], strip_end=True)
+        if prompt and text.startswith(prompt) and len(text) > len(prompt)
+        else ScoreRequest(rendered=text)
+        for prompt, text in zip(prompts, body.query, strict=True)
+    ]
 
 
-def _apart(prompt: str, text: str) -> Asked:
-    """Prompt and response apart, unless the text, which was decoded from tokens, does not begin with the prompt."""
-    if prompt and text.startswith(prompt) and len(text) > len(prompt):
-        return Asked(prompt, [text[len(prompt) :]], decoded=True)
-    return Asked(whole=text)
-
-
-def _answer(body: RewardBody, several: Sequence[Scored], header: AnswerHeader) -> dict[str, Any]:
-    scores = only_scores(several)
-    # Fractions, as all that it logs are.
+def _answer(body: RewardBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+    scores = all_scores(results)
+    # Floats, like everything else that OpenRLHF logs.
     tokens = {
-        "total_tokens": [float(one.total_tokens) for one in several],
-        "cached_tokens": [float(one.cached_tokens) for one in several],
+        "total_tokens": [float(result.total_tokens) for result in results],
+        "cached_tokens": [float(result.cached_tokens) for result in results],
     }
     return {"rewards": scores, "scores": scores, "extra_logs": tokens}
 
@@ -59,7 +58,7 @@ OPENRLHF = WireFormat(
         WireRoute(
             "/get_reward",
             RewardBody,
-            _asked,
+            _requests,
             _answer,
             {"query": [f"{_PROMPT}Paris.<|im_end|>"], "prompts": [_PROMPT], "labels": ["Paris"]},
         ),

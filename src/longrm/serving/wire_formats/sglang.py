@@ -1,17 +1,19 @@
-"""What clients of SGLang's reward models send: `/classify` with `text` or `input_ids`, and `/v1/embeddings`."""
+"""Clients of SGLang's reward models: `/classify` with `text` or `input_ids`, and `/v1/embeddings`."""
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from longrm.serving.asked import Asked, Failure, Scored
-from longrm.serving.wire_formats.vllm import texts_or_ids
-from longrm.serving.wire_formats.wire_format import (
-    AnswerHeader,
+from longrm.serving.requests import (
     ClientBody,
+    Failure,
+    ScoreRequest,
+    ScoreResult,
     Several,
     WireFormat,
     WireRoute,
-    usage_of,
+    texts_or_ids,
+    usage,
 )
 
 
@@ -23,55 +25,49 @@ class TextBody(ClientBody):
 
 
 class EmbeddingBody(ClientBody):
-    """Texts that a chat template rendered, or their token ids; the embedding of one is its score."""
+    """Texts that a chat template rendered, or their token ids; the embedding of a text is its score."""
 
     model: str | None = None
     input: str | Several[str] | Several[int] | Several[Several[int]]
 
 
-def _of_texts(body: TextBody) -> list[Asked]:
+def _classify_requests(body: TextBody) -> list[ScoreRequest]:
     if (body.text is None) == (body.input_ids is None):
-        raise Failure("invalid", "the body needs either text or input_ids")
-    return [Asked(whole=text) for text in texts_or_ids(body.input_ids if body.text is None else body.text)]
+        raise Failure("invalid", "the body must have either text or input_ids")
+    given = body.input_ids if body.text is None else body.text
+    return [ScoreRequest(rendered=text) for text in texts_or_ids(given)]
 
 
-def _of_input(body: EmbeddingBody) -> list[Asked]:
-    return [Asked(whole=text) for text in texts_or_ids(body.input)]
-
-
-def _classified(body: TextBody, several: Sequence[Scored], header: AnswerHeader) -> Any:
+def _classify_answer(body: TextBody, results: Sequence[ScoreResult], model: str) -> Any:
+    request = uuid.uuid4().hex
     answers = [
         {
-            "embedding": list(one.scores),
+            "embedding": list(result.scores),
             "meta_info": {
-                "id": f"{header.id}-{index}",
+                "id": f"{request}-{index}",
                 "finish_reason": {"type": "length", "length": 0},
-                "prompt_tokens": one.total_tokens,
-                "cached_tokens": one.cached_tokens,
-                "e2e_latency": one.seconds,
+                "prompt_tokens": result.total_tokens,
+                "cached_tokens": result.cached_tokens,
+                "e2e_latency": result.seconds,
             },
         }
-        for index, one in enumerate(several)
+        for index, result in enumerate(results)
     ]
     given = body.input_ids if body.text is None else body.text
     single = isinstance(given, str) or (given and isinstance(given[0], int))
     return answers[0] if single else answers
 
 
-def _embedded(body: EmbeddingBody, several: Sequence[Scored], header: AnswerHeader) -> dict[str, Any]:
+def _embedding_answer(body: EmbeddingBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
     return {
         "object": "list",
-        "model": header.name,
+        "model": model,
         "data": [
-            {"object": "embedding", "index": index, "embedding": list(one.scores)}
-            for index, one in enumerate(several)
+            {"object": "embedding", "index": index, "embedding": list(result.scores)}
+            for index, result in enumerate(results)
         ],
-        "usage": usage_of(several),
+        "usage": usage(results),
     }
-
-
-def _error(failure: Failure) -> dict[str, Any]:
-    return {"error": {"message": failure.message}}
 
 
 _TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
@@ -80,9 +76,20 @@ SGLANG = WireFormat(
     "SGLang's clients",
     (
         WireRoute(
-            "/classify", TextBody, _of_texts, _classified, {"text": [_TEXT]}, frozenset({"text", "input_ids"})
+            "/classify",
+            TextBody,
+            _classify_requests,
+            _classify_answer,
+            {"text": [_TEXT]},
+            frozenset({"text", "input_ids"}),
         ),
-        WireRoute("/v1/embeddings", EmbeddingBody, _of_input, _embedded, {"model": "any", "input": _TEXT}),
+        WireRoute(
+            "/v1/embeddings",
+            EmbeddingBody,
+            lambda body: [ScoreRequest(rendered=text) for text in texts_or_ids(body.input)],
+            _embedding_answer,
+            {"model": "any", "input": _TEXT},
+        ),
     ),
-    _error,
+    lambda failure: {"error": {"message": failure.message}},
 )

@@ -1,13 +1,11 @@
-"""What slime posts to `--rm-url`: one sample; the whole answer is its score."""
+"""slime with `--rm-url`: one sample per request; the whole answer is its score."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from longrm.serving.asked import Asked, Scored
-from longrm.serving.wire_formats.wire_format import (
-    AnswerHeader,
+from longrm.serving.requests import (
     ChatMessage,
     ClientBody,
+    ScoreRequest,
     Several,
     WireFormat,
     WireRoute,
@@ -16,20 +14,18 @@ from longrm.serving.wire_formats.wire_format import (
 
 
 class SampleBody(ClientBody):
-    """A prompt, as messages or as a chat template rendered it, and the response; the label is not looked at."""
+    """A prompt, as messages or rendered by a chat template, and the response; the label is ignored."""
 
     prompt: str | Several[ChatMessage]
     response: str
     label: Any = None
 
 
-def _asked(body: SampleBody) -> list[Asked]:
-    return [Asked(text_or_messages(body.prompt), [body.response])]
-
-
-def _answer(body: SampleBody, several: Sequence[Scored], header: AnswerHeader) -> float | None:
-    return several[0].scores[0]
-
+_EXAMPLE = {
+    "prompt": [{"role": "user", "content": "Capital of France?"}],
+    "response": "Paris.",
+    "label": "Paris",
+}
 
 SLIME = WireFormat(
     "slime",
@@ -37,13 +33,9 @@ SLIME = WireFormat(
         WireRoute(
             "/rm",
             SampleBody,
-            _asked,
-            _answer,
-            {
-                "prompt": [{"role": "user", "content": "Capital of France?"}],
-                "response": "Paris.",
-                "label": "Paris",
-            },
+            lambda body: [ScoreRequest(text_or_messages(body.prompt), [body.response])],
+            lambda body, results, model: results[0].scores[0],
+            _EXAMPLE,
         ),
     ),
 )

@@ -1,28 +1,32 @@
-"""What clients of vLLM's classifiers send, verl among them: `/classify`, `/pooling`, `/score` and `/rerank`."""
+"""Clients of vLLM's classifiers, verl among them: `/classify`, `/pooling`, `/rerank` and `/v1/rerank`."""
 
+import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from longrm.serving.asked import Asked, Failure, Scored
-from longrm.serving.wire_formats.wire_format import (
-    AnswerHeader,
+from longrm.serving.requests import (
     ChatMessage,
     ClientBody,
+    Failure,
     Salt,
+    ScoreRequest,
+    ScoreResult,
     Several,
     WireFormat,
     WireRoute,
-    of_conversation,
+    messages_in,
+    texts_or_ids,
     tools_in,
-    usage_of,
+    usage,
 )
 
 
 class ClassifyBody(ClientBody):
-    """One conversation, with the tools that it offers, or texts that a chat template rendered, or their token ids.
+    """One conversation with its tools, or texts that a chat template rendered, or their token ids.
 
-    Scores are logits, so `use_activation` must not be true. BOS is added to a text that lacks it, unless
-    `add_special_tokens` is false, and never twice. What is kept of a text serves those of the same `cache_salt` alone.
+    Scores are logits, so `use_activation` must not be true. A text that lacks BOS gets it, unless `add_special_tokens`
+    is false; it is never added twice. Cached prefixes are shared only between requests of the same `cache_salt`.
     """
 
     model: str | None = None
@@ -44,78 +48,70 @@ class RerankBody(ClientBody):
     use_activation: bool | None = None
 
 
-def texts_or_ids(given: Any) -> list[str | list[int]]:
-    """A text or the ids of one, or several of them, as several."""
-    one = isinstance(given, str) or (given and isinstance(given[0], int))
-    return [given] if one else list(given)
-
-
-def _whole(body: ClassifyBody) -> list[Asked]:
-    _refuse_activation(body.use_activation)
-    if (body.messages is None) == (body.input is None):
-        raise Failure("invalid", "the body needs either messages or input")
-    if body.messages is not None:
-        return [of_conversation(body.messages, salt=body.cache_salt, tools=tools_in(body.tools))]
-    return [
-        Asked(whole=text, special_tokens=body.add_special_tokens, salt=body.cache_salt)
-        for text in texts_or_ids(body.input)
-    ]
-
-
-def _refuse_activation(wanted: bool | None) -> None:
+def _check_activation(wanted: bool | None) -> None:
     if wanted:
         raise Failure(
-            "invalid", "scores are raw logits: send use_activation false, and apply your own function"
+            "invalid", "scores are raw logits: send use_activation false and apply your own function"
         )
 
 
-def _of_rerank(body: RerankBody) -> list[Asked]:
-    _refuse_activation(body.use_activation)
-    return [Asked(body.query, body.documents)]
+def _classify_requests(body: ClassifyBody) -> list[ScoreRequest]:
+    _check_activation(body.use_activation)
+    if (body.messages is None) == (body.input is None):
+        raise Failure("invalid", "the body must have either messages or input")
+    if body.messages is None:
+        return [
+            ScoreRequest(rendered=text, add_bos=body.add_special_tokens, cache_salt=body.cache_salt)
+            for text in texts_or_ids(body.input)
+        ]
+    *prompt, last = messages_in(body.messages) or [{}]
+    if not prompt or last.get("role") != "assistant":
+        raise Failure(
+            "invalid",
+            "messages must end with a message of the assistant, which is scored, after at least one other",
+        )
+    return [ScoreRequest(prompt, [(last,)], cache_salt=body.cache_salt, tools=tools_in(body.tools))]
 
 
-def _listed(kind: str, item: Callable[[int, float | None], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    def answer(body: Any, several: Sequence[Scored], header: AnswerHeader) -> dict[str, Any]:
+def _rerank_requests(body: RerankBody) -> list[ScoreRequest]:
+    _check_activation(body.use_activation)
+    return [ScoreRequest(body.query, body.documents)]
+
+
+def _list_answer(
+    kind: str, item: Callable[[int, float | None], dict[str, Any]]
+) -> Callable[[ClassifyBody, Sequence[ScoreResult], str], dict[str, Any]]:
+    def answer(body: ClassifyBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
         return {
-            "id": f"{kind}-{header.id}",
+            "id": f"{kind}-{uuid.uuid4().hex}",
             "object": "list",
-            "created": header.created,
-            "model": header.name,
-            "data": [item(index, one.scores[0]) for index, one in enumerate(several)],
-            "usage": usage_of(several),
+            "created": int(time.time()),
+            "model": model,
+            "data": [item(index, result.scores[0]) for index, result in enumerate(results)],
+            "usage": usage(results),
         }
 
     return answer
 
 
-def _reranked(body: RerankBody, several: Sequence[Scored], header: AnswerHeader) -> dict[str, Any]:
-    (scored,) = several
-    best_first = scored.order[: body.top_n or None]
+def _rerank_answer(body: RerankBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+    (result,) = results
     return {
-        "id": f"rerank-{header.id}",
-        "model": header.name,
-        "usage": usage_of(several),
+        "id": f"rerank-{uuid.uuid4().hex}",
+        "model": model,
+        "usage": usage(results),
         "results": [
             {
                 "index": index,
                 "document": {"text": body.documents[index]},
-                "relevance_score": scored.scores[index],
+                "relevance_score": result.scores[index],
             }
-            for index in best_first
+            for index in result.order[: body.top_n or None]
         ],
     }
 
 
-def _classified(index: int, score: float | None) -> dict[str, Any]:
-    return {"index": index, "label": "LABEL_0", "probs": [score], "num_classes": 1}
-
-
-def _pooled(index: int, score: float | None) -> dict[str, Any]:
-    return {"index": index, "object": "pooling", "data": [score]}
-
-
 _TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
-_MARKS = frozenset({"input", "messages"})
 _RERANK = {"query": "Capital of France?", "documents": ["Paris.", "Rome."]}
 
 VLLM = WireFormat(
@@ -124,15 +120,27 @@ VLLM = WireFormat(
         WireRoute(
             "/classify",
             ClassifyBody,
-            _whole,
-            _listed("classify", _classified),
+            _classify_requests,
+            _list_answer(
+                "classify",
+                lambda index, score: {
+                    "index": index,
+                    "label": "LABEL_0",
+                    "probs": [score],
+                    "num_classes": 1,
+                },
+            ),
             {"model": "any", "input": _TEXT, "use_activation": False},
-            _MARKS,
+            frozenset({"input", "messages"}),
         ),
         WireRoute(
-            "/pooling", ClassifyBody, _whole, _listed("pool", _pooled), {"model": "any", "input": [_TEXT]}
+            "/pooling",
+            ClassifyBody,
+            _classify_requests,
+            _list_answer("pool", lambda index, score: {"index": index, "object": "pooling", "data": [score]}),
+            {"model": "any", "input": [_TEXT]},
         ),
-        WireRoute("/rerank", RerankBody, _of_rerank, _reranked, _RERANK, frozenset({"documents"})),
-        WireRoute("/v1/rerank", RerankBody, _of_rerank, _reranked, _RERANK),
+        WireRoute("/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK, frozenset({"documents"})),
+        WireRoute("/v1/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
     ),
 )

@@ -1,0 +1,260 @@
+"""What a client asks, what the model answers, and what wire formats are made of.
+
+A body in a client's format becomes one or several `ScoreRequest`s; the model's thread turns each into a `ScoreResult`;
+the wire format writes the results as its client expects them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, model_validator
+
+from longrm.data.fields import FieldError, check_message
+from longrm.data.tool_schemas import tools_of
+from longrm.types import Cut, Message, Tool
+
+STATUSES: Mapping[str, int] = {
+    "invalid": 400,
+    "too_long": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "too_large": 413,
+    "encoded": 415,
+    "unscored": 422,
+    "full": 429,
+    "internal": 500,
+    "stopping": 503,
+    "timeout": 504,
+}
+"""The HTTP status of each kind of failure."""
+
+
+class Failure(Exception):  # noqa: N818 - it is also a result, and not always raised
+    """Why a request, or one prompt of it, has no scores.
+
+    Attributes:
+        kind: A key of `STATUSES`.
+        message: One line for the client. It never repeats what a client sent: it also goes to the log.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.status = kind, message, STATUSES[kind]
+
+
+def error_body(failure: Failure) -> dict[str, Any]:
+    """A failure as OpenAI and vLLM write it."""
+    return {"error": {"message": failure.message, "type": failure.kind, "code": failure.status}}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """One prompt and its responses, or one conversation that the client has rendered as a whole.
+
+    Attributes:
+        prompt: Messages, the text of a user's message, or a text that a chat template rendered.
+        responses: Responses to it, each messages or text.
+        rendered: In place of both: prompt and response as one rendered text, or as its token ids.
+        add_bos: Whether a rendered text that lacks BOS gets it.
+        strip_end: Whether the special tokens at the end of a response are removed, for clients that decode without
+            skipping them.
+        cut: What may be cut out of the context if it does not fit; None cuts nothing.
+        context: The part of the prompt that may be cut.
+        cache_salt: Cached prefixes are shared only between requests of the same salt.
+        tools: The tools that a prompt of messages offers.
+    """
+
+    prompt: str | Sequence[Message] = ""
+    responses: Sequence[str | Sequence[Message]] = ()
+    rendered: str | Sequence[int] | None = None
+    add_bos: bool = True
+    strip_end: bool = False
+    cut: Literal["middle", "left", "right"] | None = None
+    context: str | None = None
+    cache_salt: str = ""
+    tools: Sequence[Tool] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of scores."""
+        return len(self.responses) if self.rendered is None else 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """The scores of one `ScoreRequest`.
+
+    Attributes:
+        scores: One per response, higher is better; None where there is none.
+        explanation: What a generative judge wrote.
+        prompt_tokens: Tokens of the prompt.
+        cached_tokens: How many of them came from the prefix cache.
+        total_tokens: Tokens of the prompt and of all responses.
+        seconds: From submission to the scores.
+        queue_seconds: The part of `seconds` before the model started.
+        cut: What was cut out of the context.
+        failure: Why scores are missing.
+    """
+
+    scores: tuple[float | None, ...]
+    explanation: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    total_tokens: int = 0
+    seconds: float = 0.0
+    queue_seconds: float = 0.0
+    cut: Cut | None = None
+    failure: Failure | None = None
+
+    @property
+    def order(self) -> list[int]:
+        """Indices of the responses that have a score, from best to worst; ties keep their order."""
+        scored = [(-score, index) for index, score in enumerate(self.scores) if score is not None]
+        return [index for _, index in sorted(scored)]
+
+
+def all_scores(results: Sequence[ScoreResult]) -> list[float | None]:
+    """The scores of all prompts in one list."""
+    return [score for result in results for score in result.scores]
+
+
+def usage(results: Sequence[ScoreResult]) -> dict[str, Any]:
+    """The tokens of a request as OpenAI and vLLM report them."""
+    total = sum(result.total_tokens for result in results)
+    return {
+        "prompt_tokens": total,
+        "total_tokens": total,
+        "completion_tokens": 0,
+        "prompt_tokens_details": {"cached_tokens": sum(result.cached_tokens for result in results)},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class WireRoute:
+    """One route of a wire format.
+
+    Attributes:
+        path: Where requests are posted.
+        body: The pydantic model of the body.
+        requests: Body -> requests; raises `Failure` where the body makes no sense.
+        answer: Body, results and the model's name -> the JSON of the answer.
+        example: A body, for the OpenAPI document.
+        fields: Where several formats share a path, the one with a field of the body in this set is taken.
+    """
+
+    path: str
+    body: type[BaseModel]
+    requests: Callable[[Any], list[ScoreRequest]]
+    answer: Callable[[Any, Sequence[ScoreResult], str], Any]
+    example: Any
+    fields: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """An entry of `WIRE_FORMATS`.
+
+    Attributes:
+        client: Who uses it, for the OpenAPI document.
+        routes: Its routes.
+        error: The body of an answer without scores.
+    """
+
+    client: str
+    routes: Sequence[WireRoute]
+    error: Callable[[Failure], Any] = error_body
+
+
+_Item = TypeVar("_Item")
+
+
+class _FirstError(FailFast):
+    """FailFast that can be part of a union, whose members must be hashable in Python 3.11."""
+
+    __hash__ = object.__hash__
+
+
+# Pydantic builds an error of about 3 KB for each wrong item, so a body of a million wrong items would take 3 GB.
+Several = Annotated[list[_Item], _FirstError()]
+"""A list in a request: validation ends at the first wrong item."""
+
+
+class StrictBody(BaseModel):
+    """The body of a request in longrm's own format: an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_one_unknown_field(cls, given: Any) -> Any:
+        # One error instead of one for each of a million unknown fields.
+        if not isinstance(given, dict):
+            return given
+        known = {name: given[name] for name in cls.model_fields if name in given}
+        unknown = next((name for name in given if name not in known), None)
+        return known if unknown is None else {**known, unknown: given[unknown]}
+
+
+class ClientBody(BaseModel):
+    """The body of a third party's client: unknown fields are ignored, except for chat templates."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_templates(cls, body: Any) -> Any:
+        # Ignoring a template would score another text than the client means; running it would run its program.
+        if isinstance(body, dict) and body.get("chat_template") is not None:
+            raise ValueError("chat_template is not accepted: the server renders with the model's own")
+        return body
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation, with any further fields."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    role: str
+    content: str | Several[dict[str, Any]] | None = None
+
+
+Salt = Annotated[str, BeforeValidator(lambda given: "" if given is None else given)]
+"""A cache salt; null is the same as none."""
+
+
+def messages_in(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
+    """Messages with the fields that the client sent; raises `Failure` for images and malformed tool calls."""
+    given = tuple(message.model_dump(exclude_unset=True) for message in messages)
+    try:
+        for message in given:
+            check_message(message, "messages")
+    except FieldError:
+        raise Failure(
+            "invalid",
+            "the content of a message must be a text or a list of {'type': 'text', 'text': ...} (only text is "
+            "supported), and its tool_calls must be {'type': 'function', 'function': {'name': ..., 'arguments': ...}}",
+        ) from None
+    return given
+
+
+def text_or_messages(given: str | Sequence[ChatMessage]) -> str | tuple[Message, ...]:
+    """A text as it is, or messages."""
+    return given if isinstance(given, str) else messages_in(given)
+
+
+def tools_in(given: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
+    """The tools of a body; raises `Failure` where they are not functions."""
+    try:
+        return tools_of(given)
+    except FieldError:
+        raise Failure(
+            "invalid",
+            "tools must be a list such as [{'type': 'function', 'function': {'name': ..., 'parameters': {...}}}]",
+        ) from None
+
+
+def texts_or_ids(given: Any) -> list[str | list[int]]:
+    """One text, one list of token ids, or a list of either, as a list."""
+    single = isinstance(given, str) or (given and isinstance(given[0], int))
+    return [given] if single else list(given)

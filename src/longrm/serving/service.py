@@ -1,0 +1,327 @@
+"""From the body of a request to its response: limits, time-outs, clients that go away, and metrics."""
+
+import asyncio
+import logging
+import math
+import re
+import time
+from codecs import BOM_UTF8
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from longrm.serving.requests import Failure, ScoreRequest, ScoreResult, WireFormat, WireRoute
+from longrm.serving.settings import ServeSettings
+from longrm.serving.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+MAX_PROMPTS = 1024
+"""Prompts of one request."""
+
+MAX_RESPONSES = 256
+"""Responses to one prompt."""
+
+MAX_WAITING_BYTES = 2**28
+"""Bytes of all requests in work. As many again may be arriving."""
+
+DRAIN_SECONDS = 60.0
+"""How long requests in work are waited for when the server stops."""
+
+# The responses to one prompt may fill so many contexts of the model: their tokens take many times their own memory.
+_MAX_CONTEXTS = 16
+_RETRY_AFTER: Mapping[str, int] = {"full": 1, "stopping": 5}
+
+
+class ScoringService:
+    """Answers requests in any wire format with the scores of one model.
+
+    Args:
+        settings: The settings of the server.
+        worker: The thread of the model.
+
+    Attributes:
+        draining: Whether the server stops and refuses new requests.
+        registry: The metrics, under vLLM's names.
+        body_bytes: The limit of one body.
+    """
+
+    def __init__(self, settings: ServeSettings, worker: Worker) -> None:
+        self.name, self.worker, self.draining = settings.served_name, worker, False
+        self._limits, self._access_log = settings.limits, settings.access_log
+        context: int | None = getattr(worker.model, "limit", None)
+        # Most texts have 4 bytes per token; one of 8 characters per token is rare.
+        bytes_needed = 2**25 if context is None else 4 * context * MAX_RESPONSES
+        self.body_bytes = settings.limits.body_bytes or min(max(bytes_needed, 2**20), 2**25)
+        self._max_characters = math.inf if context is None else 8 * _MAX_CONTEXTS * context
+        self._bytes_in_work = 0
+        self._deadlines: set[asyncio.Timeout] = set()
+        self._arriving: dict[asyncio.Timeout, int] = {}
+        self._add_metrics(worker)
+
+    def _add_metrics(self, worker: Worker) -> None:
+        seconds = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+        tokens = (1, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072)
+        self.registry = own = CollectorRegistry()
+        self._read = Counter("longrm:prompt_tokens", "Tokens of prompts and responses.", registry=own)
+        self._cached = Counter("longrm:prompt_tokens_cached", "Tokens that were cached.", registry=own)
+        self._queries = Counter(
+            "longrm:prefix_cache_queries", "Tokens looked up in the prefix cache.", registry=own
+        )
+        self._hits = Counter("longrm:prefix_cache_hits", "Tokens found in the prefix cache.", registry=own)
+        self._success = Counter("longrm:request_success", "Requests with scores.", registry=own)
+        self._failures = Counter("longrm:request_failure", "Requests without.", ["kind"], registry=own)
+        self._latency = Histogram(
+            "longrm:e2e_request_latency_seconds", "Request to answer.", buckets=seconds, registry=own
+        )
+        self._queue = Histogram(
+            "longrm:request_queue_time_seconds", "Until the model starts.", buckets=seconds, registry=own
+        )
+        self._sizes = Histogram(
+            "longrm:request_prompt_tokens", "Tokens per request.", buckets=tokens, registry=own
+        )
+        gauges = {
+            "longrm:num_requests_running": ("Prompts that the model reads now.", lambda: worker.running),
+            "longrm:num_requests_waiting": ("Prompts that wait for the model.", lambda: worker.waiting),
+        }
+        cache = getattr(worker.model, "kept", None)
+        if cache is not None:
+            gauges["longrm:prefix_cache_bytes"] = (
+                "Bytes in the prefix cache.",
+                lambda: len(cache.table) * cache.block_bytes,
+            )
+            gauges["longrm:prefix_cache_max_bytes"] = (
+                "Size of the prefix cache.",
+                lambda: cache.table.blocks * cache.block_bytes,
+            )
+        for name, (text, value) in gauges.items():
+            Gauge(name, text, registry=own).set_function(value)
+
+    def stop(self) -> None:
+        """Refuses new requests, and after `DRAIN_SECONDS` also those in work."""
+        self.draining = True
+        end = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(min(deadline.when() or end, end))
+
+    async def answer(self, request: Request, ways: Sequence[tuple[WireFormat, WireRoute]]) -> Response:
+        """The response to a request.
+
+        Args:
+            request: The request; its body has not been read.
+            ways: The formats that have a route of this path.
+        """
+        start = time.monotonic()
+        wire_format, route = ways[0]
+        content: Any = None
+        headers = None
+        status, tokens = 200, 0
+        try:
+            async with self._deadline(), self._parsed_body(request) as value:
+                fields = value.keys() if isinstance(value, dict) else set()
+                wire_format, route = next((way for way in ways if way[1].fields & fields), ways[0])
+                # Validation of a large body would keep the event loop from other clients.
+                body, requests = await asyncio.to_thread(self._validated, route, value)
+                results = await self._scores(request, requests)
+                content = route.answer(body, results, self.name)
+        except ClientDisconnect:
+            status = 499  # only seen in the log
+        except (Failure, TimeoutError) as error:
+            failure = error if isinstance(error, Failure) else self._timed_out()
+            status, content = failure.status, wire_format.error(failure)
+            self._failures.labels(failure.kind).inc()
+            if failure.kind in _RETRY_AFTER:
+                headers = {"Retry-After": str(_RETRY_AFTER[failure.kind])}
+        else:
+            tokens = sum(result.total_tokens for result in results)
+            self._count(results, tokens, time.monotonic() - start)
+        if self._access_log:
+            seconds = time.monotonic() - start
+            _log.info("%s %d %d tokens %.3f s", request.url.path, status, tokens, seconds)
+        return JSONResponse(content, status, headers)
+
+    def _count(self, results: Sequence[ScoreResult], tokens: int, seconds: float) -> None:
+        cached = sum(result.cached_tokens for result in results)
+        self._read.inc(tokens)
+        self._cached.inc(cached)
+        self._queries.inc(sum(result.prompt_tokens for result in results))
+        self._hits.inc(cached)
+        self._success.inc()
+        self._sizes.observe(tokens)
+        self._latency.observe(seconds)
+        self._queue.observe(max(result.queue_seconds for result in results))
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        async with asyncio.timeout(self._limits.seconds) as deadline:
+            self._deadlines.add(deadline)
+            try:
+                yield
+            finally:
+                self._deadlines.discard(deadline)
+
+    def _timed_out(self) -> Failure:
+        if self.draining:
+            return Failure("stopping", "the server is stopping")
+        return Failure("timeout", f"no scores within {self._limits.seconds:g} seconds")
+
+    @asynccontextmanager
+    async def _parsed_body(self, request: Request) -> AsyncIterator[Any]:
+        """The JSON of a body, which counts as work within the block."""
+        raw = await self._receive(request)
+        if self._bytes_in_work and self._bytes_in_work + len(raw) > MAX_WAITING_BYTES:
+            raise Failure("full", "the requests in work are too large together; try again later")
+        self._bytes_in_work += len(raw)
+        try:
+            # A large body would keep the event loop from other clients.
+            yield await asyncio.to_thread(_parse, raw)
+        finally:
+            self._bytes_in_work -= len(raw)
+
+    async def _receive(self, request: Request) -> bytes:
+        """The bytes of a body.
+
+        If all bodies that are arriving are too large together, the one that started first is given up, so that clients
+        that send slowly keep no others out.
+        """
+        if self.draining:
+            raise self._timed_out()
+        if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            raise Failure("encoded", "compressed bodies are not supported: send it without Content-Encoding")
+        too_large = Failure("too_large", f"the body is larger than {self.body_bytes:,} bytes")
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self.body_bytes:
+            raise too_large
+        raw = bytearray()
+        try:
+            async with asyncio.timeout(None) as turn:
+                async for part in request.stream():
+                    raw += part
+                    if len(raw) > self.body_bytes:
+                        raise too_large
+                    if turn.when() is None:  # it has not been given up
+                        self._arriving[turn] = len(raw)
+                    while sum(self._arriving.values()) > max(MAX_WAITING_BYTES, len(raw)):
+                        oldest = next(iter(self._arriving))
+                        del self._arriving[oldest]
+                        oldest.reschedule(0)
+        except TimeoutError:
+            raise Failure(
+                "full", "the body arrived too slowly while others are waiting; try again later"
+            ) from None
+        finally:
+            self._arriving.pop(turn, None)
+        return bytes(raw)
+
+    def _validated(self, route: WireRoute, value: Any) -> tuple[BaseModel, list[ScoreRequest]]:
+        try:
+            body = route.body.model_validate(value)
+        except ValidationError as error:
+            raise _invalid(error) from None
+        requests = route.requests(body)
+        if not requests or not all(request.count for request in requests):
+            raise Failure("invalid", "there is nothing to score: send at least one text or response")
+        advice = "send several requests"
+        if len(requests) > MAX_PROMPTS:
+            raise Failure("too_large", f"{len(requests)} prompts, more than {MAX_PROMPTS}: {advice}")
+        responses = max(request.count for request in requests)
+        if responses > MAX_RESPONSES:
+            raise Failure("too_large", f"{responses} responses, more than {MAX_RESPONSES}: {advice}")
+        characters = max(map(_characters, requests))
+        if characters > self._max_characters:
+            raise Failure(
+                "too_large",
+                f"responses of {characters:,} characters, more than {self._max_characters:,}: {advice}",
+            )
+        return body, requests
+
+    async def _scores(self, request: Request, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        futures = self.worker.submit(requests)
+        gone = asyncio.create_task(_disconnect(request))
+        try:
+            together = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+            ends: set[asyncio.Future[Any]] = {together, gone}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not together.done():
+                raise ClientDisconnect
+            results = together.result()
+        finally:
+            # The model does not read what it has not started when the client goes away or the time is over.
+            gone.cancel()
+            for future in futures:
+                future.cancel()
+        return _checked(results)
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        return from_json(raw.removeprefix(BOM_UTF8), allow_inf_nan=False)
+    except ValueError:
+        raise Failure("invalid", "the body is not JSON") from None
+
+
+def _characters(request: ScoreRequest) -> int:
+    """Characters of all responses, with all fields of messages; token ids have none."""
+    if isinstance(request.rendered, str):
+        return len(request.rendered)
+    return sum(
+        len(text) if isinstance(text, str) else sum(len(str(message)) for message in text)
+        for text in request.responses
+    )
+
+
+async def _disconnect(request: Request) -> None:
+    """Returns when the client has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+# What pydantic adds to the place of a value that may be of several types. No field of a body has such a name.
+_UNION_MEMBER = re.compile(r"str|int|float|[A-Z]\w*|.*\[.*")
+
+
+def _invalid(error: ValidationError) -> Failure:
+    """What is wrong with a body. All that is repeated of it is the name of an unknown field, as printable ASCII.
+
+    Of a value that may be of several types, the deepest errors are those of the type that the client meant.
+    """
+    found: dict[tuple[int | str, ...], list[str]] = {}
+    for fault in error.errors(include_url=False, include_input=False):
+        location = fault["loc"]
+        unknown = location[-1:] if fault["type"] == "extra_forbidden" else ()
+        known = location[: len(location) - len(unknown)]
+        place = [part for part in known if not _UNION_MEMBER.fullmatch(str(part))]
+        place += [re.sub("[^ -~]", "?", str(part)[:40]) for part in unknown]
+        found.setdefault(tuple(place), []).append(fault["msg"].removeprefix("Value error, "))
+    deepest = max(found, key=len)
+    where = "".join(f"{part}." for part in deepest).removesuffix(".")
+    message = ", or: ".join(dict.fromkeys(found[deepest]))
+    return Failure("invalid", f"invalid body: {where and where + ': '}{message}"[:300])
+
+
+def _checked(results: Sequence[ScoreResult | BaseException]) -> list[ScoreResult]:
+    """The results of all prompts, if there are any scores.
+
+    A failure that the client can avoid, such as a prompt that is too long, fails the whole request: nothing is scored
+    by halves. A score that the model could not give is missing for its prompt alone, unless there is no other.
+    """
+    scored: list[ScoreResult] = []
+    for index, result in enumerate(results):
+        failure = result if isinstance(result, BaseException) else result.failure
+        if isinstance(failure, Failure) and failure.kind != "unscored":
+            where = f"prompt {index + 1} of {len(results)}: " if len(results) > 1 else ""
+            raise Failure(failure.kind, f"{where}{failure.message}")
+        if isinstance(result, BaseException):
+            raise result
+        scored.append(result)
+    failures = [result.failure for result in scored if result.failure is not None]
+    if failures and all(score is None for result in scored for score in result.scores):
+        raise failures[0]
+    return scored

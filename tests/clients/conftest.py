@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from longrm.clients.completions import Request
+from longrm.clients import Request
 
 
 @dataclass
@@ -69,6 +69,19 @@ def requests(count: int, temperature: float = 0.0) -> list[Request]:
         Request(({"role": "user", "content": f"question {index}"},), 16, temperature, seed=index)
         for index in range(count)
     ]
+
+
+@pytest.fixture(autouse=True)
+def naps(monkeypatch) -> list[float]:
+    """The pauses before retries, in seconds; none of them is waited for."""
+    taken: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        taken.append(seconds)
+
+    # The openai client sleeps through anyio.
+    monkeypatch.setattr("anyio.sleep", sleep)
+    return taken
 
 
 @pytest.fixture

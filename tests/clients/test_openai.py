@@ -11,7 +11,7 @@ import pytest
 
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import Remote
-from longrm.errors import ConfigError, ModelError, RunError
+from longrm.errors import ModelError, RunError
 from longrm.types import Outcome
 
 from .conftest import HANG_UP, Reply, echo, requests, said
@@ -24,25 +24,8 @@ def key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
-class Naps:
-    """Takes the place of sleeping, and keeps count of it."""
-
-    def __init__(self):
-        self.taken = []
-
-    async def __call__(self, seconds):
-        self.taken.append(seconds)
-
-
-def client(server, naps=None, url=None, **settings):
-    return OpenAIClient(
-        url or server.url,
-        "tiny",
-        Remote(**settings),
-        sleep=naps or Naps(),
-        jitter=lambda: 1.0,
-        clock=lambda: 0.0,
-    )
+def client(server, url=None, **settings):
+    return OpenAIClient(url or server.url, "tiny", Remote(**settings))
 
 
 def failing(times, reply):
@@ -50,7 +33,7 @@ def failing(times, reply):
     return lambda seen, number: reply if number <= times else echo(seen)
 
 
-def test_asks_as_the_protocol_says_and_returns_answers_in_order(server):
+def test_requests_follow_the_protocol_and_answers_keep_their_order(server):
     asking, shares = client(server, extra={"top_p": 0.5}), []
     asking.on_progress = shares.append
     answers = asking.write(requests(20))
@@ -59,7 +42,6 @@ def test_asks_as_the_protocol_says_and_returns_answers_in_order(server):
     assert {(a.outcome, a.prompt_tokens, a.completion_tokens) for a in answers} == {(Outcome.ANSWERED, 10, 5)}
     first = next(seen for seen in server.seen if seen.text == "question 0")
     assert first.path == "/v1/chat/completions"
-    assert first.headers["Authorization"] == f"Bearer {KEY}"
     assert first.body == {
         "model": "tiny",
         "messages": [{"role": "user", "content": "question 0"}],
@@ -70,17 +52,40 @@ def test_asks_as_the_protocol_says_and_returns_answers_in_order(server):
     }
 
 
-def test_a_seed_is_sent_where_something_is_sampled(server):
-    client(server, length_field="max_completion_tokens").write(requests(2, temperature=0.7))
-    assert sorted(seen.body["seed"] for seen in server.seen) == [0, 1]
-    assert all(seen.body["max_completion_tokens"] == 16 for seen in server.seen)
-    assert not any("max_tokens" in seen.body for seen in server.seen)
-
-
-def test_no_key_no_header(server, monkeypatch):
+def test_headers_hold_the_key_and_nothing_about_this_machine(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_ORG_ID", "an-organization")
+    client(server).write(requests(1))
     monkeypatch.delenv("OPENAI_API_KEY")
     client(server).write(requests(1))
-    assert "Authorization" not in server.seen[0].headers
+    with_key, without = (
+        {name.lower(): value for name, value in seen.headers.items()} for seen in server.seen
+    )
+    assert with_key.pop("authorization") == f"Bearer {KEY}"
+    assert (
+        with_key.keys()
+        == without.keys()
+        == {"host", "accept", "accept-encoding", "content-type", "content-length"}
+    )
+
+
+def test_a_seed_is_sent_with_a_temperature(server):
+    client(server).write(requests(2, temperature=0.7))
+    assert sorted(seen.body["seed"] for seen in server.seen) == [0, 1]
+
+
+def test_openai_and_azure_get_the_new_name_of_max_tokens():
+    for url, name in [
+        ("https://api.openai.com", "max_completion_tokens"),
+        ("https://mine.openai.azure.com/openai/v1", "max_completion_tokens"),
+        ("https://api.openai.com.example.org", "max_tokens"),
+    ]:
+        assert name in client(None, url=url)._body(requests(1)[0])
+
+
+def test_lone_surrogates_in_a_prompt_are_sent(server):
+    request = replace(requests(1)[0], messages=({"role": "user", "content": "half \ud83d"},))
+    assert client(server).write([request])[0].outcome is Outcome.ANSWERED
+    assert server.seen[0].text == "half \ud83d"
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -113,47 +118,35 @@ def test_answers_do_not_depend_on_concurrency(server):
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
-def test_what_may_pass_is_tried_again_ever_later(server, status):
+def test_transient_failures_are_retried_with_growing_pauses(server, naps, status):
     server.script = failing(3, Reply({"error": {"message": "busy"}}, status))
-    naps = Naps()
-    (answer,) = client(server, naps).write(requests(1))
+    (answer,) = client(server).write(requests(1))
     assert answer.text == "echo of question 0"
-    assert naps.taken == [1.0, 2.0, 4.0]
+    assert len(naps) == 3
+    assert all(0.75 * most <= nap <= most for nap, most in zip(naps, (0.5, 1.0, 2.0), strict=True))
 
 
-def test_jitter_spreads_the_attempts(server):
-    server.script = failing(2, Reply({}, 500))
-    naps = Naps()
-    OpenAIClient(server.url, "tiny", Remote(), sleep=naps, jitter=lambda: 0.0).write(requests(1))
-    assert naps.taken == [0.5, 1.0]
+def test_retry_after_is_honored(server, naps):
+    server.script = failing(1, Reply({}, 429, {"Retry-After": "30"}))
+    client(server).write(requests(1))
+    assert naps == [30.0]
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"), [("30", 30.0), ("Thu, 01 Jan 1970 00:00:40 GMT", 40.0), ("soon", 1.0), ("0", 1.0)]
-)
-def test_retry_after_is_honored(server, header, seconds):
-    server.script = failing(1, Reply({}, 429, {"Retry-After": header}))
-    naps = Naps()
-    client(server, naps).write(requests(1))
-    assert naps.taken == [seconds]
-
-
-def test_a_server_that_asks_for_too_long_a_wait_is_given_up(server):
+def test_too_long_a_wait_is_an_error(server, naps):
     server.script = failing(1, Reply({"error": "tomorrow"}, 429, {"Retry-After": "86400"}))
-    naps = Naps()
-    (answer,) = client(server, naps).write(requests(1))
+    (answer,) = client(server).write(requests(1))
     assert answer.outcome is Outcome.ERROR
     assert "429" in answer.detail
-    assert "86400 s" in answer.detail
-    assert naps.taken == []
+    assert naps == []
 
 
-def test_only_so_many_retries(server):
+def test_retries_are_limited_and_counted(server):
     server.script = lambda seen, number: Reply({"error": {"message": "broken"}}, 500)
-    (answer,) = client(server, retries=2).write(requests(1))
+    asking = client(server, retries=2)
+    (answer,) = asking.write(requests(1))
     assert answer.outcome is Outcome.ERROR
     assert answer.detail == "the server answered 500: broken"
-    assert len(server.seen) == 3
+    assert len(server.seen) == asking.requests == 3
 
 
 def test_an_answer_that_takes_too_long_is_an_error(server):
@@ -162,40 +155,30 @@ def test_an_answer_that_takes_too_long_is_an_error(server):
     (answer,) = client(server, timeout=0.05, retries=1).write(requests(1))
     done.set()
     assert answer.outcome is Outcome.ERROR
-    assert answer.detail == "no answer within 0.05 seconds"
+    assert "0.05 seconds" in answer.detail
     assert len(server.seen) == 2
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("reply", "words"),
     [
-        (401, ["401", "OPENAI_API_KEY", "/v1/chat/completions"]),
-        (403, ["403", "OPENAI_API_KEY"]),
-        (404, ["404", "check the URL", "'tiny'"]),
-        (301, ["301", "check the URL"]),
+        (Reply({"error": {"message": f"no use for {KEY}"}}, 401), ["401", "OPENAI_API_KEY", "***"]),
+        (Reply({"error": {"message": "no"}}, 404), ["404", "/v1/chat/completions", "'tiny'"]),
+        (Reply({}, 301), ["301"]),
+        (Reply({"error": {"message": "no", "code": "insufficient_quota"}}, 429), ["429", "account"]),
     ],
 )
-def test_what_no_request_survives_stops_everything_with_one_line(server, status, words):
-    server.script = lambda seen, number: Reply({"error": {"message": f"no use for {KEY}"}}, status)
+def test_what_fails_for_every_request_ends_the_run_at_once(server, reply, words):
+    server.script = lambda seen, number: reply
     with pytest.raises(ModelError) as caught:
         client(server, concurrency=1).write(requests(5))
     message = str(caught.value)
     assert all(word in message for word in words)
-    assert "\n" not in message
     assert KEY not in message
-    assert "***" in message
     assert len(server.seen) == 1
 
 
-def test_an_account_without_means_stops_everything(server):
-    body = {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
-    server.script = lambda seen, number: Reply(body, 429)
-    with pytest.raises(ModelError, match="exceeded your quota .*see to the account"):
-        client(server, concurrency=1).write(requests(5))
-    assert len(server.seen) == 1
-
-
-def test_a_request_that_the_server_rejects_concerns_no_other(server):
+def test_a_rejected_request_concerns_no_other(server):
     def script(seen, number):
         if seen.text == "question 1":
             return Reply({"error": {"message": f"bad seed for {KEY}"}}, 400)
@@ -208,54 +191,38 @@ def test_a_request_that_the_server_rejects_concerns_no_other(server):
     assert len(server.seen) == 3
 
 
-@pytest.mark.parametrize("status", [200, 400, 500])
-def test_no_part_of_a_key_that_the_server_repeats_comes_back(server, status):
-    """Wherever a long message is cut off."""
-    for padding in range(260, 310, 3):
-        said = "x" * padding + KEY + "y" * 100
-        body = {"error": {"message": said}}
-        server.script = lambda seen, number, body=body: Reply(body, status=status)
-        (answer,) = client(server, retries=0).write(requests(1))
-        whole = answer.text + answer.detail
-        assert "xxx" in whole
-        assert KEY[:6] not in whole
-
-
 @pytest.mark.parametrize(
-    "body", [b"[" * 200_000, b"<html>", b"[]", {"choices": []}, {"error": {"message": "overloaded"}}]
+    "body", [b"[" * 200_000, b"<html>", b"[]", {"choices": []}, {"error": {"message": "no"}}]
 )
-def test_malformed_answers_are_tried_again_and_then_errors(server, body):
+def test_malformed_answers_are_retried_and_then_errors(server, body):
     server.script = failing(1, Reply(body))
     assert client(server).write(requests(1))[0].outcome is Outcome.ANSWERED
     server.script = lambda seen, number: Reply(body)
     (answer,) = client(server, retries=1).write(requests(1))
     assert answer.outcome is Outcome.ERROR
-    assert answer.detail.startswith("the server's answer")
     assert "\n" not in answer.detail
 
 
-def test_a_connection_that_breaks_is_tried_again(server):
+def test_a_broken_connection_is_retried(server, naps):
     server.script = failing(1, HANG_UP)
-    naps = Naps()
-    (answer,) = client(server, naps).write(requests(1))
+    (answer,) = client(server).write(requests(1))
     assert answer.text == "echo of question 0"
-    assert naps.taken == [1.0]
+    assert len(naps) == 1
 
 
-def test_a_server_that_was_never_there_is_one_error_at_once(closed_port):
-    naps = Naps()
-    with pytest.raises(ModelError, match=rf"cannot reach http://127.0.0.1:{closed_port}/v1/chat.*running\?"):
-        client(None, naps, url=f"http://127.0.0.1:{closed_port}").write(requests(20))
-    assert naps.taken == []
+def test_a_server_that_was_never_there_is_one_error_at_once(closed_port, naps):
+    with pytest.raises(ModelError, match=f"http://127.0.0.1:{closed_port}/v1/chat"):
+        client(None, url=f"http://127.0.0.1:{closed_port}").write(requests(20))
+    assert naps == []
 
 
-def test_a_server_that_dies_midway_ends_the_run_and_keeps_the_answers(server, closed_port, tmp_path):
+def test_a_server_that_dies_midway_ends_the_run_and_the_answers_are_kept(server, closed_port, tmp_path):
     cache = str(tmp_path / "answers.sqlite")
     asked = requests(5)
     writer = client(server, cache=cache, concurrency=1, retries=2)
     writer.write(asked[:3])
     url, writer._endpoint.url = writer._endpoint.url, f"http://127.0.0.1:{closed_port}/v1/chat/completions"
-    with pytest.raises(RunError, match=r"is gone: .*run the same command again"):
+    with pytest.raises(RunError, match=str(closed_port)):
         writer.write(asked[3:])
     writer._endpoint.url = url
     assert [answer.text for answer in writer.write(asked)] == [
@@ -264,31 +231,27 @@ def test_a_server_that_dies_midway_ends_the_run_and_keeps_the_answers(server, cl
     assert len(server.seen) == 5
 
 
-def test_the_budget_of_requests_counts_retries_and_stops_in_time(server, tmp_path):
+def test_the_budget_of_requests_counts_retries_and_is_exact(server, tmp_path):
     cache = str(tmp_path / "answers.sqlite")
     server.script = failing(1, Reply({}, 500))
-    with pytest.raises(RunError, match=r"budget is spent: 4 requests and 45 tokens.*again.*answers\.sqlite"):
+    with pytest.raises(RunError, match=r"4 requests and 45 tokens.*answers\.sqlite"):
         client(server, cache=cache, concurrency=2, max_requests=4).write(requests(6))
     assert len(server.seen) == 4
     again = client(server, cache=cache, concurrency=2, max_requests=4).write(requests(6))
     assert [answer.text for answer in again] == [f"echo of question {index}" for index in range(6)]
     assert len(server.seen) == 7
+    assert len(client(server, max_requests=6).write(requests(6))) == 6, "just enough is enough"
 
 
-def test_a_budget_that_is_just_enough_is_enough(server):
-    assert len(client(server, max_requests=6).write(requests(6))) == 6
-
-
-def test_the_budget_of_tokens_counts_what_is_read_and_written(server):
-    writer = client(server, concurrency=1, max_total_tokens=31)
+def test_the_budget_of_tokens_counts_what_is_read_and_generated(server):
     with pytest.raises(RunError, match="3 requests and 45 tokens"):
-        writer.write(requests(6))
+        client(server, concurrency=1, max_total_tokens=31).write(requests(6))
     assert len(server.seen) == 3
 
 
 def test_a_budget_of_tokens_needs_a_server_that_counts(server):
     server.script = lambda seen, number: said("yes", usage=None)
-    with pytest.raises(RunError, match="does not say how many tokens.*set max_requests"):
+    with pytest.raises(RunError, match="max_requests"):
         client(server, max_total_tokens=100).write(requests(2))
     assert client(server).write(requests(1))[0].prompt_tokens is None
 
@@ -302,7 +265,7 @@ def test_write_works_while_an_event_loop_is_running(server):
 
 @pytest.fixture
 def interruptible():
-    """A shell starts what it runs in the background deaf to interrupts."""
+    """A shell starts background jobs with interrupts ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -318,7 +281,7 @@ def test_an_interrupt_leaves_nothing_behind(server):
         return echo(seen)
 
     server.script = script
-    main, before = threading.main_thread().ident, {*threading.enumerate()}
+    main = threading.main_thread().ident
 
     def interrupt():
         arrived.wait(10)
@@ -331,70 +294,21 @@ def test_an_interrupt_leaves_nothing_behind(server):
     other.join()
     done.set()
     assert len(server.seen) <= 3
-    assert not [t for t in {*threading.enumerate()} - before if "portal" in t.name]
 
 
-def test_tokens_are_counted_by_what_is_given(server):
-    assert client(server).tokens(requests(1)[0].messages) is None
-    counting = OpenAIClient(server.url, "tiny", Remote(), limit=99, count=len)
-    assert counting.tokens(requests(1)[0].messages) == 1
-    assert counting.limit == 99
-
-
-@pytest.mark.parametrize("key", ["sk-ключ", "a\nb"])
-def test_a_key_that_cannot_be_sent_is_refused_unseen(monkeypatch, key):
-    monkeypatch.setenv("OTHER_KEY", key)
-    with pytest.raises(ConfigError, match="the key in OTHER_KEY") as caught:
-        OpenAIClient("http://h", "tiny", Remote(api_key_env="OTHER_KEY"))
-    assert key not in str(caught.value)
-
-
-def test_settings_that_the_client_decides_cannot_be_smuggled_in():
-    with pytest.raises(ConfigError, match="extra cannot hold n, temperature"):
-        Remote.resolve(overrides={"extra": {"temperature": 1, "n": 4, "top_p": 1}})
-
-
-def test_an_answer_held_to_a_schema_reads_as_a_free_one(server):
-    answer = json.dumps({"analysis": "It is in line two.", "verdict": "[[7]]"})
-    server.script = lambda seen, number: said(answer)
-    request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
-    assert client(server, json_schema=True).write([request])[0].text == "It is in line two.\n\n[[7]]"
-    held = server.seen[0].body["response_format"]["json_schema"]
-    jsonschema.validate(json.loads(answer), held["schema"])
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"analysis": "It is.", "verdict": "[[11]]"}, held["schema"])
-    assert list(held["schema"]["properties"]) == [
-        "analysis",
-        "verdict",
-    ]  # in the order in which they are written
-
-
-@pytest.mark.parametrize("text", ["It is in line two.\n\n[[7]]", '{"verdict": 7}', "[7]", "7"])
-def test_what_keeps_to_no_schema_stays_as_it_is(server, text):
-    server.script = lambda seen, number: said(text)
-    request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
-    assert client(server, json_schema=True).write([request])[0].text == text
-
-
-def test_no_schema_is_sent_unless_asked_for_and_the_verdict_is_known(server):
-    client(server).write([replace(requests(1)[0], verdict="x")])
-    client(server, json_schema=True).write(requests(1))
-    assert all("response_format" not in seen.body for seen in server.seen)
-
-
-def test_a_signal_that_another_thread_gets_interrupts_too():
-    """So it happens where two come at once: the thread that waits for the answers is not woken."""
-    before, patience = {*threading.enumerate()}, 10
+def test_an_interrupt_that_another_thread_receives_works_too():
+    """The system may deliver a signal to any thread; the thread that waits for the answers is not woken by it."""
+    patience = 10
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(patience)
-        waiting = OpenAIClient(f"http://127.0.0.1:{server.getsockname()[1]}", "silent", Remote(retries=0))
+        waiting = client(None, url=f"http://127.0.0.1:{server.getsockname()[1]}", retries=0)
 
         def interrupt() -> bool:
             """Whether the client has left before the patience was over."""
             asked, _ = server.accept()
             with asked:
                 asked.settimeout(patience)
-                (loop,) = {*threading.enumerate()} - {*before, threading.current_thread()}
+                (loop,) = (thread for thread in threading.enumerate() if thread.name == "run_async")
                 signal.pthread_kill(loop.ident, signal.SIGINT)
                 try:
                     while asked.recv(65536):
@@ -407,3 +321,93 @@ def test_a_signal_that_another_thread_gets_interrupts_too():
         with pytest.raises(KeyboardInterrupt):
             waiting.write(requests(1))
         assert left.result()
+
+
+def test_an_answer_under_a_schema_reads_as_plain_text(server):
+    answer = json.dumps({"analysis": "It is in line two.", "verdict": "[[7]]"})
+    server.script = lambda seen, number: said(answer)
+    request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
+    assert client(server, json_schema=True).write([request])[0].text == "It is in line two.\n\n[[7]]"
+    schema = server.seen[0].body["response_format"]["json_schema"]["schema"]
+    jsonschema.validate(json.loads(answer), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"analysis": "It is.", "verdict": "[[11]]"}, schema)
+    assert list(schema["properties"]) == ["analysis", "verdict"], "in the order in which they are generated"
+
+    client(server).write([request])
+    client(server, json_schema=True).write(requests(1))
+    assert all("response_format" not in seen.body for seen in server.seen[1:])
+
+
+@pytest.mark.parametrize("text", ["It is in line two.\n\n[[7]]", '{"verdict": 7}', "[7]", "7"])
+def test_an_answer_that_ignores_the_schema_stays_as_it_is(server, text):
+    server.script = lambda seen, number: said(text)
+    request = replace(requests(1)[0], verdict=r"\[\[([0-9]|10)\]\]")
+    assert client(server, json_schema=True).write([request])[0].text == text
+
+
+@pytest.mark.parametrize(
+    ("finish", "message", "outcome"),
+    [
+        ("stop", {}, Outcome.ANSWERED),
+        (None, {}, Outcome.ANSWERED),
+        ("length", {}, Outcome.TRUNCATED),
+        ("content_filter", {}, Outcome.REFUSED),
+        ("stop", {"refusal": "I will\nnot"}, Outcome.REFUSED),
+        ("stop", {"refusal": None, "reasoning": None}, Outcome.ANSWERED),
+        ("error", {}, Outcome.ERROR),
+    ],
+)
+def test_the_outcome_follows_from_how_the_answer_ended(server, finish, message, outcome):
+    server.script = lambda seen, number: said("text", finish, **message)
+    (answer,) = client(server, retries=0).write(requests(1))
+    assert answer.outcome is outcome
+    assert (answer.detail == "") is (outcome is Outcome.ANSWERED)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_thinking_is_separate(server, field):
+    server.script = lambda seen, number: said("[[A]]", **{field: "first B, then"})
+    (answer,) = client(server).write(requests(1))
+    assert (answer.text, answer.thinking) == ("[[A]]", "first B, then")
+
+
+def test_content_may_be_parts_and_lone_surrogates_are_replaced(server):
+    server.script = lambda seen, number: said(
+        [{"type": "text", "text": "a"}, {"type": "text", "text": "\ud83d"}]
+    )
+    assert client(server).write(requests(1))[0].text == "a?"
+
+
+@pytest.mark.parametrize("usage", [(-1, 5), (10**10, 5), (True, 5), ("many", 5), (None, 5)])
+def test_implausible_token_counts_are_ignored(server, usage):
+    server.script = lambda seen, number: said("text", usage=usage)
+    (answer,) = client(server).write(requests(1))
+    assert (answer.prompt_tokens, answer.completion_tokens) == (None, 5)
+
+
+@pytest.mark.parametrize(
+    ("message", "outcome"),
+    [
+        ("This model's maximum context length is 8192 tokens.", Outcome.TOO_LONG),
+        ("the request exceeds the available context size", Outcome.TOO_LONG),
+        ("`inputs` must have less than 100 tokens", Outcome.TOO_LONG),
+        ("prompt is too long: 210000 tokens > 200000 maximum", Outcome.TOO_LONG),
+        ("The input token count (1200000) exceeds the maximum number of tokens allowed", Outcome.TOO_LONG),
+        ("The response was filtered by the content management policy", Outcome.REFUSED),
+        ("max_tokens is too large: 100000. This model supports at most 16384", Outcome.ERROR),
+        ("x" * 300 + " my prompt is about the maximum context length", Outcome.ERROR),
+    ],
+)
+def test_the_outcome_of_a_rejection_is_read_from_the_message(server, message, outcome):
+    server.script = lambda seen, number: Reply({"error": {"message": message}}, 400)
+    assert client(server).write(requests(1))[0].outcome is outcome
+
+
+def test_a_code_and_status_413_decide_too(server):
+    server.script = lambda seen, number: Reply(
+        {"error": {"message": "no", "code": "context_length_exceeded"}}, 400
+    )
+    assert client(server).write(requests(1))[0].outcome is Outcome.TOO_LONG
+    server.script = lambda seen, number: Reply(b"", 413)
+    assert client(server).write(requests(1))[0].outcome is Outcome.TOO_LONG

@@ -37,17 +37,19 @@ def pairs(tmp_path, count):
     return path
 
 
-async def no_sleep(seconds):
-    pass
+@pytest.fixture(autouse=True)
+def _no_pauses_and_small_answers(monkeypatch):
+    async def sleep(seconds):
+        pass
+
+    monkeypatch.setattr("anyio.sleep", sleep)
+    monkeypatch.setattr("longrm.clients.endpoint.MAX_ANSWER_BYTES", 200_000)
 
 
 def evaluated(server, data: Path, out: Path, **remote) -> dict:
     """One call of the command, by a process that knows nothing of the calls before."""
     settings = Evaluation.resolve(None, {"bench": f"file:{data}", "model": f"openai:{server.url}#tiny"})
-    fields = {"timeout": 2.0, "max_answer_bytes": 200_000, "cache": str(out / CACHE)} | remote
-    client = OpenAIClient(
-        server.url, "tiny", Remote(**fields), sleep=no_sleep, jitter=lambda: 1.0, clock=lambda: 0.0
-    )
+    client = OpenAIClient(server.url, "tiny", Remote(**{"timeout": 2.0, "cache": str(out / CACHE)} | remote))
     return run_evaluation(settings, out, model=GenerativeRewardModel(client, JudgeSettings()))
 
 

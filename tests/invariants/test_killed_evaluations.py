@@ -48,7 +48,7 @@ def remote(place, server):
     return [
         *("probe", f"openai:{server.url}#tiny", "--tasks", "records", "--tokenizer", "words"),
         *("--lengths", "64,128", "--n", "128", "--set", f"remote.concurrency={CONCURRENCY}"),
-        *("--set", "remote.timeout=1.0", "--set", "remote.max_answer_bytes=200000"),
+        *("--set", "remote.timeout=1.0"),
     ]
 
 

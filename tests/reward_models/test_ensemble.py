@@ -1,7 +1,7 @@
 import pytest
 
 import longrm
-from longrm.clients.addresses import servers_of
+from longrm.clients.remote_settings import servers_of
 from longrm.errors import ConfigError
 from longrm.reward_models import KINDS, RewardModel, pinned
 from longrm.reward_models.ensemble import EnsembleRewardModel

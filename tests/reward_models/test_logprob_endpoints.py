@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 import longrm
-from longrm.clients.cache import Cache
 from longrm.clients.remote_settings import Remote
 from longrm.errors import ConfigError, ModelError
 from longrm.reward_models import JudgeSettings
@@ -122,8 +121,6 @@ def test_what_was_told_is_kept_in_the_cache(server, tmp_path):
     first, second = (load(server, remote={"cache": str(file)}).judge(queries((20, 2))) for _ in range(2))
     assert first == second
     assert len(server.seen) == 1
-    with Cache(file):
-        pass
 
 
 def test_refusals_and_errors_keep_their_outcomes(server):
@@ -193,7 +190,7 @@ def test_a_server_that_reads_other_tokens_is_an_error(server, folder):
     server.script = echoing(folder, extra=1)
     (judgment,) = load(server, "likelihood", {"tokenizer": str(folder)}).judge(queries((20, 2)))
     assert judgment.outcome is Outcome.ERROR
-    assert "tokens of the text, and remote.tokenizer has" in judgment.detail
+    assert "remote.tokenizer" in judgment.detail
 
 
 def test_what_does_not_fit_is_cut_for_the_server(server, folder):

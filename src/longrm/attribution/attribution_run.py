@@ -20,8 +20,7 @@ from longrm.attribution.cost import Cost
 from longrm.attribution.evidence import evidence_found
 from longrm.attribution.summary import summary_of
 from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
-from longrm.clients.addresses import ModelName
-from longrm.clients.remote_settings import Remote
+from longrm.clients.remote_settings import ModelName, Remote
 from longrm.config import Config
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import length_and_depth

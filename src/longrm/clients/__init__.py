@@ -1,5 +1,92 @@
-"""What writes text: the interface of language models, and the client of those behind HTTP."""
+"""Requests to a language model and its completions, wherever the model runs."""
 
-from longrm.clients.completions import Completion, Request, Writer
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-__all__ = ["Completion", "Request", "Writer"]
+from longrm.types import Message, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One text to generate.
+
+    Attributes:
+        messages: The prompt; an assistant message follows it.
+        max_tokens: The most tokens the model may generate.
+        temperature: 0 decodes greedily.
+        seed: Seeds the sampling at temperatures above 0.
+        verdict: The verdict that the prompt asks for on the last line, as a regular expression of ECMA-262; empty if
+            there is none. With `Remote.json_schema` the server must generate a match; otherwise it is ignored.
+        top: How many of the most likely first tokens to return with their log-probabilities.
+    """
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    verdict: str = ""
+    top: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A request for the log-probabilities of the last tokens of a text; nothing is generated.
+
+    Attributes:
+        text: The text as a chat template renders it.
+        tokens: The number of tokens in it.
+        last: The number of tokens at its end whose log-probabilities are needed.
+    """
+
+    text: str
+    tokens: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to a request.
+
+    Attributes:
+        outcome: `ANSWERED` if the model stopped by itself, `TRUNCATED` at `max_tokens`, `REFUSED`, `TOO_LONG`, `ERROR`,
+            or `UNPARSED` if a local model computed NaN.
+        text: The generated text. Without thinking if the server separates it; otherwise, if the prompt is known to open
+            a thought, it starts with the opening tag.
+        thinking: The thinking, if the server separates it.
+        detail: Why the outcome is not `ANSWERED`, in one line.
+        prompt_tokens: As the model counts them; None if the server does not report them.
+        completion_tokens: Likewise.
+        logprobs: (token, log-probability) pairs, as requested by `Request.top` (the most likely first tokens) or `Echo`
+            (the last tokens of the text). None if the server does not report them.
+    """
+
+    outcome: Outcome
+    text: str = ""
+    thinking: str = ""
+    detail: str = ""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    logprobs: tuple[tuple[str, float], ...] | None = None
+
+
+class Writer(ABC):
+    """A language model that answers requests.
+
+    Attributes:
+        name: Its name in summaries and reports.
+        limit: The context window in tokens, prompt and completion together; None if unknown.
+        on_progress: Called during `write` with the share of the requests that are answered.
+    """
+
+    name: str
+    limit: int | None
+    on_progress: Callable[[float], None] = staticmethod(lambda share: None)
+
+    @abstractmethod
+    def write(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answers the requests independently and in order; batching does not change any text."""
+
+    @abstractmethod
+    def tokens(self, messages: Sequence[Message]) -> int | None:
+        """The number of tokens of a prompt, including the assistant's header; None if unknown."""

@@ -1,45 +1,58 @@
-"""A language model behind an OpenAI-compatible server: any that answers `/chat/completions`."""
+"""A language model behind an OpenAI-compatible server."""
 
-import asyncio
 import hashlib
 import json
-import random
-import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+import math
+import re
+from asyncio import TaskGroup
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-import httpx
-
-from longrm.clients import replies
-from longrm.clients.addresses import CHAT, endpoint
-from longrm.clients.cache import Cache
-from longrm.clients.completions import Completion, Echo, Request, Writer
-from longrm.clients.remote_settings import Remote
-from longrm.clients.retrying import RetryingEndpoint
-from longrm.clients.transport import Reply, RetryableError
+from longrm.clients import Completion, Echo, Request, Writer
+from longrm.clients.cache import Cache, open_cache
+from longrm.clients.endpoint import BudgetSpent, Endpoint, RequestFailed, RequestRejected, run_async
+from longrm.clients.remote_settings import CHAT, Remote, endpoint_url
 from longrm.errors import RunError
-from longrm.types import Message, Outcome
+from longrm.types import Message, Outcome, message_text
 
-_Result = TypeVar("_Result")
-_WAKES_EVERY = 0.1  # seconds
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+# OpenAI and vLLM say "maximum context length", llama.cpp "exceeds the available context size", TGI "`inputs` must have
+# less than", Anthropic "prompt is too long", Gemini "input token count exceeds".
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size)|(prompt|input|request) (is )?too (long|large)"
+    r"|must have less than|input token count",
+    re.IGNORECASE,
+)
 
 
 class OpenAIClient(Writer):
-    """Sends requests, a bounded number at once, and sends them again where that may help.
+    """Sends requests concurrently, within a budget, and caches the answers.
 
-    A refused connection or a rejected key stops everything with one error; what concerns one request alone
-    becomes the outcome of that request. Answers are kept in the cache, if there is one: what it holds is not
-    asked again.
+    An error that concerns one request becomes its outcome; what concerns all of them (a server that cannot be reached,
+    a rejected key) is raised.
+
+    Args:
+        url: The server's URL.
+        model: The model's name on the server.
+        settings: How requests are sent.
+        limit: The context window in tokens, if known.
+        count: Counts the tokens of a prompt as the model reads it.
+        on_usage: Called with every answer that was paid for, in whatever thread waits for it.
+        cached_as: The server's URL in cache keys, if several servers run the same model.
+        path: The path of the requests; only `/completions` can echo.
 
     Attributes:
-        prompt_tokens: How many tokens they read, as the server counts them.
-        completion_tokens: How many tokens were written.
+        prompt_tokens: Tokens read so far, as the server counts them.
+        completion_tokens: Tokens generated so far.
+
+    Raises:
+        ConfigError: The URL is not valid, or the key cannot be sent.
     """
 
     def __init__(
@@ -53,156 +66,127 @@ class OpenAIClient(Writer):
         on_usage: Callable[[Completion], None] | None = None,
         cached_as: str | None = None,
         path: str = CHAT,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepares the client; nothing is sent yet.
-
-        Args:
-            url: As `endpoint` takes it.
-            model: The model's name on the server.
-            settings: How requests are sent.
-            limit: The most tokens that the model reads and writes together, if known.
-            count: Counts the tokens of a prompt as the model reads it.
-            on_usage: Called with every answer whose tokens the server counts, in whatever thread waits for it.
-            cached_as: The URL under which answers are kept, where several serve the same model.
-            path: Where requests go, below the URL's path; only `/completions` echoes.
-            sleep: Waits between attempts.
-            jitter: Draws from 0 to 1, to spread attempts.
-            clock: Seconds since 1970, to read the dates that servers give.
-
-        Raises:
-            ConfigError: The URL is none, or the key cannot be sent.
-        """
         self.name = f"openai:{url}#{model}"
         self.limit = limit
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        self._endpoint = RetryingEndpoint(
-            url,
-            settings,
-            path,
-            advice=f"check the URL (it often ends in /v1) and the model's name '{model}'",
-            sleep=sleep,
-            jitter=jitter,
-            clock=clock,
-        )
-        self._model = model
-        self._settings = settings
+        self._model, self._settings = model, settings
         self._count, self._on_usage = count, on_usage
-        self._cached_as = endpoint(cached_as, path) if cached_as else self._endpoint.url
+        self._endpoint = Endpoint(
+            url,
+            path,
+            settings,
+            self._parse_completion if path == CHAT else _parse_echo,
+            within_budget=self._within_budget,
+            advice=f"check the URL (it often ends in /v1) and the model's name '{model}'",
+        )
+        self._cached_as = endpoint_url(cached_as, path) if cached_as else self._endpoint.url
+        # OpenAI renamed the field and rejects the old name for reasoning models; other servers know the old one.
+        host = urlsplit(url).hostname or ""
+        renamed = host == "api.openai.com" or host.endswith(".openai.azure.com")
+        self._length_field = "max_completion_tokens" if renamed else "max_tokens"
 
     @property
     def requests(self) -> int:
-        """How many requests were sent so far."""
+        """The number of requests sent so far, including retries."""
         return self._endpoint.requests
 
     @property
     def total_tokens(self) -> int:
-        """Tokens read and written so far."""
+        """Tokens read and generated so far."""
         return self.prompt_tokens + self.completion_tokens
 
+    def tokens(self, messages: Sequence[Message]) -> int | None:
+        """The number of tokens of a prompt, if the client was given a way to count them."""
+        return None if self._count is None else self._count(messages)
+
     def write(self, requests: Sequence[Request | Echo]) -> list[Completion]:
-        """Answers every request, in the same order; may be called while an event loop is running.
+        """Answers the requests, in order. May be called while an event loop is running.
 
         Raises:
-            ModelError: The server cannot be reached, or refuses all requests alike.
-            RunError: The budget is spent, the server went away, or the cache cannot be used.
+            ModelError: The server cannot be reached, or refuses every request.
+            RunError: The budget is spent, the server was lost, or the cache cannot be used.
         """
-        return in_a_thread(lambda: self._write(requests))
-
-    def tokens(self, messages: Sequence[Message]) -> int | None:
-        """Tokens of a prompt, if the client was given a way to count them."""
-        return None if self._count is None else self._count(messages)
+        return run_async(lambda: self._write(requests))
 
     async def _write(self, requests: Sequence[Request | Echo]) -> list[Completion]:
         done: dict[int, Completion] = {}
         pending = iter(enumerate(requests))
-        workers = min(self._settings.concurrency, len(requests))
         path = self._settings.cache
-        with Cache(Path(path)) if path else nullcontext() as cache:
+        with open_cache(Path(path)) if path else nullcontext() as cache:
             try:
-                async with self._endpoint.open() as http, asyncio.TaskGroup() as group:
-                    for _ in range(workers):
-                        group.create_task(self._work(http, cache, pending, done, len(requests)))
+                async with self._endpoint.open() as client, TaskGroup() as group:
+                    for _ in range(min(self._settings.concurrency, len(requests))):
+                        group.create_task(self._work(client, cache, pending, done, len(requests)))
             except ExceptionGroup as failures:
                 raise failures.exceptions[0] from None
         if len(done) < len(requests):
-            again = f"answers so far are kept in {path}" if path else "name a cache to keep answers"
+            kept = f"answers so far are in {path}" if path else "set remote.cache to keep answers"
             raise RunError(
-                f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; "
-                f"run the same command again to go on with a new one ({again})"
+                f"the budget is spent: {self.requests} requests and {self.total_tokens} tokens; rerun the command to "
+                f"continue with a new one ({kept})"
             )
         return [done[index] for index in range(len(requests))]
 
     async def _work(
         self,
-        http: httpx.AsyncClient,
+        client: "AsyncOpenAI",
         cache: Cache | None,
         pending: Iterator[tuple[int, Request | Echo]],
         done: dict[int, Completion],
         total: int,
     ) -> None:
-        """Takes requests in turn until none is left, or the budget allows no other."""
+        """Takes requests in turn until none is left or the budget is spent; other workers then finish theirs."""
         for index, request in pending:
-            body = self._body(request)
+            body = json.dumps(self._body(request), sort_keys=True)
             key = hashlib.sha256(f"{self._cached_as}\0{body}".encode()).hexdigest()
             completion = cache.get(key) if cache else None
             if completion is None:
-                completion = await self._ask(http, body.encode(), request)
-                if completion is None:
+                try:
+                    completion = await self._complete(client, body.encode(), request)
+                except BudgetSpent:
                     return
-                if self._has_schema(request) and completion.outcome is Outcome.ANSWERED:
-                    completion = replace(completion, text=_free_form(completion.text))
                 if cache and completion.outcome is not Outcome.ERROR:
                     cache.put(key, completion)
                 self._charge(completion)
             done[index] = completion
             self.on_progress(len(done) / total)
 
-    def _has_schema(self, request: Request | Echo) -> bool:
-        """Whether the server is to hold the answer to a schema."""
-        return isinstance(request, Request) and self._settings.json_schema and bool(request.verdict)
-
-    def _body(self, request: Request | Echo) -> str:
-        match request:
-            case Request():
-                fields = self._chat(request)
-            case Echo():
-                # One token is written, for not all servers take it that none is.
-                fields = {
-                    "prompt": request.text,
-                    "echo": True,
-                    "logprobs": 1,
-                    "max_tokens": 1,
-                    "temperature": 0,
-                }
-            case unknown:
-                assert_never(unknown)
-        whole = {"model": self._model, **fields, **self._settings.extra}
-        whole["stream"] = False  # some servers stream unless told not to
-        return json.dumps(whole, sort_keys=True)
-
-    def _chat(self, request: Request) -> dict[str, Any]:
-        seed = {"seed": request.seed} if request.temperature > 0 else {}
-        held = {"response_format": _response_format(request.verdict)} if self._has_schema(request) else {}
-        told = {"logprobs": True, "top_logprobs": request.top} if request.top else {}
-        return {
-            "messages": [dict(message) for message in request.messages],
-            self._settings.length_field: request.max_tokens,
-            "temperature": request.temperature,
-            **seed,
-            **held,
-            **told,
-        }
-
-    async def _ask(self, http: httpx.AsyncClient, body: bytes, request: Request | Echo) -> Completion | None:
-        """Sends a request until it is answered or given up; None where the budget does not allow it."""
+    async def _complete(self, client: "AsyncOpenAI", body: bytes, request: Request | Echo) -> Completion:
         try:
-            return await self._endpoint.ask(http, body, partial(self._read, request), self._within_budget)
-        except RetryableError as fault:
-            return Completion(Outcome.ERROR, detail=str(fault))
+            completion = await self._endpoint.ask(client, body)
+        except RequestFailed as failure:
+            return Completion(Outcome.ERROR, detail=str(failure))
+        except RequestRejected as rejection:
+            return self._rejected(rejection)
+        if isinstance(request, Echo):
+            return _last_tokens(completion, request)
+        if self._has_schema(request) and completion.outcome is Outcome.ANSWERED:
+            return replace(completion, text=_from_schema(completion.text))
+        return completion
+
+    def _has_schema(self, request: Request) -> bool:
+        return self._settings.json_schema and bool(request.verdict)
+
+    def _body(self, request: Request | Echo) -> dict[str, Any]:
+        if isinstance(request, Echo):
+            # Not every server accepts max_tokens = 0.
+            body = {"prompt": request.text, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+        else:
+            body = {
+                "messages": [dict(message) for message in request.messages],
+                self._length_field: request.max_tokens,
+                "temperature": request.temperature,
+            }
+            if request.temperature > 0:
+                body["seed"] = request.seed
+            if self._has_schema(request):
+                body["response_format"] = _response_format(request.verdict)
+            if request.top:
+                body |= {"logprobs": True, "top_logprobs": request.top}
+        # Some servers stream by default.
+        return {"model": self._model, **body, **self._settings.extra, "stream": False}
 
     def _within_budget(self) -> bool:
         most_requests, most_tokens = self._settings.max_requests, self._settings.max_total_tokens
@@ -210,65 +194,148 @@ class OpenAIClient(Writer):
             most_tokens is None or self.total_tokens < most_tokens
         )
 
-    def _read(self, request: Request | Echo, reply: Reply) -> Completion | None:
-        redact = self._endpoint.redact
-        if reply.status == 200:
-            if isinstance(request, Echo):
-                return replies.read_echo(reply.body, request, redact)
-            return replies.read_completion(reply.body, redact)
-        if reply.status in replies.REQUEST_STATUSES:
-            return replies.read_rejection(reply.status, reply.body, redact)
-        return None
-
     def _charge(self, completion: Completion) -> None:
         counts = (completion.prompt_tokens, completion.completion_tokens)
-        written = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
+        generated = completion.outcome in (Outcome.ANSWERED, Outcome.TRUNCATED)
         self.prompt_tokens += counts[0] or 0
         self.completion_tokens += counts[1] or 0
-        if self._on_usage is not None and (written or counts != (None, None)):
+        if self._on_usage is not None and (generated or counts != (None, None)):
             self._on_usage(completion)
-        if self._settings.max_total_tokens is not None and written and None in counts:
+        if self._settings.max_total_tokens is not None and generated and None in counts:
             raise RunError(
-                f"{self._endpoint.url} does not say how many tokens it used, so max_total_tokens cannot be kept; "
-                "set max_requests instead"
+                f"{self._endpoint.url} does not report token counts, so max_total_tokens cannot be enforced; set "
+                "max_requests instead"
             )
 
-
-def in_a_thread(work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-    """Waits for what runs in an event loop of its own, for the caller's may be running.
-
-    An interrupt cancels the work. The system may hand a signal to any thread, and does so with the second of two that
-    come at once; Python acts on it in this one, which therefore wakes up now and then.
-    """
-    loop, result = asyncio.new_event_loop(), Future[_Result]()
-
-    def run() -> None:
+    def _parse_completion(self, body: bytes) -> Completion:
+        """Parses an answer of `/chat/completions`; raises `ValueError` if it is malformed."""
+        redact = self._endpoint.redact
         try:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                value = runner.run(work())
-        except BaseException as error:
-            result.set_exception(error)
-        else:
-            result.set_result(value)
+            choice, usage = _parse(body)
+            message, reason = choice["message"], choice.get("finish_reason")
+            text, refusal = _message_text(message, reason), message.get("refusal")
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            raise ValueError(
+                f"the server's answer is malformed: {redact(body.decode(errors='replace'))}"
+            ) from None
+        if reason in ("error", "abort"):
+            raise ValueError(f"the server aborted the answer ({reason})")
+        outcome, detail = Outcome.ANSWERED, ""
+        if isinstance(refusal, str) and refusal:
+            outcome, detail = Outcome.REFUSED, f"the model refused: {redact(refusal)}"
+        elif reason == "content_filter":
+            outcome, detail = Outcome.REFUSED, "the server's content filter stopped the answer"
+        elif reason == "length":
+            outcome, detail = Outcome.TRUNCATED, "the answer reached max_tokens"
+        thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
+        return Completion(
+            outcome,
+            text,
+            _storable(next((thought for thought in thoughts if isinstance(thought, str)), "")),
+            detail,
+            _token_count(usage.get("prompt_tokens")),
+            _token_count(usage.get("completion_tokens")),
+            _first_logprobs(choice.get("logprobs")),
+        )
 
-    thread = threading.Thread(target=run, daemon=True)
+    def _rejected(self, rejection: RequestRejected) -> Completion:
+        text, said = rejection.text, self._endpoint.redact(rejection.text)
+        # Only the beginning is searched: the server may repeat the prompt after it.
+        if rejection.status == 413 or _TOO_LONG.search(" ".join(text.split())[:300]):
+            return Completion(
+                Outcome.TOO_LONG, detail=said or "the server answered that the request is too large"
+            )
+        if "content_filter" in text or "content management policy" in text:
+            return Completion(Outcome.REFUSED, detail=said)
+        return Completion(Outcome.ERROR, detail=f"the server answered {rejection.status}: {said}")
+
+
+def _parse(body: bytes) -> tuple[Any, Mapping[str, Any]]:
+    reply = json.loads(body)
+    (choice,) = reply["choices"]
+    usage = reply.get("usage")
+    return choice, usage if isinstance(usage, Mapping) else {}
+
+
+def _message_text(message: Mapping[str, Any], reason: Any) -> str:
+    content = message.get("content")
+    if content is None:
+        if not isinstance(reason, str):
+            raise ValueError("neither content nor a reason why there is none")
+    elif not isinstance(content, str) and not all(
+        isinstance(part.get("text"), str | None) for part in content
+    ):
+        raise ValueError("the content is not text")
+    return _storable(message_text(message))
+
+
+def _first_logprobs(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
+    """The most likely first tokens; empty for an empty answer, None if the server reports none."""
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(content, list):
+        return None
+    first = content[0].get("top_logprobs") if content and isinstance(content[0], Mapping) else None
+    entries = [entry for entry in first or () if isinstance(entry, Mapping)]
+    return tuple((_storable(str(entry.get("token"))), _logprob(entry.get("logprob"))) for entry in entries)
+
+
+def _parse_echo(body: bytes) -> Completion:
+    """Parses an answer of `/completions` with log-probabilities: of the prompt's tokens, then of generated ones."""
     try:
-        thread.start()
-        while thread.is_alive():
-            thread.join(_WAKES_EVERY)
-        return result.result()
-    except KeyboardInterrupt:
-        with suppress(RuntimeError):  # it has not begun yet, or has come to its end
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
-            thread.join()
-        raise
+        choice, usage = _parse(body)
+        logprobs = choice.get("logprobs") or {}
+        values, tokens = logprobs.get("token_logprobs"), logprobs.get("tokens")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        raise ValueError("the server's answer is malformed") from None
+    if not isinstance(values, list) or not isinstance(tokens, list) or len(values) != len(tokens):
+        return Completion(Outcome.ANSWERED)
+    generated = _token_count(usage.get("completion_tokens"))
+    generated = 1 if generated is None else generated
+    pairs = tuple(
+        (_storable(str(token)), _logprob(value)) for token, value in zip(tokens, values, strict=True)
+    )
+    return Completion(
+        Outcome.ANSWERED, prompt_tokens=len(pairs) - generated, completion_tokens=generated, logprobs=pairs
+    )
+
+
+def _last_tokens(echoed: Completion, request: Echo) -> Completion:
+    """Keeps the requested tokens; an error if the server tokenized the text differently, for then they are others."""
+    if echoed.logprobs is None or echoed.prompt_tokens is None:
+        return echoed
+    read = echoed.prompt_tokens
+    if read != request.tokens:
+        detail = (
+            f"the server reads {read} tokens where remote.tokenizer has {request.tokens}; use the server's tokenizer, "
+            "and let neither of them add a token such as BOS"
+        )
+        return Completion(Outcome.ERROR, detail=detail, prompt_tokens=read)
+    return replace(echoed, logprobs=echoed.logprobs[read - request.last : read])
+
+
+def _token_count(value: object) -> int | None:
+    """A server's count of tokens; None if it is not a plausible number."""
+    return value if type(value) is int and 0 <= value <= 10**9 else None
+
+
+def _logprob(value: Any) -> float:
+    """A server's log-probability, which may be minus infinity; NaN if it is not plausible.
+
+    Positive beyond rounding is not, nor so negative that a sum of such numbers overflows: one bad answer must not end a
+    run.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return float(value) if value == -math.inf or -1e30 < value < 1e-3 else math.nan
+
+
+def _storable(text: str) -> str:
+    """Replaces lone surrogates, which JSON can contain and files cannot."""
+    return text.encode(errors="replace").decode()
 
 
 def _response_format(verdict: str) -> dict[str, Any]:
-    """The schema of a request whose whole verdict is a regular expression.
-
-    The analysis comes first, so that it can decide the verdict.
-    """
+    """A schema of an analysis and a verdict. The analysis comes first, so that the verdict can depend on it."""
     properties = {"analysis": {"type": "string"}, "verdict": {"type": "string", "pattern": f"^{verdict}$"}}
     schema = {
         "type": "object",
@@ -279,14 +346,13 @@ def _response_format(verdict: str) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "judgment", "strict": True, "schema": schema}}
 
 
-def _free_form(text: str) -> str:
-    """An answer under that schema as a free one reads: the verdict alone on the last line.
+def _from_schema(text: str) -> str:
+    """An answer under that schema as plain text with the verdict on the last line.
 
-    What is no such answer stays as it is: some servers take the schema and do not keep to it.
+    Other answers stay as they are: some servers accept a schema and ignore it.
     """
     try:
         answer = json.loads(text)
-        analysis, verdict = answer["analysis"], answer["verdict"]
+        return f"{str(answer['analysis']).strip()}\n\n{str(answer['verdict']).strip()}"
     except (ValueError, KeyError, TypeError, RecursionError):
         return text
-    return f"{str(analysis).strip()}\n\n{str(verdict).strip()}"

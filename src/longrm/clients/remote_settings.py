@@ -1,20 +1,104 @@
-"""How requests are sent to models behind HTTP."""
+"""Settings of models behind HTTP: their addresses, and how requests are sent."""
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
+import httpx2
 from pydantic import AfterValidator, Field, model_validator
 
 from longrm.config import OPERATIONAL, Config
 from longrm.errors import ConfigError
 
-_OWN_FIELDS = frozenset(
-    ["model", "messages", "max_tokens", "max_completion_tokens", "temperature", "seed", "stream", "n"]
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+
+# Query parameters that hold a secret; `api-version` and the like do not.
+_SECRET = re.compile(
+    r"(^|[-_.])(key|token|secret|password|passwd|pwd|auth|credential|sig|signature|code)s?$|apikey",
+    re.IGNORECASE,
 )
+
+
+def endpoint_url(url: str, path: str = CHAT, root: str = "/v1") -> str:
+    """The URL for requests to a path such as `/chat/completions`; `root` is inserted if the server's URL has no path.
+
+    Raises:
+        ConfigError: Not an HTTP URL, or it contains a password or key, which would be logged.
+    """
+    try:
+        parsed = httpx2.URL(url)
+        parsed.raw_host.decode().encode("idna")  # as name resolution will do
+        valid = parsed.scheme in ("http", "https") and bool(parsed.host)
+    except (httpx2.InvalidURL, ValueError):
+        valid, parsed = False, httpx2.URL()
+    if parsed.userinfo or any(_SECRET.search(field) for field in parsed.params):
+        raise ConfigError(
+            "the URL contains a password or key, which would be logged; use an environment variable"
+        )
+    if not valid or (parsed.port is not None and not 0 < parsed.port < 2**16):
+        raise ConfigError(f"'{_printable(url)}' is not a server's URL such as http://127.0.0.1:8000/v1")
+    base = parsed.path.rstrip("/").removesuffix(CHAT) or root
+    return str(parsed.copy_with(path=f"{base}{path}"))
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Splits `URL#NAME` into the server's URL and the model's name.
+
+    Raises:
+        ConfigError: One of them is missing.
+    """
+    url, _, name = address.partition("#")
+    if not url or not name:
+        raise ConfigError(f"'{_printable(address)}' is not URL#NAME, such as http://127.0.0.1:8000/v1#NAME")
+    return url, name
+
+
+def servers_of(model: str) -> list[str]:
+    """The `URL#NAME` of every OpenAI-compatible endpoint in a model's name, such as `tokens:openai:URL#NAME`."""
+    return re.findall(r"(?:^|[:+])openai:([^+]*)", model)
+
+
+def _longrm_servers(model: str) -> list[str]:
+    return re.findall(r"(?:^|[:+])longrm:([^+]*)", model)
+
+
+def refuse_server(model: str | None, launcher: str) -> None:
+    """Raises `ConfigError` for a model behind HTTP: concurrency and budget are kept per process."""
+    if model is not None and (servers_of(model) or _longrm_servers(model)):
+        raise ConfigError(
+            f"{model} is a server; one process sends it many requests at a time (remote.concurrency), so "
+            f"drop {launcher}"
+        )
+
+
+def _printable(url: str) -> str:
+    """A URL for an error message: one line, without what precedes an `@` or follows a `?`."""
+    line = "".join(character for character in url if character.isprintable())
+    return re.sub(r"\?.*", "?***", re.sub(r"^.*@", "***@", line))[:200]
+
+
+def _check_url(url: str) -> str:
+    endpoint_url(url)
+    return url
+
+
+def _check_model(model: str) -> str:
+    for address in filter(None, servers_of(model)):
+        endpoint_url(split_address(address)[0])
+    for url in filter(None, _longrm_servers(model)):
+        endpoint_url(url)
+    return model
+
+
+ServerUrl = Annotated[str, AfterValidator(_check_url)]
+"""A setting with a server's URL. Checked before any work starts, and before it is written anywhere."""
+
+ModelName = Annotated[str, AfterValidator(_check_model)]
+"""A setting with a model's name; the URL in `openai:URL#NAME` and the like is checked likewise."""
 
 
 def _check_variable(name: str) -> str:
     if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", name):
+        # Does not repeat the value, which may be the key itself.
         raise ConfigError(
             "api_key_env is the name of an environment variable, such as OPENAI_API_KEY, not the key"
         )
@@ -25,45 +109,46 @@ class Remote(Config):
     """How requests are sent to an OpenAI-compatible server.
 
     Attributes:
-        concurrency: The most requests under way at once.
-        timeout: Seconds that one answer may take, from the connection to its last byte; also the longest wait that a
-            server may ask for. What takes longer is sent again, as what fails otherwise is.
-        max_answer_bytes: The largest answer that is read, unpacked where the server packs it; a larger one is a
-            failure like others.
-        retries: How often a request that failed is sent again. After the last time its outcome is `error`.
-        api_key_env: The environment variable that holds the key, for servers that want one. The key itself is
-            never written anywhere: where a server repeats it in what it says of a failure, it is replaced by
-            `***` (a key of fewer than 8 characters only where it is a separate word). Answers of a model are kept as
-            they are.
-        max_requests: The most requests sent, those sent again included.
-        max_total_tokens: Once as many tokens are read and written, nothing more is sent; what is under way
-            still ends. Answers from the cache count for neither budget.
-        cache: The SQLite file that keeps the answers. By default `longrm evaluate` and `longrm synthesize` keep them
-            in the run folder (`completions.sqlite`), and nothing else keeps any.
-        tokenizer: A folder, a file or a Hub id of the model's tokenizer, to count and to cut; by default the
-            server says what is too long.
-        length_field: What the server calls the most tokens to write.
-        json_schema: Ask the server for answers that follow a JSON schema of an analysis and a verdict, where the form
-            of the verdict is known (data synthesis). Both are joined to the text of an answer without schema.
+        concurrency: The most requests in flight.
+        timeout: Seconds for one answer, from connecting to its last byte. A request that times out is retried.
+        retries: How often a failed request is retried. After that its outcome is `error`.
+        api_key_env: The environment variable with the API key. The key is never logged or stored: `***` replaces it in
+            the server's error messages (a key of fewer than 8 characters only as a separate word).
+        max_requests: The budget of requests, including retries.
+        max_total_tokens: The budget of tokens, read and generated. No request starts once it is reached; requests in
+            flight are completed. Answers from the cache count for neither budget.
+        cache: An SQLite file that keeps the answers. `longrm evaluate` and `longrm synthesize` use `completions.sqlite`
+            in the run folder by default; other commands keep no answers.
+        tokenizer: The model's tokenizer (a folder, a file or a Hub id), to count tokens and to cut contexts; by default
+            the server decides what is too long.
+        json_schema: Ask the server for JSON with an analysis and a verdict, if the form of the verdict is known (data
+            synthesis). The two are joined into one text.
         extra: More fields of the request body, such as `top_p` or `chat_template_kwargs`.
     """
 
     concurrency: Annotated[int, OPERATIONAL] = Field(8, ge=1)
     timeout: Annotated[float, OPERATIONAL] = Field(600.0, gt=0)
-    max_answer_bytes: Annotated[int, OPERATIONAL] = Field(2**24, ge=1)
     retries: Annotated[int, OPERATIONAL] = Field(5, ge=0)
     api_key_env: Annotated[str, AfterValidator(_check_variable), OPERATIONAL] = "OPENAI_API_KEY"
     max_requests: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
     max_total_tokens: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
     cache: Annotated[str | None, OPERATIONAL] = None
     tokenizer: str | None = None
-    length_field: Annotated[Literal["max_tokens", "max_completion_tokens"], OPERATIONAL] = "max_tokens"
     json_schema: bool = False
     extra: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _leaves_own_fields_alone(self) -> Self:
-        taken = sorted(_OWN_FIELDS & self.extra.keys())
-        if taken:
-            raise ValueError(f"extra cannot hold {', '.join(taken)}: other settings decide it")
+    def _check_extra(self) -> Self:
+        own = {
+            "model",
+            "messages",
+            "max_tokens",
+            "max_completion_tokens",
+            "temperature",
+            "seed",
+            "stream",
+            "n",
+        }
+        if taken := sorted(own & self.extra.keys()):
+            raise ValueError(f"extra cannot contain {', '.join(taken)}: other settings determine it")
         return self

@@ -5,8 +5,7 @@ from typing import Any
 
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
-from longrm.clients.addresses import ModelName, refuse_server, servers_of
-from longrm.clients.remote_settings import Remote
+from longrm.clients.remote_settings import ModelName, Remote, refuse_server, servers_of
 from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.comparison_trials import JudgingSettings

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from longrm.clients import Completion, Request, Writer
-from longrm.clients.addresses import CHAT, split_address
 from longrm.clients.openai import OpenAIClient
+from longrm.clients.remote_settings import CHAT, split_address
 from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import ConfigError, DataError
 from longrm.judging import JudgingFormat, ParsedVerdict, fit, format_for, load_format, load_formats, why_uncut

@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longrm.clients import Completion
-from longrm.clients.addresses import COMPLETIONS
-from longrm.clients.completions import Echo
+from longrm.clients import Completion, Echo
 from longrm.clients.openai import OpenAIClient
+from longrm.clients.remote_settings import COMPLETIONS
 from longrm.data.joining import Encoded, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, ModelError

@@ -1,27 +1,26 @@
-"""A reward model that `longrm serve` serves on another machine, or in another process."""
+"""A reward model served by `longrm serve`, in another process or on another machine."""
 
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from longrm.clients.openai import in_a_thread
+from longrm.clients.endpoint import BudgetSpent, Endpoint, RequestFailed, RequestRejected, run_async
 from longrm.clients.remote_settings import Remote
-from longrm.clients.retrying import RetryingEndpoint
-from longrm.clients.transport import Reply, RetryableError
 from longrm.errors import ModelError, RunError
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query, Scale, message_text
 
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
 _ADVICE = "is this the address of `longrm serve`, such as http://127.0.0.1:8000?"
-# The server's words for a model that answered without a verdict; `_failure` in serving/worker.py writes them.
+# How the server reports a model that answered without a verdict; written by `_failure` in serving/worker.py.
 _NO_VERDICT = re.compile(r"\((unparsed|refused|truncated)\)$")
 
 
@@ -67,14 +66,15 @@ _Expected = TypeVar("_Expected", bound=_Body)
 
 
 class LongrmServer(RewardModel):
-    """Sends every query to `POST /v1/scores`, several at once; how the model is asked is up to the server.
+    """Sends every query to `POST /v1/scores`, several at a time.
 
-    The server asks a model that sees the order of responses in all orders, and keeps what prompts begin with.
+    How the model is asked is up to the server: it averages over orders if the model sees the order of responses, and
+    caches prefixes.
 
     Args:
         url: The server's URL.
         settings: How requests are sent.
-        judge: `cut` is sent along; all other settings are the server's.
+        judge: `cut` is sent with each request; all other settings are the server's.
 
     Raises:
         ConfigError: The URL or the key cannot be used.
@@ -84,70 +84,48 @@ class LongrmServer(RewardModel):
     def __init__(self, url: str, settings: Remote, judge: JudgeSettings) -> None:
         self.name = f"longrm:{url}"
         self._settings, self._cut = settings, judge.cut
-        self._endpoint = RetryingEndpoint(url, settings, "/v1/scores", "", advice=_ADVICE)
         self._tokens = 0
-        info = in_a_thread(partial(self._info, RetryingEndpoint(url, settings, "/info", "", advice=_ADVICE)))
+        self._endpoint = Endpoint(
+            url,
+            "/v1/scores",
+            settings,
+            lambda body: _parsed(_Answer, body),
+            root="",
+            within_budget=self._within_budget,
+            advice=_ADVICE,
+        )
+        info = run_async(lambda: _info(url, settings))
         self.scale = info.scale
         self.provenance = {**info.provenance, "served_name": info.model}
 
     def judge(self, queries: Sequence[Query]) -> list[Judgment]:
-        """Asks the server about every query.
+        """Sends all queries.
 
         Raises:
-            ModelError: The server cannot be reached, or refuses all requests alike.
-            RunError: The budget of `remote` is spent, or the server went away.
+            ModelError: The server cannot be reached, or refuses every request.
+            RunError: The budget of `remote` is spent, or the server was lost.
         """
-        return in_a_thread(partial(self._judge, queries))
-
-    async def _info(self, endpoint: RetryingEndpoint) -> _Info:
-        def read(reply: Reply) -> _Info | None:
-            return _parsed(_Info, reply.body) if reply.status == 200 else None
-
-        async with endpoint.open() as http:
-            try:
-                info = await endpoint.ask(http, b"", read)
-            except RetryableError as error:
-                raise ModelError(f"{endpoint.url}: {error}; {_ADVICE}") from None
-        assert info is not None, "there is no budget here"
-        return info
+        return run_async(lambda: self._judge(queries))
 
     async def _judge(self, queries: Sequence[Query]) -> list[Judgment]:
         free, done = asyncio.Semaphore(self._settings.concurrency), 0
 
-        async def ask(http: httpx.AsyncClient, query: Query) -> Judgment:
+        async def ask(client: "AsyncOpenAI", query: Query) -> Judgment:
             nonlocal done
             async with free:
-                judgment = await self._ask(http, query)
+                judgment = await self._ask(client, query)
             done += 1
             self.on_progress(done / len(queries))
             return judgment
 
-        async with self._endpoint.open() as http:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(ask(http, query)) for query in queries]
-            except ExceptionGroup as failures:
-                raise failures.exceptions[0] from None
+        try:
+            async with self._endpoint.open() as client, asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ask(client, query)) for query in queries]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _ask(self, http: httpx.AsyncClient, query: Query) -> Judgment:
-        try:
-            read: Callable[[Reply], Judgment | None] = partial(self._read, len(query.responses))
-            judgment = await self._endpoint.ask(http, self._body(query), read, self._within_budget)
-        except RetryableError as error:
-            return Judgment(Outcome.ERROR, detail=str(error))
-        if judgment is None:
-            raise RunError(
-                f"the budget is spent: {self._endpoint.requests} requests and {self._tokens} tokens "
-                "(remote.max_requests, remote.max_total_tokens)"
-            )
-        return judgment
-
-    def _within_budget(self) -> bool:
-        most, tokens = self._settings.max_requests, self._settings.max_total_tokens
-        return (most is None or self._endpoint.requests < most) and (tokens is None or self._tokens < tokens)
-
-    def _body(self, query: Query) -> bytes:
+    async def _ask(self, client: "AsyncOpenAI", query: Query) -> Judgment:
         body = {"prompt": query.prompt, "responses": query.responses, "explanations": True}
         if query.tools:
             body["tools"] = query.tools
@@ -155,26 +133,33 @@ class LongrmServer(RewardModel):
             (span,) = query.context
             context = message_text(query.prompt[span.message])[span.start : span.end]
             body |= {"cut": self._cut, "context": context}
-        return json.dumps(body, default=dict).encode()
-
-    def _read(self, responses: int, reply: Reply) -> Judgment | None:
-        """The judgment in a reply; None where the server would refuse any other query, too."""
-        if reply.status == 200:
-            return self._judgment(_parsed(_Answer, reply.body), responses)
-        if reply.status not in (400, 413, 422):
-            return None
-        return self._unscored(_parsed(_Refusal, reply.body).error)
-
-    def _judgment(self, answer: _Answer, responses: int) -> Judgment:
-        if len(answer.scores) != responses:
-            raise ValueError(
-                f"the server's answer holds {len(answer.scores)} scores for {responses} responses"
+        try:
+            answer = await self._endpoint.ask(client, json.dumps(body, default=dict).encode())
+        except RequestFailed as failure:
+            return Judgment(Outcome.ERROR, detail=str(failure))
+        except RequestRejected as rejection:
+            try:
+                error = _Refusal.model_validate_json(rejection.body).error
+            except ValidationError:
+                error = _Error(
+                    type="unknown", message=f"the server answered {rejection.status}: {rejection.text}"
+                )
+            return self._unscored(error.type, error.message)
+        except BudgetSpent:
+            raise RunError(
+                f"the budget is spent: {self._endpoint.requests} requests and {self._tokens} tokens "
+                "(remote.max_requests, remote.max_total_tokens)"
+            ) from None
+        if len(answer.scores) != len(query.responses):
+            detail = (
+                f"the server's answer has {len(answer.scores)} scores for {len(query.responses)} responses"
             )
+            return Judgment(Outcome.ERROR, detail=detail)
         self._tokens += answer.usage.total_tokens
         scores = tuple(score for score in answer.scores if score is not None)
-        if len(scores) < responses:
-            why = answer.error or _Error(type="unscored", message="a response has no score")
-            return self._unscored(why)
+        if len(scores) < len(answer.scores):
+            error = answer.error or _Error(type="unscored", message="a response has no score")
+            return self._unscored(error.type, error.message)
         return Judgment(
             Outcome.ANSWERED,
             scores,
@@ -184,14 +169,29 @@ class LongrmServer(RewardModel):
             cut=None if answer.cut is None else Cut(answer.cut.policy, answer.cut.tokens),
         )
 
-    def _unscored(self, error: _Error) -> Judgment:
-        detail = self._endpoint.redact(error.message)
-        if error.type in ("too_long", "too_large"):
+    def _within_budget(self) -> bool:
+        requests, tokens = self._settings.max_requests, self._settings.max_total_tokens
+        return (requests is None or self._endpoint.requests < requests) and (
+            tokens is None or self._tokens < tokens
+        )
+
+    def _unscored(self, kind: str, message: str) -> Judgment:
+        detail = self._endpoint.redact(message)
+        if kind in ("too_long", "too_large"):
             return Judgment(Outcome.TOO_LONG, detail=detail)
-        if error.type != "unscored" or "could not be asked" in error.message:
+        if kind != "unscored" or "could not be asked" in message:
             return Judgment(Outcome.ERROR, detail=detail)
-        said = _NO_VERDICT.search(error.message)
-        return Judgment(Outcome(said[1]) if said else Outcome.UNPARSED, detail=detail)
+        verdict = _NO_VERDICT.search(message)
+        return Judgment(Outcome(verdict[1]) if verdict else Outcome.UNPARSED, detail=detail)
+
+
+async def _info(url: str, settings: Remote) -> _Info:
+    endpoint = Endpoint(url, "/info", settings, lambda body: _parsed(_Info, body), root="", advice=_ADVICE)
+    async with endpoint.open() as client:
+        try:
+            return await endpoint.ask(client)
+        except (RequestFailed, RequestRejected) as error:
+            raise ModelError(f"{endpoint.url}: {endpoint.redact(str(error))}; {_ADVICE}") from None
 
 
 def _parsed(kind: type[_Expected], body: bytes) -> _Expected:
@@ -199,11 +199,11 @@ def _parsed(kind: type[_Expected], body: bytes) -> _Expected:
         return kind.model_validate_json(body)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ValueError(f"the answer is not one of longrm serve (field '{place}')") from None
+        raise ValueError(f"the server's answer is not that of longrm serve (field '{place}')") from None
 
 
 def load_longrm_server(url: str, request: LoadRequest) -> LongrmServer:
-    """Loads `longrm:URL`; the key is LONGRM_API_KEY's, unless `remote.api_key_env` names another variable."""
+    """Loads `longrm:URL`. The key is in LONGRM_API_KEY, unless `remote.api_key_env` names another variable."""
     remote = request.remote
     if "api_key_env" not in remote.model_fields_set:
         remote = remote.model_copy(update={"api_key_env": "LONGRM_API_KEY"})

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longrm.clients.addresses import ModelName
+from longrm.clients.remote_settings import ModelName
 from longrm.data import write_rows
 from longrm.data.scored_rows import ScoredRow, read_scored
 from longrm.errors import ConfigError

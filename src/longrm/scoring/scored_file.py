@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from longrm import reward_models
-from longrm.clients.addresses import ModelName, refuse_server
+from longrm.clients.remote_settings import ModelName, refuse_server
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
 from longrm.data import ComparisonReader, check_writable, read, write_rows

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from longrm.clients import Completion, Request, Writer
-from longrm.clients.addresses import ModelName, ServerUrl, split_address
 from longrm.clients.openai import OpenAIClient
-from longrm.clients.remote_settings import Remote
+from longrm.clients.remote_settings import ModelName, Remote, ServerUrl, split_address
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
 from longrm.errors import ConfigError
 from longrm.reward_models.kinds import split_kind

@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 
 from longrm import reward_models
 from longrm.clients import Completion
-from longrm.clients.addresses import ModelName
-from longrm.clients.remote_settings import Remote
+from longrm.clients.remote_settings import ModelName, Remote
 from longrm.config import Config
 from longrm.data.files import find_files
 from longrm.reward_models import Compress, JudgeSettings, RewardModel

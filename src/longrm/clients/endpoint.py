@@ -1,0 +1,370 @@
+"""One URL of a server, reached through the openai client.
+
+The openai client builds requests, retries them with growing delays and honors `Retry-After`. Servers are not trusted,
+so what it lacks is added below it, in the HTTP client that it is given: a limit on the size of an answer and on its
+total time, a budget of requests, answers that are validated before they count as received, and redacted messages.
+"""
+
+import asyncio
+import base64
+import html.entities
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import unquote
+
+import httpx2
+
+from longrm.clients.remote_settings import Remote, endpoint_url
+from longrm.errors import ConfigError, ModelError, RunError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI  # importing it takes 0.4 s, so it is imported on first use
+
+_logger = logging.getLogger(__name__)
+_LOG_INTERVAL = 10.0  # seconds between two lines about failed requests
+_CONNECT_TIMEOUT = 20.0
+MAX_ANSWER_BYTES = 2**24  # a million tokens of text fit; a server must not be able to fill the memory
+
+_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
+
+
+class RequestFailed(Exception):  # noqa: N818 - not an error of the program
+    """A request that was given up after all retries; other requests may succeed."""
+
+
+class RequestRejected(Exception):  # noqa: N818 - likewise
+    """A request that the server rejected with status 400, 413 or 422; `text` is the server's message, unredacted."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(status, body)
+        self.status, self.body, self.text = status, body, error_text(body)
+
+
+class BudgetSpent(Exception):  # noqa: N818 - likewise
+    """The budget does not allow another request."""
+
+
+class Endpoint(Generic[_Answer]):
+    """One URL of a server.
+
+    Args:
+        url: The server's URL.
+        path: The path of the requests below that URL.
+        settings: How requests are sent.
+        parse: Parses the body of an answer with status 200. If it raises `ValueError`, the request is retried.
+        root: Inserted before `path` if the server's URL has no path.
+        within_budget: Called before every attempt; on False `ask` raises `BudgetSpent`.
+        advice: Ends the error message if the server refuses every request.
+
+    Attributes:
+        url: The full URL.
+        redact: Makes the server's text safe for messages and logs; see `redactor`.
+        requests: The number of requests sent so far, including retries.
+
+    Raises:
+        ConfigError: The URL is not valid or contains the key, or the key cannot be sent in a header.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        settings: Remote,
+        parse: Callable[[bytes], _Answer],
+        *,
+        root: str = "/v1",
+        within_budget: Callable[[], bool] = lambda: True,
+        advice: str = "check the URL",
+    ) -> None:
+        variable = settings.api_key_env
+        self.key = os.environ.get(variable, "").strip()
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise ConfigError(f"the key in {variable} contains characters that HTTP headers do not allow")
+        self.url = endpoint_url(url, path, root)
+        if len(self.key) >= SHORT_KEY and self.key in unquote(self.url):
+            raise ConfigError(f"the URL contains the key of {variable}, which would be logged")
+        self.redact = redactor(self.key)
+        self.requests = 0
+        self.settings, self.parse, self.within_budget = settings, parse, within_budget
+        self.reached = False
+        self._advice = advice
+        self._last_logged = -_LOG_INTERVAL
+
+    @asynccontextmanager
+    async def open(self) -> "AsyncIterator[AsyncOpenAI]":
+        """Opens the client that `ask` takes; it belongs to the running event loop."""
+        from openai import AsyncOpenAI
+
+        timeout = httpx2.Timeout(None, connect=min(0.9 * self.settings.timeout, _CONNECT_TIMEOUT))
+        try:
+            http = _BoundedClient(self, timeout)
+        except (ValueError, ImportError, OSError) as error:  # proxies and certificates of the environment
+            raise ConfigError(
+                f"cannot open connections: {self.redact(str(error))}; check HTTP_PROXY and the like"
+            ) from error
+        async with http:
+            # A key is required; `_BoundedClient` sends the real one, or none.
+            yield AsyncOpenAI(
+                api_key="-",
+                base_url=self.url,
+                timeout=timeout,
+                max_retries=self.settings.retries,
+                http_client=http,
+            )
+
+    async def ask(self, client: "AsyncOpenAI", body: bytes | None = None) -> _Answer:
+        """Posts a JSON body, or gets the URL without one, and returns the parsed answer.
+
+        Raises:
+            RequestFailed: No answer after all retries.
+            RequestRejected: The server rejected this request.
+            BudgetSpent: The budget ended before there was an answer.
+            ModelError: The server cannot be reached, or refuses every request.
+            RunError: The server was reached before, and no longer is.
+        """
+        from openai import APIConnectionError, APIStatusError
+
+        try:
+            if body is None:
+                response = await client.get(self.url, cast_to=httpx2.Response)
+            else:
+                # Bytes instead of `body=`: the client's own JSON cannot encode lone surrogates in a prompt.
+                headers = {"Content-Type": "application/json"}
+                response = await client.post(
+                    self.url, cast_to=httpx2.Response, content=body, options={"headers": headers}
+                )
+        except APIStatusError as error:
+            status, text = error.status_code, error_text(error.response.content)
+            message = f"the server answered {status}: {self.redact(text)}"
+            if status in (400, 413, 422):
+                raise RequestRejected(status, error.response.content) from None
+            if (status in (408, 409, 429) or status >= 500) and not _is_permanent(text):
+                raise RequestFailed(message) from None
+            raise ModelError(f"{self.url}: {message}; {self._advice_for(status)}") from None
+        except APIConnectionError as error:
+            if isinstance(error.__cause__, httpx2.ConnectError | httpx2.ConnectTimeout):
+                raise RunError(
+                    f"lost {self.url}: {self._reason(error.__cause__)}; rerun the command to continue"
+                ) from None
+            raise RequestFailed(self._reason(error.__cause__)) from None
+        answer: _Answer = response.extensions["answer"]
+        return answer
+
+    def log_failure(self, reason: str) -> None:
+        """Logs a failed attempt, but not every one: without any line a failing server looks like a slow one."""
+        if time.monotonic() - self._last_logged >= _LOG_INTERVAL:
+            self._last_logged = time.monotonic()
+            _logger.info("%s: %s; retrying", self.url, reason)
+
+    def _reason(self, error: BaseException | None) -> str:
+        return self.redact(str(error)) or f"the connection failed ({type(error).__name__})"
+
+    def _advice_for(self, status: int) -> str:
+        if status in (401, 403):
+            return f"check the key in {self.settings.api_key_env}"
+        return "check your account" if status in (402, 429) else self._advice
+
+
+class _BoundedClient(httpx2.AsyncClient):
+    """An HTTP client that reads whole answers within the bounds of an endpoint."""
+
+    def __init__(self, endpoint: Endpoint[Any], timeout: httpx2.Timeout) -> None:
+        super().__init__(
+            timeout=timeout,
+            # A new connection for each request: bytes that a faulty server sends after an answer must not be read as
+            # the answer to the next request.
+            limits=httpx2.Limits(max_keepalive_connections=0),
+            follow_redirects=False,  # the key is for this server only
+        )
+        self._endpoint = endpoint
+
+    async def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
+        """Sends one attempt. Errors of httpx2 are retried by the openai client; others are not caught there."""
+        endpoint, seconds = self._endpoint, self._endpoint.settings.timeout
+        if not endpoint.within_budget():
+            raise BudgetSpent
+        endpoint.requests += 1
+        # Only these headers: the openai client adds the operating system and, from the environment, an organization.
+        request.headers = httpx2.Headers(
+            {
+                "Host": request.headers["Host"],
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",  # nothing to unpack, so no bombs
+                **{
+                    name: request.headers[name]
+                    for name in ("Content-Type", "Content-Length")
+                    if name in request.headers
+                },
+                **({"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}),
+            }
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                response = await super().send(request, stream=True)
+                body = await _read_bounded(response)
+            headers = (
+                {"Retry-After": response.headers["Retry-After"]} if "Retry-After" in response.headers else {}
+            )
+            answer = None
+            if response.is_success:
+                answer = endpoint.parse(body)
+            elif _is_permanent(error_text(body)):
+                headers["X-Should-Retry"] = "false"  # understood by the openai client
+            elif response.status_code >= 500 or response.status_code in (408, 409, 429):
+                endpoint.log_failure(f"status {response.status_code}: {endpoint.redact(error_text(body))}")
+        except TimeoutError:
+            error: httpx2.RequestError = httpx2.ReadTimeout(f"no answer within {seconds:g} seconds")
+        except ValueError as problem:  # of `parse`
+            error = httpx2.DecodingError(str(problem))
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
+            if not endpoint.reached:  # retries would only delay the message that the URL is wrong
+                reason = endpoint.redact(str(problem)) or type(problem).__name__
+                raise ModelError(f"cannot reach {endpoint.url}: {reason}; is the server running?") from None
+            error = problem
+        except httpx2.RequestError as problem:
+            error = problem
+        else:
+            endpoint.reached = True
+            return httpx2.Response(
+                response.status_code,
+                headers=headers,
+                content=body,
+                request=request,
+                extensions={"answer": answer},
+            )
+        endpoint.reached = True
+        endpoint.log_failure(endpoint.redact(str(error)) or type(error).__name__)
+        raise error
+
+
+async def _read_bounded(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    try:
+        if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+            raise httpx2.DecodingError(
+                "the server's answer is compressed, although the request excludes that"
+            )
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise httpx2.DecodingError(f"the server's answer is longer than {MAX_ANSWER_BYTES:,} bytes")
+    finally:
+        await response.aclose()
+    return bytes(body)
+
+
+def _is_permanent(text: str) -> bool:
+    """Whether a 429 does not go away by waiting."""
+    return "insufficient_quota" in text
+
+
+def error_text(body: bytes) -> str:
+    """A server's error message with its code, or the whole body if it has another form."""
+    text = body.decode(errors="replace")
+    try:
+        reply = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    error = reply.get("error", reply) if isinstance(reply, Mapping) else reply
+    if isinstance(error, str):
+        return error
+    if not isinstance(error, Mapping):
+        return text
+    message = error.get("message") or error.get("detail")
+    message = message if isinstance(message, str) else text
+    return f"{message} ({error['code']})" if isinstance(error.get("code"), str) else message
+
+
+def run_async(main: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+    """Runs a coroutine in an event loop of its own thread, because the caller's thread may be running a loop.
+
+    An interrupt cancels the coroutine.
+    """
+    loop, result = asyncio.new_event_loop(), Future[_Result]()
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                value = runner.run(main())
+        except BaseException as error:
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    thread = threading.Thread(target=run, daemon=True, name="run_async")
+    try:
+        thread.start()
+        # The system may deliver a signal to any thread, and Python handles it in the main thread: wake up now and then,
+        # or an interrupt would wait for the answers.
+        while thread.is_alive():
+            thread.join(0.1)
+        return result.result()
+    except KeyboardInterrupt:
+        with suppress(RuntimeError):  # the loop has not started, or has ended
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+            thread.join()
+        raise
+
+
+SHORT_KEY = 8
+"""A shorter key is hidden only as a separate word: `A` is in every text."""
+
+
+def redactor(key: str) -> Callable[[str], str]:
+    """Makes the function that prepares a server's text for messages and logs: one printable line of bounded length.
+
+    `***` replaces the key, in every form in which servers are known to repeat it: plain, escaped for JSON (also twice),
+    URLs or HTML, or in base64. Without a key nothing is replaced. Completions never pass through it.
+    """
+    secret = re.compile("|".join(_key_patterns(" ".join(key.split())))) if key else None
+    read, margin = 4000, max(64, 16 * len(key))  # no form of a key is longer than the margin
+
+    def redact(text: str) -> str:
+        line = "".join(c for c in text[: read + margin] if c.isprintable() or c.isspace())
+        line = " ".join(line.split())
+        if secret is not None:
+            line = secret.sub("***", line)
+        if len(text) > read + margin:
+            line = line[:-margin]  # may end in the first part of a key
+        return line if len(line) <= 300 else f"{line[:300]} ..."
+
+    return redact
+
+
+def _key_patterns(key: str) -> Iterator[str]:
+    """Regular expressions for the forms of a key."""
+    escaped = "".join(map(_character_pattern, key))
+    if len(key) < SHORT_KEY:
+        yield rf"(?<![A-Za-z0-9]){escaped}(?![A-Za-z0-9])"
+        return
+    yield escaped
+    # In base64 the same bytes have three forms, depending on their offset in the encoded text modulo 3. The characters
+    # at both ends mix in bits of the neighbors, so only those in between are matched.
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + key.encode()).decode()
+        inner = encoded[-(-8 * before // 6) : 8 * (before + len(key)) // 6]
+        yield "".join({"+": "[+-]", "/": r"(?:\\?/|_)"}.get(letter, letter) for letter in inner)
+
+
+def _character_pattern(character: str) -> str:
+    """A regular expression for one character of a key, however it is escaped."""
+    code = ord(character)
+    forms = [
+        rf"\\{{0,8}}{re.escape(character)}",
+        rf"\\{{1,8}}(?:u00|x)(?i:{code:02x})",
+        rf"%(?:25){{0,3}}(?i:{code:02x})",
+        rf"&#0{{0,5}}{code};",
+        rf"&#[xX]0{{0,5}}(?i:{code:x});",
+    ]
+    if code in html.entities.codepoint2name:
+        forms.append(f"&{html.entities.codepoint2name[code]};")
+    return f"(?:{'|'.join(forms)})"

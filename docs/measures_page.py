@@ -37,7 +37,9 @@ def strict_order(size: int) -> ScoreTable:
     """One comparison of so many responses, none of which gold ties."""
     ranks, order = tuple(range(1, size + 1)), tuple(range(size))
     scores = tuple(map(float, order))
-    return ScoreTable.of([JudgmentRecord("a", "a", Outcome.ANSWERED, ranks, order, scores)])
+    return ScoreTable.of(
+        [JudgmentRecord(id="a", group="a", outcome=Outcome.ANSWERED, ranks=ranks, order=order, scores=scores)]
+    )
 
 
 def page() -> str:

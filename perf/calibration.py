@@ -152,7 +152,9 @@ def _pair(number: int) -> Comparison:
 
 def _judged(number: int, right: float) -> JudgmentRecord:
     name = f"{number}"
-    return JudgmentRecord(name, name, Outcome.ANSWERED, (1, 2), (0, 1), (right, 1 - right))
+    return JudgmentRecord(
+        id=name, group=name, outcome=Outcome.ANSWERED, ranks=(1, 2), order=(0, 1), scores=(right, 1 - right)
+    )
 
 
 def chance(options: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -29,8 +29,8 @@ from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log
-from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord, Trial
-from longrm.types import Outcome, Span
+from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
+from longrm.types import Outcome, Span, Trial
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.report.chromium import Page
@@ -105,12 +105,22 @@ def record_of(example: ExampleRecord, number: int, length: int, depth: float, ri
     for order in ((0, 1), (1, 0)):
         scores = (1.0, 0.0) if knows else (0.0, 1.0)
         if dice.random() < 0.02:
-            trials.append(Trial(order, Outcome.UNPARSED, explanation=words.draw(200), detail="no verdict"))
+            trials.append(
+                Trial(order=order, outcome=Outcome.UNPARSED, explanation=words.draw(200), detail="no verdict")
+            )
         else:
-            trials.append(Trial(order, Outcome.ANSWERED, scores, explanation=f"{words.draw(200)} [[A]]"))
+            trials.append(
+                Trial(
+                    order=order,
+                    outcome=Outcome.ANSWERED,
+                    scores=scores,
+                    explanation=f"{words.draw(200)} [[A]]",
+                )
+            )
     whole = together(tuple(trials))
     return JudgmentRecord(
-        example.id, str(number // per_context), whole.outcome, (1, 2), (0, 1), whole.scores, length=length,
+        id=example.id, group=str(number // per_context), outcome=whole.outcome,
+        ranks=(1, 2), order=(0, 1), scores=whole.scores, length=length,
         tokens=length, depth=depth, task=("cite", "code", "math", "safety")[number % 4], trials=tuple(trials),
     )  # fmt: skip
 

@@ -8,9 +8,9 @@ if os.name != "posix":
 
 if TYPE_CHECKING:
     from longrm.auditing import audit
+    from longrm.evaluation.api import evaluate, probe
     from longrm.evaluation.comparison import compare
-    from longrm.evaluation.evaluated_run import evaluate, probe
-    from longrm.evaluation.items import read_run
+    from longrm.evaluation.run import read_run
     from longrm.reward_models import RewardModel, load, reward_function
 
 __all__ = ["RewardModel", "audit", "compare", "evaluate", "load", "probe", "read_run", "reward_function"]
@@ -20,10 +20,10 @@ _HOMES = {
     "RewardModel": "longrm.reward_models",
     "audit": "longrm.auditing",
     "compare": "longrm.evaluation.comparison",
-    "evaluate": "longrm.evaluation.evaluated_run",
+    "evaluate": "longrm.evaluation.api",
     "load": "longrm.reward_models",
-    "probe": "longrm.evaluation.evaluated_run",
-    "read_run": "longrm.evaluation.items",
+    "probe": "longrm.evaluation.api",
+    "read_run": "longrm.evaluation.run",
     "reward_function": "longrm.reward_models",
 }
 

@@ -164,12 +164,12 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """What a reward model answers to a query, in the order in which the query presented the responses.
+    """What a reward model answers to a query. Responses are counted in the order in which the query presents them.
 
     Attributes:
         outcome: How the query ended.
-        scores: One number a response, higher is better; empty unless answered with scores.
-        order: Indices of the responses from best to worst; empty unless answered with an order.
+        scores: One number per response, higher is better; empty unless answered with scores.
+        ranking: Indices of the responses from best to worst; empty unless answered with a ranking.
         explanation: What a generative model wrote: the whole text of all attempts, thinking included.
         detail: Why there is no verdict, in one line; empty when there is one.
         prompt_tokens: Tokens of the prompt as the model counts them; None where it counts none.
@@ -183,7 +183,7 @@ class Judgment:
 
     outcome: Outcome
     scores: tuple[float, ...] = ()
-    order: tuple[int, ...] = ()
+    ranking: tuple[int, ...] = ()
     explanation: str = ""
     detail: str = ""
     prompt_tokens: int | None = None
@@ -192,6 +192,17 @@ class Judgment:
     attempts: int = 1
     contradicted: bool | None = None
     criteria: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial(Judgment):
+    """A judgment in the comparison's own order of responses, with the order in which they were presented.
+
+    Attributes:
+        order: The presented order: entry k is the index, in the comparison, of the response shown at position k.
+    """
+
+    order: tuple[int, ...] = ()
 
 
 Scale = Literal["logit", "points", "verdict", "none"]

@@ -51,7 +51,15 @@ PAIR = Comparison(
 
 def records(**fields):
     return [
-        JudgmentRecord(str(n), str(n), Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0), **fields)
+        JudgmentRecord(
+            id=str(n),
+            group=str(n),
+            outcome=Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0),
+            **fields,
+        )
         for n in range(4)
     ]
 

@@ -111,7 +111,7 @@ def test_the_same_lengths_are_measured_by_evaluate(models, tmp_path):
     longrm(
         "evaluate", "--model", models / "prose", "--bench", "probe", "--set", grid, "--out", tmp_path / "run"
     )
-    tokens = [record.tokens for record in read_judgments(tmp_path / "run")]
+    tokens = [record.prompt_tokens for record in read_judgments(tmp_path / "run")]
     assert all(230 < count <= 256 + 8 for count in tokens)  # the chat template adds a few
 
 

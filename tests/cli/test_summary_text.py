@@ -5,8 +5,8 @@ import pytest
 from longrm.cli.summary_text import print_evaluation
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import parse_evaluation
-from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Cut, Outcome
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Cut, Outcome, Trial
 
 
 def records(tasks=("Cite", "Code"), **changes):
@@ -15,7 +15,11 @@ def records(tasks=("Cite", "Code"), **changes):
     for number in range(24):
         biased = number % 3 == 0
         trials = tuple(
-            Trial(order, Outcome.ANSWERED, (1.0, 0.0) if not biased or order[0] == 0 else (0.0, 1.0))
+            Trial(
+                order=order,
+                outcome=Outcome.ANSWERED,
+                scores=(1.0, 0.0) if not biased or order[0] == 0 else (0.0, 1.0),
+            )
             for order in ((0, 1), (1, 0))
         )
         found.append(
@@ -78,7 +82,15 @@ def test_every_line_is_the_summarys_and_fits(capsys, monkeypatch, columns):
 
 def test_nothing_that_is_empty_is_printed(capsys, monkeypatch):
     plain = [
-        JudgmentRecord(f"{n}", f"{n}", Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0), task="one")
+        JudgmentRecord(
+            id=f"{n}",
+            group=f"{n}",
+            outcome=Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0),
+            task="one",
+        )
         for n in range(10)
     ]
     out = printed(capsys, monkeypatch, summed(plain))
@@ -92,12 +104,14 @@ def test_nothing_that_is_empty_is_printed(capsys, monkeypatch):
 
 def test_errors_missing_verdicts_and_missing_gold_are_said(capsys, monkeypatch):
     found = [
-        JudgmentRecord("a", "a", Outcome.ERROR, (1, 2), (0, 1)),
-        JudgmentRecord("b", "b", Outcome.TOO_LONG, (1, 2), (0, 1)),
+        JudgmentRecord(id="a", group="a", outcome=Outcome.ERROR, ranks=(1, 2), order=(0, 1)),
+        JudgmentRecord(id="b", group="b", outcome=Outcome.TOO_LONG, ranks=(1, 2), order=(0, 1)),
     ]
     out = printed(capsys, monkeypatch, summed(found))
     assert "Outcomes: 1 too long, 1 error" in out
-    without_gold = JudgmentRecord("a", "a", Outcome.ANSWERED, None, (0, 1), (1.0, 0.0))
+    without_gold = JudgmentRecord(
+        id="a", group="a", outcome=Outcome.ANSWERED, ranks=None, order=(0, 1), scores=(1.0, 0.0)
+    )
     out = printed(capsys, monkeypatch, summed([without_gold]))
     assert (
         out

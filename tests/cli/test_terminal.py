@@ -55,7 +55,14 @@ def test_tasks_models_and_benchmarks_of_a_summary_are_shown_with_escapes(capsys)
     text = HOSTILE.replace("\udcff", "")  # with half of a surrogate pair settings and data are refused
     records = [
         JudgmentRecord(
-            f"{number}", f"{number}", Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0), length=128, task=task
+            id=f"{number}",
+            group=f"{number}",
+            outcome=Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0),
+            length=128,
+            task=task,
         )
         for number, task in enumerate((text, "[b]ok"))
     ]

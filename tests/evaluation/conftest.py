@@ -8,8 +8,8 @@ import pytest
 
 from longrm.evaluation.table import ScoreTable, is_scored
 from longrm.reward_models.trials import together
-from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Outcome
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Outcome, Trial
 
 
 def _judgment(
@@ -42,7 +42,9 @@ def _judgment(
 def _asked(name: str, *askings: tuple[Sequence[int], Sequence[float]], **fields: Any) -> JudgmentRecord:
     """A comparison asked several times, each as (order, scores in its own order); no scores: no verdict."""
     trials = tuple(
-        Trial(tuple(order), Outcome.ANSWERED if scores else Outcome.UNPARSED, tuple(scores))
+        Trial(
+            order=tuple(order), outcome=Outcome.ANSWERED if scores else Outcome.UNPARSED, scores=tuple(scores)
+        )
         for order, scores in askings
     )
     whole = together(trials)

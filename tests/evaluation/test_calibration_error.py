@@ -8,8 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from longrm.evaluation.calibration_error import calibration, fitted_temperature
 from longrm.evaluation.summaries import CalibratedError
 from longrm.evaluation.table import GoldPairs
-from longrm.runs.records import Trial
-from longrm.types import Outcome
+from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0}
 
@@ -131,5 +130,5 @@ def test_a_separated_judge_has_a_finite_temperature(scored, judgment):
 def test_without_a_meaning_or_an_answer_there_is_none(scored, judgment):
     assert calibrated(scored, [judgment(scores=(1.0, 0.0))], "none") is None
     assert calibrated(scored, [judgment(outcome=Outcome.UNPARSED)], "logit") is None
-    silent = judgment(outcome=Outcome.UNPARSED, trials=(Trial((0, 1), Outcome.UNPARSED),) * 2)
+    silent = judgment(outcome=Outcome.UNPARSED, trials=(Trial(order=(0, 1), outcome=Outcome.UNPARSED),) * 2)
     assert calibrated(scored, [silent], "verdict") is None

@@ -7,8 +7,7 @@ import pytest
 from longrm.errors import ConfigError
 from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge, context_check
 from longrm.reward_models import RewardModel
-from longrm.runs.records import Trial
-from longrm.types import Comparison, Judgment, Outcome, Span, message_text, text_of
+from longrm.types import Comparison, Judgment, Outcome, Span, Trial, message_text, text_of
 
 
 class Scripted(RewardModel):
@@ -192,10 +191,10 @@ def test_a_record_tells_what_metrics_need():
 
 def test_the_context_check_compares_the_best():
     def answered(*scores):
-        return Trial((0, 1), Outcome.ANSWERED, scores=tuple(map(float, scores)))
+        return Trial(order=(0, 1), outcome=Outcome.ANSWERED, scores=tuple(map(float, scores)))
 
     with_context = answered(3, 1)
     assert context_check(with_context, answered(9, 8)) == "same"
     assert context_check(with_context, answered(1, 3)) == "changed"
     assert context_check(with_context, answered(2, 2)) == "changed"
-    assert context_check(with_context, Trial((0, 1), Outcome.UNPARSED)) == "unanswered"
+    assert context_check(with_context, Trial(order=(0, 1), outcome=Outcome.UNPARSED)) == "unanswered"

@@ -232,9 +232,9 @@ def curve(*buckets, per_group=1):
     """Pairs with so many right of so many at each length, from 128 tokens up, in groups of that size."""
     return [
         JudgmentRecord(
-            f"{length}-{k}",
-            f"{length}-{k // per_group}",
-            Outcome.ANSWERED,
+            id=f"{length}-{k}",
+            group=f"{length}-{k // per_group}",
+            outcome=Outcome.ANSWERED,
             ranks=(1, 2),
             order=(0, 1),
             scores=(1.0, 0.0) if k < right else (0.0, 1.0),

@@ -67,7 +67,7 @@ class Fickle(RewardModel):
             return Judgment(outcome, detail=f'no "verdict", {outcome}')
         if number % 4 == 2:
             order = tuple(sorted(range(n), key=lambda at: (number * 7 + at * 5 + query.trial) % 11))
-            return Judgment(Outcome.ANSWERED, order=order, attempts=2)
+            return Judgment(Outcome.ANSWERED, ranking=order, attempts=2)
         values = tuple(float((number + at * (number % 3 + at) + query.trial) % 3) for at in range(n))
         half = tuple(value / 2 for value in values)
         criteria = (half, half) if number % 5 == 1 else ()
@@ -258,19 +258,17 @@ def test_a_demo_gives_the_rows_of_its_stages(tmp_path):
     assert part.id.equals(alone.id)
 
 
-def test_what_is_no_finished_evaluation_is_refused_in_a_line(tmp_path):
-    with pytest.raises(RunError, match="is no folder; name the folder of a run"):
-        longrm.read_run(tmp_path / "none")
-    with pytest.raises(RunError, match=r"holds no manifest\.json; is it a finished run folder"):
+def test_only_finished_evaluations_have_items(tmp_path):
+    with pytest.raises(RunError, match="manifest"):
         longrm.read_run(tmp_path)
-    with RunFolder(tmp_path / "run", "training", Evaluation(model="x", bench="x")):
+    with RunFolder(tmp_path / "training", "training", Evaluation(model="x", bench="x")):
         pass
-    with pytest.raises(RunError, match="holds a run of kind 'training'; items are those of an evaluation"):
-        longrm.read_run(tmp_path / "run")
+    with pytest.raises(RunError, match="training"):
+        longrm.read_run(tmp_path / "training")
     judged(tmp_path / "cut")
     (tmp_path / "cut" / ITEMS).write_bytes(b"PAR1 and no more")
-    with pytest.raises(RunError, match=r"items\.parquet is damaged, or of another version: .*; remove it"):
+    with pytest.raises(RunError, match=r"items\.parquet"):
         longrm.read_run(tmp_path / "cut")
     (tmp_path / "cut/summary.json").unlink()
-    with pytest.raises(RunError, match=r"holds no summary\.json; is it a finished run folder"):
+    with pytest.raises(RunError, match="longrm evaluate"):
         longrm.read_run(tmp_path / "cut")

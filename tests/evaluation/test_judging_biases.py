@@ -3,8 +3,7 @@ import pytest
 
 from longrm.evaluation.judging_biases import length_bias, position_bias
 from longrm.evaluation.table import GoldPairs
-from longrm.runs.records import Trial
-from longrm.types import Outcome
+from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0, "resamples": 200}
 AB, BA = (0, 1), (1, 0)
@@ -76,12 +75,17 @@ def test_places_of_pairs_and_of_rankings_stand_apart(asked, scored):
 
 
 def test_rankings_and_votes_count_by_their_points(judgment, scored):
-    ranking = Trial((0, 1, 2), Outcome.ANSWERED, ranking=(2, 0, 1))
-    turned = Trial((2, 1, 0), Outcome.ANSWERED, ranking=(2, 1, 0))
+    ranking = Trial(order=(0, 1, 2), outcome=Outcome.ANSWERED, ranking=(2, 0, 1))
+    turned = Trial(order=(2, 1, 0), outcome=Outcome.ANSWERED, ranking=(2, 1, 0))
     records = [judgment("r", ranks=(2, 3, 1), scores=(0.25, 0.25, 1.0), trials=(ranking, turned))]
     assert position_bias(*scored(records), **OPTIONS).consistency.value == 1.0
-    votes = [Trial(AB, Outcome.ANSWERED, s) for s in ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0))]
-    swapped = [Trial(BA, Outcome.ANSWERED, (1.0, 0.0)), Trial(BA, Outcome.UNPARSED)]
+    votes = [
+        Trial(order=AB, outcome=Outcome.ANSWERED, scores=s) for s in ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+    ]
+    swapped = [
+        Trial(order=BA, outcome=Outcome.ANSWERED, scores=(1.0, 0.0)),
+        Trial(order=BA, outcome=Outcome.UNPARSED),
+    ]
     records = [judgment("v", scores=(0.8, 0.2), trials=(*votes, *swapped))]
     found = position_bias(*scored(records), **OPTIONS)
     assert (found.consistency.value, found.single_order.value) == (1.0, 3 / 5)
@@ -105,7 +109,7 @@ def test_a_biased_judge_is_told_from_a_fair_one(asked, scored):
 
 def test_one_order_each_says_nothing(judgment, scored):
     assert position_bias(*scored([judgment("a", scores=(1.0, 0.0))]), **OPTIONS) is None
-    twice = Trial(AB, Outcome.ANSWERED, (1.0, 0.0))
+    twice = Trial(order=AB, outcome=Outcome.ANSWERED, scores=(1.0, 0.0))
     assert (
         position_bias(*scored([judgment("a", scores=(1.0, 0.0), trials=(twice, twice))]), **OPTIONS) is None
     )

@@ -24,9 +24,11 @@ from longrm.types import Outcome
 def test_verdict(
     ranks: tuple[int, ...] | None, scores: tuple[float, ...], ranking: tuple[int, ...], expected: str
 ) -> None:
-    record = JudgmentRecord("a", "g", Outcome.ANSWERED, ranks, (0, 1), scores, ranking)
+    record = JudgmentRecord(
+        id="a", group="g", outcome=Outcome.ANSWERED, ranks=ranks, scores=scores, ranking=ranking
+    )
     assert verdict(record) == expected
-    assert verdict(JudgmentRecord("a", "g", Outcome.REFUSED, ranks, (0, 1))) == "no answer"
+    assert verdict(JudgmentRecord(id="a", group="g", outcome=Outcome.REFUSED, ranks=ranks)) == "no answer"
 
 
 def test_whoever_sees_a_part_of_the_judgments_keeps_what_the_whole_keeps():
@@ -35,12 +37,12 @@ def test_whoever_sees_a_part_of_the_judgments_keeps_what_the_whole_keeps():
     for seed in range(200):
         records = [
             JudgmentRecord(
-                str(number),
-                str(draw.randrange(12)),
-                draw.choice([Outcome.ANSWERED] * 5 + [Outcome.UNPARSED]),
-                (1, 2),
-                (0, 1),
-                draw.choice([(1.0, 0.0)] * 4 + [(0.0, 1.0), (0.0, 0.0)]),
+                id=str(number),
+                group=str(draw.randrange(12)),
+                outcome=draw.choice([Outcome.ANSWERED] * 5 + [Outcome.UNPARSED]),
+                ranks=(1, 2),
+                order=(0, 1),
+                scores=draw.choice([(1.0, 0.0)] * 4 + [(0.0, 1.0), (0.0, 0.0)]),
                 length=draw.choice((64, 128)),
             )
             for number in range(40)

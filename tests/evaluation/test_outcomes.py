@@ -5,8 +5,7 @@ import pytest
 
 from longrm.evaluation.estimates import metrics_for, wilson
 from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
-from longrm.runs.records import Trial
-from longrm.types import Outcome
+from longrm.types import Outcome, Trial
 
 OPTIONS = {"seed": 0, "resamples": 200}
 
@@ -66,9 +65,11 @@ CRITERIA = ((0.5, 0.0), (0.7, 0.1), (0.0, 0.1), (0.2, 0.2))
 
 def test_each_pattern_is_counted_over_what_can_show_it(judgment):
     trials = (
-        Trial((0, 1), Outcome.ANSWERED, (1.0, 0.0), explanation="[[A]]", contradicted=True),
-        Trial((1, 0), Outcome.UNPARSED),
-        Trial((0, 1), Outcome.TRUNCATED),
+        Trial(
+            order=(0, 1), outcome=Outcome.ANSWERED, scores=(1.0, 0.0), explanation="[[A]]", contradicted=True
+        ),
+        Trial(order=(1, 0), outcome=Outcome.UNPARSED),
+        Trial(order=(0, 1), outcome=Outcome.TRUNCATED),
     )
     records = [
         judgment("three", "g", outcome=Outcome.UNPARSED, trials=trials, context_check="unanswered"),

@@ -334,17 +334,6 @@ def test_a_place_that_cannot_be_is_refused_before_its_batch_is_judged(tmp_path, 
     judge(comparisons, model, tmp_path)  # the same folder, once the data is corrected
 
 
-@pytest.mark.parametrize(("field", "value"), [("length", 0), ("length", 10**30), ("depth", 50)])
-def test_a_log_with_a_place_that_cannot_be_is_one_clear_line(tmp_path, field, value):
-    judge(rows(3), Counting(), tmp_path)
-    log = tmp_path / "judgments.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    lines[1][field] = value
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(RunError, match=r"judgments\.jsonl, line 2 is damaged"):
-        judge(rows(3), Counting(), tmp_path)
-
-
 def test_a_repeated_id_an_empty_benchmark_and_judgments_are_refused(tmp_path):
     data = rows(3)
     with pytest.raises(DataError, match="two comparisons have the id"):

@@ -13,8 +13,8 @@ from longrm.errors import RunError
 from longrm.evaluation.summarize import summarize
 from longrm.evaluation.summary_schema import parse_summary, read_summary, summary_schema, to_json
 from longrm.runs.folder import SUMMARY, write_json
-from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Outcome
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Outcome, Trial
 
 STRANGE = (None, True, False, 0, 1, 1.0, -1, 0.5, "", "0", "128", "x", [], [None], {}, {"value": 1}, {"": 0})
 
@@ -23,12 +23,13 @@ def judged(number, responses=2):
     order = tuple(range(responses))
     scores = tuple(float((number * 7 + place) % 5) for place in order)
     trials = (
-        Trial(order, Outcome.ANSWERED, scores=scores),
-        Trial(order[::-1], Outcome.ANSWERED, scores=scores[::-1]),
+        Trial(order=order, outcome=Outcome.ANSWERED, scores=scores),
+        Trial(order=order[::-1], outcome=Outcome.ANSWERED, scores=scores[::-1]),
     )
     ranks = tuple(place + 1 for place in order)
     return JudgmentRecord(
-        f"{number}", f"{number // 2}", Outcome.ANSWERED, ranks, order, scores, length=128 << number % 3,
+        id=f"{number}", group=f"{number // 2}", outcome=Outcome.ANSWERED,
+        ranks=ranks, order=order, scores=scores, length=128 << number % 3,
         depth=number % 10 / 10, task=f"t{number % 2}", characters=(9,) * responses, trials=trials,
         context_check="same", baselines={"longest": scores},
     )  # fmt: skip
@@ -138,10 +139,6 @@ def test_the_published_schema_is_the_one_that_the_types_make():
         (
             lambda s: s["ties"].update(value=math.nan),
             r"field 'ties\.value': needs a finite number, got nan",
-        ),
-        (
-            lambda s: s["counts"].update(comparisons=10**200),
-            r"field 'counts\.comparisons': needs less than 9223372036854775808",
         ),
         (lambda s: s.update(more=1), r"field 'more': Unexpected keyword argument"),
         (

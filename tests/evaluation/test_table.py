@@ -14,10 +14,8 @@ def test_only_answers_have_values(judgment, outcome):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"scores": (1.0, 2.0, 3.0)}, "3 scores for 2"),
         ({"scores": (1.0, math.nan)}, "not finite"),
         ({"scores": (1.0, math.inf)}, "not finite"),
-        ({"ranking": (0, 0)}, "order of 2"),
         ({}, "without 2 scores"),
     ],
 )

@@ -116,9 +116,9 @@ def test_contrasts_put_seeds_together_and_pair_what_was_judged(script, tmp_path,
                         scores = (1.0, 0.0) if point else (0.0, 1.0)
                         log.append(
                             JudgmentRecord(
-                                name,
-                                context,
-                                Outcome.ANSWERED,
+                                id=name,
+                                group=context,
+                                outcome=Outcome.ANSWERED,
                                 order=(0, 1),
                                 scores=scores,
                                 length=tokens,

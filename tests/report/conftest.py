@@ -29,16 +29,8 @@ from longrm.evaluation.summary_schema import to_json
 from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
-from longrm.runs.records import (
-    UNDEFINED,
-    ExampleRecord,
-    GoldRecord,
-    JudgmentRecord,
-    StepRecord,
-    TimingRecord,
-    Trial,
-)
-from longrm.types import Cut, Outcome, Span
+from longrm.runs.records import UNDEFINED, ExampleRecord, GoldRecord, JudgmentRecord, StepRecord, TimingRecord
+from longrm.types import Cut, Outcome, Span, Trial
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 CURVES = {
@@ -153,14 +145,18 @@ def written(
 def _trial(order: tuple[int, int], number: int, rng: random.Random) -> Trial:
     said = f"<think>Is it {number}?</think>The first one names the code. "
     if number % 16 == 5:
-        return Trial(order, Outcome.UNPARSED, explanation=said, detail="no verdict", attempts=2)
+        return Trial(order=order, outcome=Outcome.UNPARSED, explanation=said, detail="no verdict", attempts=2)
     if number % 16 == 9:
-        return Trial(order, Outcome.TRUNCATED, explanation=said, detail="ended at 64 tokens")
+        return Trial(order=order, outcome=Outcome.TRUNCATED, explanation=said, detail="ended at 64 tokens")
     best = order[0] if rng.random() < 0.3 else int(rng.random() < 0.2)
     verdict = "A" if order[0] == best else "B"
     scores = (1.0, 0.0) if best == 0 else (0.0, 1.0)
     return Trial(
-        order, Outcome.ANSWERED, scores, explanation=f"{said}[[{verdict}]]", contradicted=number % 7 == 0
+        order=order,
+        outcome=Outcome.ANSWERED,
+        scores=scores,
+        explanation=f"{said}[[{verdict}]]",
+        contradicted=number % 7 == 0,
     )
 
 

@@ -123,7 +123,14 @@ def estimate(value: float, low: float, high: float) -> Estimate:
 def summary() -> EvaluationSummary:
     """Of 120 pairs of which 75 are right: nothing is wrong, nothing was asked twice."""
     records = [
-        JudgmentRecord(f"{n}", f"{n}", Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0) if n < 75 else (0.0, 1.0))
+        JudgmentRecord(
+            id=f"{n}",
+            group=f"{n}",
+            outcome=Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0) if n < 75 else (0.0, 1.0),
+        )
         for n in range(120)
     ]
     return parse_evaluation(summarize(records, model="judge", bench="probe", resamples=100))
@@ -219,7 +226,15 @@ def test_rules_and_wrong_data_are_told(summary: EvaluationSummary) -> None:
 
 def test_a_rule_without_a_figure_tells_why() -> None:
     records = [
-        JudgmentRecord(name, name, Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0), task="Ties")
+        JudgmentRecord(
+            id=name,
+            group=name,
+            outcome=Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0),
+            task="Ties",
+        )
         for name in ("tied:1", "ref:1")
     ]
     scales: tuple[Scale, ...] = ("verdict", "logit")

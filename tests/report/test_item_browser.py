@@ -56,7 +56,18 @@ def stage_with(
     """A run that judged these examples, with these scores for the better and the worse response."""
     synthetic.write_evaluation(
         folder,
-        [JudgmentRecord(one.id, "g", Outcome.ANSWERED, (1, 2), (1, 0), scores, length=128) for one in kept],
+        [
+            JudgmentRecord(
+                id=one.id,
+                group="g",
+                outcome=Outcome.ANSWERED,
+                ranks=(1, 2),
+                order=(1, 0),
+                scores=scores,
+                length=128,
+            )
+            for one in kept
+        ],
         kept=0,
     )
     with Log(folder / "examples.jsonl", ExampleRecord) as log:
@@ -160,7 +171,14 @@ def judged_by(synthetic: ModuleType, folder: Path, digests: Sequence[str]) -> No
     synthetic.write_evaluation(
         folder,
         [
-            JudgmentRecord(str(number), "g", Outcome.ANSWERED, (1, 2), (0, 1), (1.0, 0.0))
+            JudgmentRecord(
+                id=str(number),
+                group="g",
+                outcome=Outcome.ANSWERED,
+                ranks=(1, 2),
+                order=(0, 1),
+                scores=(1.0, 0.0),
+            )
             for number, _ in enumerate(digests)
         ],
         kept=0,
@@ -207,7 +225,15 @@ def test_the_margin_is_that_of_the_best_response_that_gold_ranks_best(
     synthetic.write_evaluation(
         tmp_path / "run",
         [
-            JudgmentRecord(name, "g", Outcome.ANSWERED, ranks, (0, 1, 2), scores, ranking)
+            JudgmentRecord(
+                id=name,
+                group="g",
+                outcome=Outcome.ANSWERED,
+                ranks=ranks,
+                order=(0, 1, 2),
+                scores=scores,
+                ranking=ranking,
+            )
             for name, (ranks, scores, ranking, _) in cases.items()
         ],
         kept=0,
@@ -223,7 +249,11 @@ def test_a_comparison_that_was_judged_again_has_its_last_record(
 ) -> None:
     stages = stage_with(synthetic, tmp_path / "run", example("a", "text"))
     with Log(tmp_path / "run" / "judgments.jsonl", JudgmentRecord) as log:
-        log.append(JudgmentRecord("a", "g", Outcome.ANSWERED, (1, 2), (0, 1), (0.0, 5.0)))
+        log.append(
+            JudgmentRecord(
+                id="a", group="g", outcome=Outcome.ANSWERED, ranks=(1, 2), order=(0, 1), scores=(0.0, 5.0)
+            )
+        )
     assert opened(stages).rows["a"]["judged"]["0"] == ["wrong", "answered", -5.0]
 
 

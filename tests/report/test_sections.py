@@ -15,8 +15,8 @@ from longrm.evaluation.summary_schema import to_json
 from longrm.report import build
 from longrm.report.sections import SECTIONS
 from longrm.reward_models.trials import latin_square, together
-from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Outcome
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Outcome, Trial
 
 RELEASE = {
     "overall_percent": 43.756,
@@ -273,12 +273,18 @@ def test_places_are_told_where_more_than_two_are_shown(synthetic: ModuleType, tm
     for number in range(12):
         order = latin_square((2, 0, 1))
         trials = tuple(
-            Trial(at, Outcome.ANSWERED, ranking=(at[0], *sorted(at[1:]))) for at in order
+            Trial(order=at, outcome=Outcome.ANSWERED, ranking=(at[0], *sorted(at[1:]))) for at in order
         )  # always the first shown
         whole = together(trials)
         records.append(
             JudgmentRecord(
-                f"{number:04}", f"{number}", whole.outcome, (1, 2, 3), order[0], whole.scores, trials=trials
+                id=f"{number:04}",
+                group=f"{number}",
+                outcome=whole.outcome,
+                ranks=(1, 2, 3),
+                order=order[0],
+                scores=whole.scores,
+                trials=trials,
             )
         )
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=0)

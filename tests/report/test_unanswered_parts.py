@@ -38,12 +38,12 @@ def pairs(
             gone = length in silent or (partly and number % 4 == 3)
             found.append(
                 JudgmentRecord(
-                    f"r-{length}-{number:04}",
-                    f"{length}-{number // 2}",
-                    Outcome.TOO_LONG if gone else Outcome.ANSWERED,
-                    (1, 2),
-                    (0, 1),
-                    () if gone else (1.0, 0.0) if number % 4 else (0.0, 1.0),
+                    id=f"r-{length}-{number:04}",
+                    group=f"{length}-{number // 2}",
+                    outcome=Outcome.TOO_LONG if gone else Outcome.ANSWERED,
+                    ranks=(1, 2),
+                    order=(0, 1),
+                    scores=() if gone else (1.0, 0.0) if number % 4 else (0.0, 1.0),
                     length=length,
                     depth=(number % 3) / 2,
                     task=("Cite", "Code")[number % 2],

@@ -77,7 +77,7 @@ def test_a_pair_is_judged_where_it_stands():
 def test_more_than_two_are_ranked():
     model = GenerativeRewardModel(Script(lambda _: "[[C > A > B]]"), JudgeSettings())
     judgment = one(model, query("x", "y", "z"))
-    assert (judgment.order, judgment.scores) == ((2, 0, 1), ())
+    assert (judgment.ranking, judgment.scores) == ((2, 0, 1), ())
 
 
 @pytest.mark.parametrize(

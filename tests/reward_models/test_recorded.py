@@ -11,9 +11,9 @@ from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.reward_models.recorded import RecordedRewardModel
 from longrm.runs.logs import Log
-from longrm.runs.records import JudgmentRecord, Trial
+from longrm.runs.records import JudgmentRecord
 from longrm.scoring.scored_file import ScoreSettings, score_file
-from longrm.types import Comparison, Cut, Outcome, query_of
+from longrm.types import Comparison, Cut, Outcome, Trial, query_of
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "judgebench"
 PUBLISHED = [("Ray2333_GRM-Gemma-2B-rewardmodel-ft", 59.43), ("Skywork_Skywork-Reward-Llama-3.1-8B", 62.29)]
@@ -59,11 +59,26 @@ def log(path: Path, *records: JudgmentRecord) -> Path:
 
 
 TRIALS = (
-    Trial((1, 0), Outcome.ANSWERED, scores=(0.2, 0.9), explanation="so", attempts=2, contradicted=True),
-    Trial((0, 1), Outcome.TRUNCATED, detail="too long an answer"),
+    Trial(
+        order=(1, 0),
+        outcome=Outcome.ANSWERED,
+        scores=(0.2, 0.9),
+        explanation="so",
+        attempts=2,
+        contradicted=True,
+    ),
+    Trial(order=(0, 1), outcome=Outcome.TRUNCATED, detail="too long an answer"),
 )
-OURS = JudgmentRecord("a", "g", Outcome.TRUNCATED, order=(1, 0), tokens=7, cut=Cut("left", 3), trials=TRIALS)
-RANKED = JudgmentRecord("b", "g", Outcome.ANSWERED, order=(2, 0, 1), ranking=(1, 2, 0))
+OURS = JudgmentRecord(
+    id="a",
+    group="g",
+    outcome=Outcome.TRUNCATED,
+    order=(1, 0),
+    prompt_tokens=7,
+    cut=Cut("left", 3),
+    trials=TRIALS,
+)
+RANKED = JudgmentRecord(id="b", group="g", outcome=Outcome.ANSWERED, order=(2, 0, 1), ranking=(1, 2, 0))
 
 
 def test_our_own_run_is_answered_as_it_was(tmp_path):
@@ -78,7 +93,7 @@ def test_our_own_run_is_answered_as_it_was(tmp_path):
     assert (first.prompt_tokens, first.cut) == (7, Cut("left", 3))
     assert (second.outcome, second.detail) == (Outcome.TRUNCATED, "too long an answer")
     (ranked,) = judged(model, comparison("b", 3))
-    assert ranked.order == (2, 0, 1)  # shown at 2 is response 1, the best; then 2, then 0
+    assert ranked.ranking == (2, 0, 1)  # shown at 2 is response 1, the best; then 2, then 0
 
 
 def test_our_log_alone_has_no_scale_and_its_last_record_counts(tmp_path):
@@ -165,8 +180,8 @@ def test_results_of_the_release_belong_to_the_lines_of_their_task(put, tmp_path)
     assert judged(model, comparison("Cite/1"))[0].scores == (1, 0)
     assert judged(model, comparison("Cite/2"))[0].scores == (0, 1)
     (ranked,) = judged(model, comparison("Math/5", 3))
-    assert (ranked.order, ranked.explanation) == ((1, 2, 0), "[Ranking]\n[[B>C>A]]")
-    assert judged(model, comparison("Math/1"))[0].order == (0, 1)
+    assert (ranked.ranking, ranked.explanation) == ((1, 2, 0), "[Ranking]\n[[B>C>A]]")
+    assert judged(model, comparison("Math/1"))[0].ranking == (0, 1)
 
 
 def test_scores_of_the_release_are_logits_in_presented_order(put):
@@ -240,12 +255,12 @@ def test_a_summary_that_is_damaged_is_named(content, problem, tmp_path):
     [
         {"scores": ()},
         {"order": ()},
-        {"scores": (), "trials": (Trial((0, 1), Outcome.ANSWERED),)},
+        {"scores": (), "trials": (Trial(order=(0, 1), outcome=Outcome.ANSWERED),)},
         {"order": (0,), "scores": (0.5,)},
     ],
 )
 def test_an_answer_without_one_is_named(change, tmp_path):
-    good = JudgmentRecord("a", "g", Outcome.ANSWERED, order=(1, 0), scores=(0.5, 1.0))
+    good = JudgmentRecord(id="a", group="g", outcome=Outcome.ANSWERED, order=(1, 0), scores=(0.5, 1.0))
     assert RecordedRewardModel.load(log(tmp_path / "good.jsonl", good)).ids == {"a"}
     with pytest.raises(DataError, match="line 2, field 'scores': it is answered without a score"):
         RecordedRewardModel.load(log(tmp_path / "bad.jsonl", good, replace(good, **change)))

@@ -126,7 +126,7 @@ def test_rankings_are_weighed_as_places():
     judge = GenerativeRewardModel(Script(answer), JudgeSettings(format="listwise"))
     (judgment,) = RubricRewardModel(judge, "item").judge([asked(TRUE, SHORT, texts=(GOOD, BAD, "x"))])
     assert [*map(pytest.approx, judgment.criteria)] == [(1 / 3, 0.0, 2 / 3), (1 / 3, 1 / 6, 0.0)]
-    assert judgment.order == ()
+    assert judgment.ranking == ()
 
 
 @pytest.mark.parametrize("name", ["pairwise", "listwise", "pointwise"])

@@ -44,7 +44,7 @@ def verdicts(rates, rows, order=None, trial=0, seed=0):
 def best_first(judgment, order):
     if judgment.outcome is not Outcome.ANSWERED:
         return None
-    positions = judgment.order or sorted(range(len(order)), key=lambda position: -judgment.scores[position])
+    positions = judgment.ranking or sorted(range(len(order)), key=lambda position: -judgment.scores[position])
     return tuple(order[position] for position in positions)
 
 

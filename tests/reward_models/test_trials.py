@@ -3,12 +3,11 @@ from itertools import permutations
 import pytest
 
 from longrm.reward_models.trials import best, latin_square, points, together, trial_of
-from longrm.runs.records import Trial
-from longrm.types import Judgment, Outcome
+from longrm.types import Judgment, Outcome, Trial
 
 
 def answered(order, *scores):
-    return Trial(tuple(order), Outcome.ANSWERED, scores=tuple(map(float, scores)))
+    return Trial(order=tuple(order), outcome=Outcome.ANSWERED, scores=tuple(map(float, scores)))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7])
@@ -27,13 +26,13 @@ def test_scores_and_rankings_return_to_the_comparison_s_own_order(order):
     own_scores, own_ranking = (10.0, 20.0, 30.0), (2, 1, 0)
     shown = Judgment(Outcome.ANSWERED, scores=tuple(own_scores[index] for index in order))
     assert trial_of(shown, order).scores == own_scores
-    ranked = Judgment(Outcome.ANSWERED, order=tuple(order.index(index) for index in own_ranking))
+    ranked = Judgment(Outcome.ANSWERED, ranking=tuple(order.index(index) for index in own_ranking))
     assert trial_of(ranked, order).ranking == own_ranking
 
 
 def test_a_ranking_is_worth_one_to_zero_and_a_silent_trial_nothing():
-    assert points(Trial((0, 1, 2), Outcome.ANSWERED, ranking=(2, 0, 1))) == (0.5, 0.0, 1.0)
-    assert points(Trial((0, 1), Outcome.UNPARSED)) == ()
+    assert points(Trial(order=(0, 1, 2), outcome=Outcome.ANSWERED, ranking=(2, 0, 1))) == (0.5, 0.0, 1.0)
+    assert points(Trial(order=(0, 1), outcome=Outcome.UNPARSED)) == ()
 
 
 def test_a_judge_that_follows_the_place_is_cancelled():
@@ -45,7 +44,10 @@ def test_a_judge_that_follows_the_place_is_cancelled():
 
 def test_orders_weigh_the_same_however_many_votes_were_answered():
     votes = [answered((0, 1), 1, 0)] * 3
-    others = [answered((1, 0), 0, 1), *[Trial((1, 0), Outcome.UNPARSED, detail="no verdict")] * 2]
+    others = [
+        answered((1, 0), 0, 1),
+        *[Trial(order=(1, 0), outcome=Outcome.UNPARSED, detail="no verdict")] * 2,
+    ]
     assert together([*votes, *others]).scores == (0.5, 0.5)
 
 
@@ -63,15 +65,19 @@ def test_means_of_thirds_that_add_up_alike_tie():
 
 
 def test_an_order_without_an_answer_leaves_the_whole_unanswered_and_an_error_an_error():
-    silent = Trial((1, 0), Outcome.TRUNCATED, detail="ran out of room")
+    silent = Trial(order=(1, 0), outcome=Outcome.TRUNCATED, detail="ran out of room")
     whole = together([answered((0, 1), 1, 0), silent])
     assert (whole.outcome, whole.scores, whole.detail) == (Outcome.TRUNCATED, (), "ran out of room")
-    failed = Trial((1, 0), Outcome.ERROR, detail="connection lost")
+    failed = Trial(order=(1, 0), outcome=Outcome.ERROR, detail="connection lost")
     assert together([silent, answered((0, 1), 1, 0), failed]).outcome is Outcome.ERROR
 
 
 def test_one_asking_is_kept_as_it_is():
     only = Trial(
-        (1, 0), Outcome.ANSWERED, scores=(7.123456789012345, -2.0), explanation="because", attempts=2
+        order=(1, 0),
+        outcome=Outcome.ANSWERED,
+        scores=(7.123456789012345, -2.0),
+        explanation="because",
+        attempts=2,
     )
     assert together([only]) is only

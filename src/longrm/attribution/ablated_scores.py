@@ -12,8 +12,7 @@ from longrm.attribution.attribution_records import Target
 from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
-from longrm.runs.records import Trial
-from longrm.types import Judgment, Outcome, Query, Scale
+from longrm.types import Judgment, Outcome, Query, Scale, Trial
 
 PRIOR = 0.5
 """Votes that each of two responses has before any is counted, so that log-odds of unanimous votes are finite."""

@@ -10,7 +10,7 @@ from longrm.cli.terminal import echo, print_json, print_lines, print_table
 
 if TYPE_CHECKING:  # numpy is not loaded for the other commands
     from longrm.evaluation.comparison import RunComparison
-    from longrm.evaluation.comparison.run_comparison import ComparedRun
+    from longrm.evaluation.run import Run
 
 _MOST_IDS = 5
 _IN_JSON_ALONE = "length and depth"
@@ -68,7 +68,7 @@ def _notes(found: "RunComparison") -> list[str]:
     from longrm.evaluation.comparison.shared_items import LEFT_OUT
     from longrm.evaluation.metrics import metric_of
 
-    names = {"first": found.first.label, "second": found.second.label}
+    names = {"first": found.first.name, "second": found.second.name}
     whole = found.overall
     notes = [
         f"{metric_of(found.metric).title}, second minus first, 95% intervals; p: sign-flip test over "
@@ -86,7 +86,7 @@ def _notes(found: "RunComparison") -> list[str]:
     return notes
 
 
-def _named(run: "ComparedRun") -> str:
+def _named(run: "Run") -> str:
     from longrm.reading import short_name
 
-    return f"{run.folder} ({short_name(run.model)} on {short_name(run.bench)})"
+    return f"{run.path} ({short_name(run.evaluation.model)} on {short_name(run.evaluation.bench)})"

@@ -13,11 +13,12 @@ from longrm.data.spans import disjoint_spans, edit_context
 from longrm.errors import ConfigError
 from longrm.reward_models import Baseline, RewardModel
 from longrm.reward_models.trials import best, latin_square, together, trial_of
-from longrm.runs.records import ContextCheck, JudgmentRecord, Trial
+from longrm.runs.records import ContextCheck, JudgmentRecord
 from longrm.types import (
     Comparison,
     Judgment,
     Outcome,
+    Trial,
     message_text,
     presented_order,
     query_of,
@@ -173,24 +174,16 @@ def _record(
     whole = together(trials if not failed else (*trials, *failed))
     place = length_and_depth(comparison)
     cuts = [judgment.cut for judgment in judgments[: len(trials)] if judgment.cut is not None]
-    return JudgmentRecord(
+    return JudgmentRecord.of(
+        whole,
         id=comparison.id,
         group=comparison.group,
-        outcome=whole.outcome,
-        order=whole.order,
-        scores=whole.scores,
-        ranking=whole.ranking,
         length=place.length,
-        tokens=judgments[0].prompt_tokens,
+        prompt_tokens=judgments[0].prompt_tokens,
         depth=place.depth,
         task=str(comparison.metadata.get("task", "")),
         subtype=str(comparison.metadata.get("subtype", "")),
         characters=tuple(len(text_of(response)) for response in comparison.responses),
-        explanation=whole.explanation,
-        detail=whole.detail,
-        attempts=whole.attempts,
-        contradicted=whole.contradicted,
-        criteria=whole.criteria,
         cut=max(cuts, key=lambda cut: cut.tokens, default=None),
         trials=trials if len(trials) > 1 else (),
         context_check=context_check(trials[0], checked[0]) if checked else unchecked,

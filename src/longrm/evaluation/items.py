@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 
 from longrm.errors import RunError
 from longrm.evaluation.metrics import TOP1
-from longrm.evaluation.summaries import DemoSummary, EvaluationSummary
-from longrm.evaluation.summary_schema import load_summary
 from longrm.evaluation.table import ScoreTable, is_scored
-from longrm.reading import one_line
+from longrm.reading import reading
 from longrm.reward_models.trials import points
-from longrm.runs.folder import read_manifest, write_file
+from longrm.runs.folder import write_file
 from longrm.runs.judgments import read_judgments
-from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import margin
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Trial, margin
 
-if TYPE_CHECKING:  # it takes half a second, and only `read_run` needs it
+if TYPE_CHECKING:
     import pandas as pd
+
+    from longrm.evaluation.run import Run
 
 ITEMS, ITEMS_CSV = "items.parquet", "items.csv"
 _WHOLE, _REAL, _TEXT, _YES_OR_NO = pa.int64(), pa.float64(), pa.string(), pa.bool_()
@@ -81,58 +81,32 @@ def write_items(records: Sequence[JudgmentRecord], folder: Path) -> None:
     write_file(folder / ITEMS_CSV, text.getvalue())
 
 
-def read_run(path: str | Path) -> "pd.DataFrame":
-    """Every comparison of a finished run as one row of a data frame.
-
-    Args:
-        path: The folder of an evaluation, or of a demo: the rows of all its stages then, with the columns `stage` and
-            `evaluation` ("pairs", "best_of_4" or "pointwise") before the others.
-
-    Returns:
-        The columns that docs/runs.md tells of, as `pandas.read_parquet` reads them from `items.parquet`; of a run
-        without that file they are computed from its logs. The mean of `correct` is the run's main metric.
-
-    Raises:
-        RunError: The folder holds no such run, one that is not finished, or one that is damaged.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise RunError(f"{folder} is no folder; name the folder of a run")
-    kind = read_manifest(folder)["kind"]
-    if kind not in ("evaluation", "demo"):
-        raise RunError(
-            f"{folder} holds a run of kind '{kind}'; items are those of an evaluation, or of a demo's stages"
-        )
-    summary = load_summary(folder)
-    if isinstance(summary, EvaluationSummary):
-        return _read_table(folder).to_pandas()
-    assert isinstance(summary, DemoSummary), "checked before"
+def read_items(run: "Run") -> "pd.DataFrame":
+    """The items of a finished evaluation, or of all stages of a demo; see `longrm.read_run`."""
+    if run.kind not in ("evaluation", "demo"):
+        raise RunError(f"{run.path} is a run of kind '{run.kind}'; only evaluations and demos have items")
+    _ = run.summary  # an unfinished or damaged run is an error
+    if run.kind == "evaluation":
+        return _read_table(run.path).to_pandas()
     tables = []
-    for place in sorted((folder / "stages").glob("*/*/")):
-        load_summary(place)
-        found = _read_table(place)
+    for place in sorted((run.path / "stages").glob("*/*/")):
+        table = _read_table(place)
         for at, (name, value) in enumerate((("stage", place.parent.name), ("evaluation", place.name))):
-            found = found.add_column(at, name, pa.array([value] * len(found), _TEXT))
-        tables.append(found)
+            table = table.add_column(at, name, pa.array([value] * len(table), _TEXT))
+        tables.append(table)
     if not tables:
-        raise RunError(f"{folder} holds the summary of a demo, and no stages")
+        raise RunError(f"{run.path} is a demo without stages")
     return pa.concat_tables(tables).to_pandas()
 
 
 def _read_table(folder: Path) -> pa.Table:
     if not (folder / ITEMS).exists():
         return _table(_rows(read_judgments(folder)))
-    try:
-        found = pq.ParquetFile(folder / ITEMS).read()
-    except (OSError, pa.ArrowException) as error:
-        fault = one_line(error)
-    else:
-        if found.schema.equals(SCHEMA):
-            return found
-        fault = "its columns are others"
-    raise RunError(
-        f"{folder / ITEMS} is damaged, or of another version: {fault}; remove it, and the logs are read"
-    )
+    with reading(folder / ITEMS, RunError):
+        table = pq.ParquetFile(folder / ITEMS).read()
+    if not table.schema.equals(SCHEMA):
+        raise RunError(f"{folder / ITEMS} has other columns; remove it to read the logs instead")
+    return table
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -145,29 +119,20 @@ def _rows(records: Sequence[JudgmentRecord]) -> list[dict[str, Any]]:
 
 
 def _row(record: JudgmentRecord, correct: float | None) -> dict[str, Any]:
-    whole = Trial(
-        record.order,
-        record.outcome,
-        record.scores,
-        record.ranking,
-        detail=record.detail,
-        attempts=sum(trial.attempts for trial in record.trials),
-        contradicted=record.contradicted,
-        criteria=record.criteria,
-    )
-    values = points(whole)
+    values = points(record)
     return {
         "id": record.id,
         "group": record.group,
         "length": record.length,
-        "tokens": record.tokens,
+        "tokens": record.prompt_tokens,
         "depth": record.depth,
         "task": record.task or None,
         "subtype": record.subtype or None,
         "gold": _listed(record.ranks),
         "correct": correct,
         "margin": margin(values, record.ranks) if values and record.ranks is not None else None,
-        **_judged(whole),
+        **_judged(record),
+        "attempts": sum(trial.attempts for trial in record.trials),
         "cut_tokens": 0 if record.cut is None else record.cut.tokens,
         "context_check": record.context_check or None,
         "trials": [_judged(trial) for trial in record.trials],

@@ -1,79 +1,48 @@
-"""The shards of an evaluation, merged into the run that one process would have made of all comparisons."""
+"""Merges the shards of an evaluation into the run that a single process would have made of all comparisons."""
 
 import hashlib
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
-from pydantic.dataclasses import dataclass as checked_dataclass
-
-from longrm import reading
 from longrm.config import changed_settings
 from longrm.errors import RunError
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.kept_examples import ExampleSample
+from longrm.evaluation.run import Run
 from longrm.evaluation.runner import LOGS, conclude
 from longrm.evaluation.shard import Shard
-from longrm.evaluation.summary_schema import parse_evaluation, read_summary
-from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, RunFolder, read_manifest, write_file
+from longrm.evaluation.summary_schema import to_json
+from longrm.runs.folder import CONFIG, RunFolder, write_file
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
 from longrm.runs.logs import Log, to_line
-from longrm.runs.records import Count, JudgmentRecord
 from longrm.runs.removal import held
 
 _Item = TypeVar("_Item")
 
 
-@checked_dataclass(frozen=True)
-class _WholeRun:
-    """What the manifest of a shard tells of the whole; see `DealtBatches.facts`."""
-
-    batches: tuple[Count, ...]
-    gold_sha256: str
-
-
-_WHOLE_RUN = TypeAdapter(_WholeRun)
-
-
-@dataclass(frozen=True, slots=True)
-class _FinishedShard:
-    """A run folder that judged a part: which one, of what, and its settings without the part."""
-
-    folder: Path
-    shard: Shard
-    settings: Evaluation
-    manifest: dict[str, Any]
-    whole: _WholeRun
-    summary: dict[str, Any]
-
-    def log(self, name: str) -> list[Any]:
-        return list(Log(self.folder / name, LOGS[name]))
-
-
 def merge_shards(folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Merges the shards of an evaluation into a run folder, which holds what the whole run would.
+    """Merges the shards of an evaluation into a run folder.
 
-    Judgments, gold, examples, summary, results and settings have the same bytes; the manifest tells of the merge's own
-    machine and time. Nothing is written before the shards are known to be complete: together their gold must have the
-    digest that each of them has seen of the whole.
+    Judgments, gold, examples, summary, results and settings have the bytes of the whole run; the manifest records the
+    merge's own machine and time. Nothing is written before the shards are known to be complete.
 
     Args:
         folders: The run folders of all shards, in any order.
         out: The run folder to write.
 
     Returns:
-        The summary, as `summary.json` holds it.
+        The summary, as in `summary.json`.
 
     Raises:
-        RunError: A folder is no finished shard, or is damaged; one is missing, or there twice; they are not of one run.
+        RunError: A folder is not a finished shard, a shard is missing or given twice, or the shards are of different
+            runs.
     """
     with ExitStack() as stack:
-        for folder in dict.fromkeys(folder.resolve() for folder in folders):
+        for folder in {folder.resolve() for folder in folders}:
             try:
                 stack.enter_context(held(folder))
             except BlockingIOError:
@@ -82,118 +51,92 @@ def merge_shards(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
 
 def _merge(folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    shards = sorted((_finished(folder) for folder in folders), key=lambda one: one.shard)
-    if not shards:
+    by_shard: dict[Shard, Run] = {}
+    for place in folders:
+        run = Run(place)
+        _ = run.evaluation  # finished, and of this kind
+        if "shard" not in run.manifest:
+            raise RunError(f"{run.path} is not a shard: it was run without --shard")
+        shard = Shard.parse(run.settings["shard"])
+        if shard in by_shard:
+            raise RunError(f"{by_shard[shard].path} and {run.path} are both shard {shard}; drop one")
+        by_shard[shard] = run
+    if not by_shard:
         raise RunError("a merge needs the run folders of all shards")
-    first = shards[0]
+    shards = [by_shard[shard] for shard in sorted(by_shard)]
+    first, count = shards[0], min(by_shard).count
     for other in shards[1:]:
-        _check_agreement(first, other)
-    _check_numbers(shards)
-    gold = _in_turn(first.whole.batches, [one.log(GOLD) for one in shards])
-    lines = b"".join(map(to_line, gold))
-    if hashlib.sha256(lines).hexdigest() != first.whole.gold_sha256:
+        _check_same_run(first, other)
+    # What every shard recorded of the whole run: the sizes of all batches, and the digest of all gold.
+    batches, gold_digest = first.manifest["shard"]["batches"], first.manifest["shard"]["gold_sha256"]
+    # A shard beyond the number of batches is empty and has no folder.
+    for number in range(1, min(count, len(batches)) + 1):
+        if Shard(number, count) not in by_shard:
+            raise RunError(
+                f"shard {Shard(number, count)} is missing; a merge needs the run folders of all {count}"
+            )
+    gold = _in_turn(batches, [_log(run, GOLD) for run in shards])
+    judged = _in_turn(batches, [_log(run, JUDGMENTS) for run in shards])
+    gold_lines = b"".join(map(to_line, gold))
+    if hashlib.sha256(gold_lines).hexdigest() != gold_digest or [r.id for r in judged] != [
+        g.id for g in gold
+    ]:
         raise RunError(
-            f"{first.folder} and the other shards do not hold the comparisons that they have seen of the whole: a log "
-            f"({GOLD}) was changed; judge that shard again"
+            f"{first.path} and the other shards do not hold the comparisons of the whole run: a log was changed; judge "
+            "that shard again"
         )
-    judged = _in_turn(first.whole.batches, [one.log(JUDGMENTS) for one in shards])
-    if [record.id for record in judged] != [one.id for one in gold]:
-        raise RunError(f"the shards' {JUDGMENTS} and {GOLD} tell of other comparisons; judge them again")
     ranks = {one.id: one.ranks for one in gold}
     records = [replace(record, ranks=ranks[record.id]) for record in judged]
-    examples = {one.id: one for shard in shards for one in shard.log(EXAMPLES)}
-    sample = ExampleSample(first.settings.judging.examples)
-    kept = [record.id for record in records if sample.keeps(record)]
-    lost = next((name for name in kept if name not in examples), None)
-    if lost is not None:
-        raise RunError(
-            f"no shard's {EXAMPLES} has the comparison {reading.short(lost)}; judge its shard again"
-        )
-    shown = [examples[name] for name in kept]
-    with RunFolder(out, "evaluation", first.settings) as run:
-        run.record(model=first.manifest.get("model") or {}, bench=first.manifest.get("bench") or {})
+    settings = Evaluation.resolve(first.path / CONFIG).model_copy(update={"shard": None})
+    # Each shard kept a superset of what the whole run keeps.
+    examples = {example.id: example for run in shards for example in run.examples.values()}
+    sample = ExampleSample(settings.judging.examples)
+    kept = [examples[record.id] for record in records if sample.keeps(record)]
+    summary = first.evaluation
+    with RunFolder(out, "evaluation", settings) as folder:
+        folder.record(model=first.manifest.get("model") or {}, bench=first.manifest.get("bench") or {})
         write_file(out / JUDGMENTS, b"".join(map(to_line, judged)))
-        write_file(out / GOLD, lines)
-        write_file(out / EXAMPLES, b"".join(map(to_line, shown)))
-        return _concluded(run, first, records)
-
-
-def _concluded(run: RunFolder, first: _FinishedShard, records: list[JudgmentRecord]) -> dict[str, Any]:
-    told = parse_evaluation(first.summary)
-    counts = first.summary["counts"]
-    return conclude(
-        records,
-        run,
-        first.settings.judging,
-        model=told.model,
-        scale=told.scale,
-        bench=told.bench,
-        rule=next((name for name in told.rules if name != "release"), ""),
-        counted={key: counts.get(key) for key in ("skipped_rows", "sampled_from")},
-        added={key: first.summary.get(key) for key in ("audit", "measured")},
-    )
-
-
-def _finished(folder: Path) -> _FinishedShard:
-    """Reads what a shard says of itself."""
-    manifest = read_manifest(folder)
-    if manifest["kind"] != "evaluation":
-        raise RunError(f"{folder} holds a run of kind {reading.short(manifest['kind'])}, no evaluation")
-    settings = Evaluation.resolve(folder / CONFIG)
-    if settings.shard is None:
-        raise RunError(f"{folder} is no shard: it was run without --shard")
-    if "shard" not in manifest or not (folder / SUMMARY).exists():
-        raise RunError(
-            f"{folder} (shard {settings.shard}) is not finished; continue it with: longrm evaluate --config "
-            f"{shlex.quote(str(folder / CONFIG))} --out {shlex.quote(str(folder))}"
+        write_file(out / GOLD, gold_lines)
+        write_file(out / EXAMPLES, b"".join(map(to_line, kept)))
+        return conclude(
+            records,
+            folder,
+            settings.judging,
+            model=summary.model,
+            scale=summary.scale,
+            bench=summary.bench,
+            rule=next((name for name in summary.rules if name != "release"), ""),
+            counted={
+                "skipped_rows": summary.counts.skipped_rows,
+                "sampled_from": summary.counts.sampled_from,
+            },
+            added={"audit": to_json(summary.audit), "measured": to_json(summary.measured)},
         )
-    whole = reading.typed(_WHOLE_RUN, manifest["shard"], folder / MANIFEST, RunError)
-    alone = settings.model_copy(update={"shard": None})
-    return _FinishedShard(folder, Shard.parse(settings.shard), alone, manifest, whole, read_summary(folder))
 
 
-def _check_agreement(one: _FinishedShard, other: _FinishedShard) -> None:
-    """Refuses shards of different runs."""
-    changed = changed_settings(
-        Evaluation.defining(one.settings.to_dict()), Evaluation.defining(other.settings.to_dict())
-    )
-    if one.shard.count != other.shard.count:
-        changed = [f"shard: {one.shard} -> {other.shard}", *changed]
+def _check_same_run(one: Run, other: Run) -> None:
+    """Raises an error if two shards differ in settings, model, benchmark or its comparisons."""
+    changed = []
+    whole = [Evaluation.defining({**run.settings, "shard": None}) for run in (one, other)]
+    if (counts := [Shard.parse(run.settings["shard"]).count for run in (one, other)])[0] != counts[1]:
+        changed.append(f"number of shards: {counts[0]} -> {counts[1]}")
+    changed += changed_settings(*whole)
     for key in ("model", "bench"):
         changed += changed_settings(one.manifest.get(key) or {}, other.manifest.get(key) or {})
+    if not changed and one.manifest["shard"] != other.manifest["shard"]:
+        changed = [f"comparisons of '{one.evaluation.bench}'"]
     if changed:
-        raise RunError(
-            f"{one.folder} and {other.folder} are not shards of one run ({'; '.join(changed)}); merge shards whose "
-            "settings agree"
-        )
-    if one.whole != other.whole:
-        raise RunError(
-            f"{one.folder} and {other.folder} are not shards of one run: they read other comparisons of "
-            f"'{one.settings.bench}'; judge one of them again"
-        )
+        raise RunError(f"{one.path} and {other.path} are not shards of one run ({'; '.join(changed)})")
 
 
-def _check_numbers(shards: Sequence[_FinishedShard]) -> None:
-    """Refuses a shard that is there twice, or missing; shards that no batch is left for need not be there."""
-    by_number: dict[int, _FinishedShard] = {}
-    for one in shards:
-        twice = by_number.setdefault(one.shard.number, one)
-        if twice is not one:
-            raise RunError(f"{twice.folder} and {one.folder} are both shard {one.shard}; leave one out")
-    first = shards[0]
-    count = min(first.shard.count, len(first.whole.batches))
-    missing = [
-        str(Shard(number, first.shard.count)) for number in range(1, count + 1) if number not in by_number
-    ]
-    if missing:
-        named = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise RunError(f"shard {named} is missing; a merge needs the run folders of all {count}")
+def _log(run: Run, name: str) -> list[Any]:
+    return list(Log(run.path / name, LOGS[name]))
 
 
 def _in_turn(batches: Sequence[int], logs: Sequence[list[_Item]]) -> list[_Item]:
-    """Deals the records of all shards back into the order of the whole, batch by batch.
+    """Deals the records of all shards back into the order of the whole run, batch by batch.
 
-    A log that is too short or too long gives fewer or other records, which its caller finds.
+    A log of the wrong length gives fewer or other records, which the caller finds.
     """
     sources: list[Iterator[_Item]] = [iter(log) for log in logs]
     merged = [

@@ -11,7 +11,7 @@ from longrm.evaluation.samples import Bootstrap
 from longrm.evaluation.summaries import AccuracyReadings, FailureRates
 from longrm.evaluation.table import ScoreTable, codes_of
 from longrm.reward_models.trials import best
-from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord, Trial
+from longrm.runs.records import UNDEFINED, Estimate, JudgmentRecord
 from longrm.types import Outcome
 
 _WITH_TEXT = (Outcome.ANSWERED, Outcome.UNPARSED, Outcome.TRUNCATED)
@@ -69,5 +69,5 @@ def failures(records: Sequence[JudgmentRecord], **drawn: Unpack[Bootstrap]) -> F
 def _against(record: JudgmentRecord) -> list[bool]:
     """Of each criterion that tells the responses apart, whether none of those judged best is a best one by it."""
     told = [row for row in record.criteria if max(row) > min(row)]
-    judged = best(Trial(record.order, record.outcome, record.scores, record.ranking))
+    judged = best(record)
     return [all(row[index] < max(row) for index in judged) for row in told]

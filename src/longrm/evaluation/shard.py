@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 from longrm.errors import ConfigError
 from longrm.runs.logs import to_line
-from longrm.runs.records import GoldRecord, Ranks
+from longrm.runs.records import GoldRecord
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -54,7 +54,7 @@ class DealtBatches:
 
     def __init__(self, shard: Shard | None) -> None:
         self.shard = shard
-        self.ranks: dict[str, Ranks | None] = {}
+        self.ranks: dict[str, tuple[int, ...] | None] = {}
         self._sizes: list[int] = []
         self._own = 0
         self._digest = hashlib.sha256()

@@ -195,7 +195,7 @@ def _judgment(record: JudgmentRecord) -> dict[str, Any]:
         "ranking": record.ranking,
         "cut": [record.cut.policy, record.cut.tokens] if record.cut is not None else None,
         "check": record.context_check,
-        "tokens": record.tokens,
+        "tokens": record.prompt_tokens,
         "trials": [
             {
                 "order": trial.order,

@@ -6,8 +6,7 @@ from longrm.errors import ConfigError, nearest
 from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import mean_scores, points
-from longrm.runs.records import Trial
-from longrm.types import Judgment, Outcome, Query, Scale
+from longrm.types import Judgment, Outcome, Query, Scale, Trial
 
 Points = Sequence[float]
 """What one member gives to every response, higher is better."""

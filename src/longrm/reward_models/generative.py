@@ -252,7 +252,7 @@ def _joined_judgment(conversations: tuple[Conversation, ...]) -> Judgment:
     return Judgment(
         outcome,
         scores=tuple(value for verdict in verdicts for value in verdict.values),
-        order=verdicts[0].order if verdicts else (),
+        ranking=verdicts[0].order if verdicts else (),
         explanation=_explanation(conversations),
         detail=detail,
         prompt_tokens=max(counts, default=None),

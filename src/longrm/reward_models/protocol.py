@@ -9,8 +9,7 @@ from typing import Any, overload
 
 from longrm.errors import DataError
 from longrm.reward_models.trials import latin_square, points, together, trial_of
-from longrm.runs.records import Trial
-from longrm.types import Judgment, Message, Outcome, Query, Scale, Tool, as_messages
+from longrm.types import Judgment, Message, Outcome, Query, Scale, Tool, Trial, as_messages
 
 Prompt = str | Sequence[Message]
 """The text of a user's message, or messages."""

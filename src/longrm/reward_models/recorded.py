@@ -17,8 +17,8 @@ from longrm.reading import check_file, read_object, reading, short, shown, typed
 from longrm.reward_models.protocol import RewardModel
 from longrm.runs.judgments import GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log
-from longrm.runs.records import GoldRecord, JudgmentRecord, Trial
-from longrm.types import Judgment, Outcome, Query, Scale
+from longrm.runs.records import GoldRecord, JudgmentRecord
+from longrm.types import Judgment, Outcome, Query, Scale, Trial
 
 RecordedRow = TypeVar("RecordedRow")
 
@@ -128,7 +128,7 @@ class RecordedRewardModel(RewardModel):
         return Judgment(
             Outcome.ANSWERED,
             scores=verdict.values,
-            order=verdict.order,
+            ranking=verdict.order,
             explanation=trial.text,
             contradicted=verdict.contradicted,
         )
@@ -185,10 +185,10 @@ def _presented(trial: Trial, record: JudgmentRecord) -> Judgment:
     return Judgment(
         trial.outcome,
         scores=tuple(trial.scores[index] for index in trial.order) if trial.scores else (),
-        order=tuple(trial.order.index(index) for index in trial.ranking),
+        ranking=tuple(trial.order.index(index) for index in trial.ranking),
         explanation=trial.explanation,
         detail=trial.detail,
-        prompt_tokens=record.tokens,
+        prompt_tokens=record.prompt_tokens,
         cut=record.cut,
         attempts=trial.attempts,
         contradicted=trial.contradicted,

@@ -109,4 +109,4 @@ def _told(judgment: Judgment) -> str:
 
 
 def _points(judgment: Judgment) -> tuple[float, ...]:
-    return points(trial_of(judgment, tuple(range(len(judgment.scores or judgment.order)))))
+    return points(trial_of(judgment, tuple(range(len(judgment.scores or judgment.ranking)))))

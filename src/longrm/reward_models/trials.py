@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from longrm.runs.records import Trial
-from longrm.types import Judgment, Outcome
+from longrm.types import Judgment, Outcome, Trial
 
 
 def latin_square(order: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -26,12 +25,14 @@ def trial_of(judgment: Judgment, order: tuple[int, ...]) -> Trial:
     for number, score in enumerate(scores, start=1):
         if not math.isfinite(score):
             detail = f"the score of response {number} of {len(scores)} is {score}"
-            return Trial(order, Outcome.UNPARSED, explanation=judgment.explanation, detail=detail)
+            return Trial(
+                order=order, outcome=Outcome.UNPARSED, explanation=judgment.explanation, detail=detail
+            )
     return Trial(
         order=order,
         outcome=judgment.outcome,
         scores=scores,
-        ranking=tuple(order[position] for position in judgment.order),
+        ranking=tuple(order[position] for position in judgment.ranking),
         explanation=judgment.explanation,
         detail=judgment.detail,
         attempts=judgment.attempts,
@@ -78,11 +79,11 @@ def together(trials: Sequence[Trial]) -> Trial:
     silent = next((votes[0] for votes, found in zip(orders, answered, strict=True) if not found), None)
     without = failed or silent
     if without is not None:
-        return Trial(trials[0].order, without.outcome, detail=without.detail)
+        return Trial(order=trials[0].order, outcome=without.outcome, detail=without.detail)
     scores = _mean_of_orders(answered, points)
     several = range(len(answered[0][0].criteria))
     criteria = tuple(_mean_of_orders(answered, partial(_criterion, at)) for at in several)
-    return Trial(trials[0].order, Outcome.ANSWERED, scores=scores, criteria=criteria)
+    return Trial(order=trials[0].order, outcome=Outcome.ANSWERED, scores=scores, criteria=criteria)
 
 
 def _criterion(at: int, trial: Trial) -> Sequence[float]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longrm.errors import RunError
-from longrm.reading import short
+from longrm.reading import reading
 from longrm.runs.logs import Log, LoggedRecord, parts_of
 from longrm.runs.records import GoldRecord, JudgmentRecord
 from longrm.types import Comparison, Message, Response, Tool
@@ -25,13 +25,8 @@ def read_judgments(folder: Path) -> list[JudgmentRecord]:
     # A comparison that was judged again, after an error, has its last record.
     records = {record.id: record for record in _all(folder / JUDGMENTS, JudgmentRecord)}
     for name, record in records.items():
-        records[name] = replace(record, ranks=ranks.get(name))
-        try:
-            records[name].check()
-        except ValueError as error:
-            raise RunError(
-                f"{folder / JUDGMENTS}: the judgment of {short(name)} does not fit its ranks in {GOLD}: {error}"
-            ) from None
+        with reading(folder / JUDGMENTS, RunError):
+            records[name] = replace(record, ranks=ranks.get(name))
     return list(records.values())
 
 

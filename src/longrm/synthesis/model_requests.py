@@ -7,9 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 from longrm.clients import Completion, Request
 from longrm.errors import RunError
-from longrm.runs.records import Trial
 from longrm.synthesis.rubrics import Language
-from longrm.types import Outcome
+from longrm.types import Outcome, Trial
 
 BatchItem = TypeVar("BatchItem")
 BatchReply = TypeVar("BatchReply")

@@ -69,7 +69,12 @@ def test_kendall_tau_is_scipys_and_zero_where_all_tie(ranks):
 
 def table_of(values, ranks):
     record = JudgmentRecord(
-        "a", "a", Outcome.ANSWERED, ranks, tuple(range(len(ranks))), tuple(map(float, values))
+        id="a",
+        group="a",
+        outcome=Outcome.ANSWERED,
+        ranks=ranks,
+        order=tuple(range(len(ranks))),
+        scores=tuple(map(float, values)),
     )
     return ScoreTable.of([record])
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def first_sentence(found: "RunComparison") -> str:
     """Which of two runs is better, by how much, and at which lengths."""
-    first, second, whole = found.first.label, found.second.label, found.overall
+    first, second, whole = found.first.name, found.second.name, found.overall
     at = {side: _lengths(found.by_length, side) for side in (1, -1)}
     if not whole.winner:
         where = [f"{name} is better {at[side]}" for side, name in ((-1, first), (1, second)) if at[side]]

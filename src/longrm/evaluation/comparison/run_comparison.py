@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -10,24 +10,10 @@ from typing import Any
 from longrm.errors import ConfigError
 from longrm.evaluation.comparison.compared_parts import ComparedPart, PartMeasure, part_figures
 from longrm.evaluation.comparison.comparison_sentence import first_sentence
-from longrm.evaluation.comparison.shared_items import (
-    FinishedEvaluation,
-    read_evaluation,
-    shared_items,
-)
+from longrm.evaluation.comparison.shared_items import bootstrap_of, shared_items
 from longrm.evaluation.metrics import EvaluationMetric, metric_of, reported
+from longrm.evaluation.run import Run, open_runs
 from longrm.evaluation.summaries import DepthBin, depth_bin, main_metric
-from longrm.runs.folder import folder_labels
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedRun:
-    """One side of a comparison: what it is called, where it lies, and what judged what there."""
-
-    label: str
-    folder: str
-    model: str
-    bench: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +36,8 @@ class RunComparison:
         others: The further runs, each against the first.
     """
 
-    first: ComparedRun
-    second: ComparedRun
+    first: Run
+    second: Run
     metric: str
     overall: ComparedPart
     by_length: dict[str, ComparedPart]
@@ -88,8 +74,14 @@ class RunComparison:
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON values, as `longrm compare --json` prints it; docs/comparing.md tells the keys."""
-        held = asdict(replace(self, others=()))
-        return {"sentence": self.sentence, **held, "others": [other.as_dict() for other in self.others]}
+        held: dict[str, Any] = {
+            "sentence": self.sentence,
+            "first": _described(self.first),
+            "second": _described(self.second),
+        }
+        for field in fields(self)[2:-1]:
+            held[field.name] = _plain(getattr(self, field.name))
+        return held | {"others": [other.as_dict() for other in self.others]}
 
     def to_pandas(self) -> Any:
         """One row for each run but the first and each part, as a pandas data frame."""
@@ -97,8 +89,8 @@ class RunComparison:
 
         rows = [
             {
-                "first_run": one.first.label,
-                "second_run": one.second.label,
+                "first_run": one.first.name,
+                "second_run": one.second.name,
                 "kind": kind,
                 "part": name,
                 **part.row(),
@@ -115,7 +107,7 @@ class RunComparison:
         for one in self.each:
             for kind, name, part in one.parts():
                 shown = (kind, name, *part_figures(metric, part), f"{part.n:,}", f"{part.groups:,}")
-                lines.append([one.second.label, *shown])
+                lines.append([one.second.name, *shown])
         sentences = "".join(f"<p>{escape(one.sentence)}</p>" for one in self.each)
         head = "".join(f"<th>{name}</th>" for name in heads)
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
@@ -138,27 +130,20 @@ def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:
     if len(runs) < 2:
         raise ConfigError("a comparison needs two run folders or more")
     measured = None if metric is None else metric_of(metric)
-    first, *others = [read_evaluation(Path(run)) for run in runs]
-    labels = folder_labels([Path(run) for run in runs])
-    found = [
-        _compared(first, other, (labels[0], label), measured)
-        for other, label in zip(others, labels[1:], strict=True)
-    ]
+    first, *others = opened = open_runs(runs)
+    for run in opened:
+        _ = run.evaluation  # a run that is unfinished or of another kind is an error
+    found = [_compared(first, other, measured) for other in others]
     return replace(found[0], others=tuple(found[1:]))
 
 
-def _compared(
-    first: FinishedEvaluation,
-    second: FinishedEvaluation,
-    labels: tuple[str, str],
-    metric: EvaluationMetric | None,
-) -> RunComparison:
+def _compared(first: Run, second: Run, metric: EvaluationMetric | None) -> RunComparison:
     shared = shared_items(first, second)
     pairs = shared.pairs
     if metric is None:
         pairs_only = all(len(one.ranks or ()) == 2 for one, _ in pairs)
         metric = metric_of(main_metric(known.name for known in reported(pairs_only=pairs_only)))
-    measure = PartMeasure(pairs, metric, **first.drawn)
+    measure = PartMeasure(pairs, metric, **bootstrap_of(first))
     lengths = [one.length for one, _ in pairs]
     depths = [None if one.depth is None else depth_bin(one.depth) for one, _ in pairs]
     both = [None if None in cell else cell for cell in zip(lengths, depths, strict=True)]
@@ -166,8 +151,8 @@ def _compared(
     for (length, depth), part in measure.by(both).items():
         by_both[str(length)][depth] = part
     return RunComparison(
-        first=_side(first, labels[0]),
-        second=_side(second, labels[1]),
+        first=first,
+        second=second,
         metric=metric.name,
         overall=measure.by([""] * len(pairs))[""],
         by_length={str(length): part for length, part in measure.by(lengths).items()},
@@ -183,5 +168,16 @@ def _compared(
     )
 
 
-def _side(run: FinishedEvaluation, label: str) -> ComparedRun:
-    return ComparedRun(label, str(run.folder), run.summary.model, run.summary.bench)
+def _described(run: Run) -> dict[str, str]:
+    return {
+        "label": run.name,
+        "folder": str(run.path),
+        "model": run.evaluation.model,
+        "bench": run.evaluation.bench,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return asdict(value) if isinstance(value, ComparedPart) else value

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from longrm import reading
@@ -11,12 +10,10 @@ from longrm.config import changed_settings
 from longrm.errors import RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.run import Run
 from longrm.evaluation.samples import Bootstrap
-from longrm.evaluation.summaries import EvaluationSummary
-from longrm.evaluation.summary_schema import load_summary
 from longrm.evaluation.table import has_gold_order
-from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
-from longrm.runs.judgments import GOLD, read_gold, read_judgments
+from longrm.runs.judgments import GOLD
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
@@ -42,29 +39,6 @@ JudgedPair = tuple[JudgmentRecord, JudgmentRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedEvaluation:
-    """The run folder of a finished evaluation, read.
-
-    Attributes:
-        folder: Where it lies.
-        summary: What it was summed up to.
-        settings: Those that say how was judged what; of the data too.
-        items: Its judgments with gold, by the digest of their texts; comparisons of the same text stand together.
-    """
-
-    folder: Path
-    summary: EvaluationSummary
-    settings: Mapping[str, Any]
-    items: Mapping[str, Sequence[JudgmentRecord]]
-
-    @property
-    def drawn(self) -> Bootstrap:
-        """How the run's intervals are drawn: so are those of its differences, which its summary has for baselines."""
-        judging = JudgingSettings(**self.settings.get("judging", {}))
-        return {"seed": judging.seed, "resamples": judging.resamples}
-
-
-@dataclass(frozen=True, slots=True)
 class SharedItems:
     """What two runs share.
 
@@ -79,62 +53,55 @@ class SharedItems:
     differs_in: tuple[str, ...]
 
 
-def read_evaluation(folder: Path) -> FinishedEvaluation:
-    """Reads the run folder of a finished evaluation.
+def bootstrap_of(run: Run) -> Bootstrap:
+    """The bootstrap seed and size of a run's own intervals."""
+    judging = JudgingSettings(**_settings(run).get("judging", {}))
+    return {"seed": judging.seed, "resamples": judging.resamples}
 
-    Raises:
-        RunError: It is none, is not finished, or holds no digests of what was judged.
-    """
-    if folder.is_file():
-        raise RunError(f"{folder} is a file; name the folder of a run")
-    kind = read_manifest(folder)["kind"]
-    if kind != "evaluation":
-        raise RunError(
-            f"{folder} holds a run of kind {reading.short(kind)}; name the folders of evaluations to compare them"
-        )
-    if not (folder / SUMMARY).exists():
-        raise RunError(
-            f"{folder} is not finished; continue it with: longrm evaluate --config {folder / CONFIG} --out {folder}"
-        )
-    summary = load_summary(folder)
-    if not isinstance(summary, EvaluationSummary):
-        raise RunError(f"{folder / SUMMARY} is of kind '{summary.kind}', and not of an evaluation")
-    digests = {gold.id: gold.digest for gold in read_gold(folder)}
-    items: dict[str, list[JudgmentRecord]] = defaultdict(list)
-    for record in read_judgments(folder):
-        if not digests.get(record.id):
+
+def _settings(run: Run) -> Mapping[str, Any]:
+    """The settings that define what was judged, and how; not by which model."""
+    return Evaluation.defining({key: value for key, value in run.settings.items() if key not in _JUDGES})
+
+
+def _by_text(run: Run) -> dict[str, list[JudgmentRecord]]:
+    """The judgments of a run by the digest of prompt and responses; several where comparisons share their text."""
+    found: dict[str, list[JudgmentRecord]] = defaultdict(list)
+    for record in run.judgments:
+        gold = run.gold.get(record.id)
+        if gold is None or not gold.digest:
             raise RunError(
-                f"{folder / GOLD} holds no digest of {reading.short(record.id)}, by which it could be found in another "
-                "run; evaluate again into another folder"
+                f"{run.path / GOLD} has no digest of {reading.short(record.id)}, which identifies it in another run; "
+                "evaluate again into another folder"
             )
-        items[digests[record.id]].append(record)
-    settings = reading.read_toml(folder / CONFIG, RunError)
-    kept = {name: value for name, value in settings.items() if name not in _JUDGES}
-    return FinishedEvaluation(folder, summary, Evaluation.defining(kept), items)
+        found[gold.digest].append(record)
+    return found
 
 
-def shared_items(first: FinishedEvaluation, second: FinishedEvaluation) -> SharedItems:
-    """Pairs the comparisons of two runs.
+def shared_items(first: Run, second: Run) -> SharedItems:
+    """Pairs the comparisons of two finished evaluations.
 
     Raises:
-        RunError: None of them can be compared.
+        RunError: They share no comparison that both could be scored on.
     """
-    found = list(_matched(first.items, second.items))
+    ours, theirs = _by_text(first), _by_text(second)
+    found = list(_matched(ours, theirs))
     reasons = [_reason(*pair) for pair in found]
     left_out = dict.fromkeys(LEFT_OUT, 0) | Counter(filter(None, reasons))
-    for side, run in (("only_in_first", first), ("only_in_second", second)):
-        left_out[side] = sum(map(len, run.items.values())) - len(found)
+    for side, items in (("only_in_first", ours), ("only_in_second", theirs)):
+        left_out[side] = sum(map(len, items.values())) - len(found)
     kept = [pair for pair, reason in zip(found, reasons, strict=True) if not reason]
     if not kept:
-        why = f"share no comparison ({first.summary.bench}, {second.summary.bench})"
+        benches = first.evaluation.bench, second.evaluation.bench
+        why = f"share no comparison ({', '.join(benches)})"
         if found:
             counted = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in left_out.items() if n)
-            why = f"share {len(found):,} comparisons, of which none can be scored on both sides ({counted})"
+            why = f"share {len(found):,} comparisons, none of which can be scored in both runs ({counted})"
         advice = "evaluate both models on the same data with gold"
-        if first.summary.bench == second.summary.bench == "probe" and not found:
+        if benches == ("probe", "probe") and not found:
             advice = "probe both models with the same --lengths, --depths, --tasks, --n and --tokenizer"
-        raise RunError(f"{first.folder} and {second.folder} {why}; {advice}")
-    settings = changed_settings(first.settings, second.settings)
+        raise RunError(f"{first.path} and {second.path} {why}; {advice}")
+    settings = changed_settings(_settings(first), _settings(second))
     places = [line for name in _PLACES if (line := _elsewhere(kept, name))]
     same = [(a, replace(b, id=a.id, group=a.group)) for a, b in kept]
     return SharedItems(same, left_out, (*settings, *places, *_regrouped(kept)))

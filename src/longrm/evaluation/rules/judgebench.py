@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from longrm.reward_models.trials import points
-from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Outcome, Scale
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Outcome, Scale, Trial
 
 
 def judgebench(records: Sequence[JudgmentRecord], scale: Scale) -> dict[str, Any]:

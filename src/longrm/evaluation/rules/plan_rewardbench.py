@@ -5,8 +5,8 @@ from typing import Any
 
 from longrm.evaluation.table import is_scored, left_out
 from longrm.reward_models.trials import points
-from longrm.runs.records import JudgmentRecord, Trial
-from longrm.types import Scale
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Scale, Trial
 
 _TIE = 1e-4  # tie_eps in eval/evaluate_benchmark_final.py, github.com/wyy-1112/Plan-RewardBench at ffe6fbe
 

@@ -22,7 +22,6 @@ from longrm.reward_models.trials import points
 from longrm.rng import seed_of
 from longrm.runs.folder import CACHE
 from longrm.runs.progress import Progress, no_progress
-from longrm.runs.records import Trial
 from longrm.synthesis.inputs.documents import Document
 from longrm.synthesis.inputs.input_settings import DocumentSettings, digest_of
 from longrm.synthesis.inputs.policy_prompts import PolicyPrompt, policy_prompt, read_policy_prompts
@@ -38,7 +37,7 @@ from longrm.synthesis.models import AskedModel
 from longrm.synthesis.pipeline import Provenance, SynthesisRecipe, open_run
 from longrm.synthesis.short_context_model import KeptPart, ShortContextModel
 from longrm.synthesis.stats import Dropped, InputOutcome, StepCounts
-from longrm.types import Outcome, Query, as_messages
+from longrm.types import Outcome, Query, Trial, as_messages
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 DistillInput = Document | PolicyPrompt

@@ -1,0 +1,177 @@
+"""A run folder as one object: for notebooks, reports, comparisons, listings, merges of shards and model cards."""
+
+import shlex
+from collections.abc import Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longrm import reading
+from longrm.errors import RunError
+from longrm.evaluation.summaries import EvaluationSummary, RunSummary
+from longrm.evaluation.summary_schema import load_summary
+from longrm.runs.folder import CONFIG, SUMMARY, folder_labels, read_manifest
+from longrm.runs.judgments import EXAMPLES, read_gold, read_judgments
+from longrm.runs.logs import Log
+from longrm.runs.records import Estimate, ExampleRecord, GoldRecord, JudgmentRecord
+
+if TYPE_CHECKING:  # pandas takes half a second to import
+    import pandas as pd
+
+COMMANDS = {
+    "evaluation": "longrm evaluate",
+    "training": "longrm train",
+    "demo": "longrm demo",
+    "attribution": "longrm attribute",
+}
+"""The command that makes a run of each kind that has a `summary.json`."""
+
+
+class Run:
+    """A run folder of any kind. Opening it reads its manifest; everything else is read on first use, and kept.
+
+    Attributes:
+        path: The folder.
+        name: The folder's name, or a label given by the caller.
+        manifest: Contents of `manifest.json`: kind, versions, commits of models and data.
+
+    Raises:
+        RunError: The folder does not exist or is not a run. Every attribute raises it where its file is missing (for
+            `summary`: the run is not finished) or damaged.
+    """
+
+    def __init__(self, path: str | Path, name: str | None = None) -> None:
+        self.path = Path(path)
+        if self.path.is_file():
+            raise RunError(f"{self.path} is a file; pass the folder of a run")
+        self.manifest: dict[str, Any] = read_manifest(self.path)
+        self.name = reading.shown(self.path.resolve().name) if name is None else name
+
+    @property
+    def kind(self) -> str:
+        """Kind of run: evaluation, training, demo, attribution, scoring or "synthesis of ..."."""
+        return str(self.manifest["kind"])
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The resolved settings: contents of `config.toml`."""
+        return reading.read_toml(self.path / CONFIG, RunError)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has a summary. It may still be incomplete: see `summary.complete`."""
+        return (self.path / SUMMARY).exists()
+
+    @cached_property
+    def summary(self) -> RunSummary:
+        """Contents of `summary.json`."""
+        if not self.is_finished:
+            raise RunError(f"{self.path} is not finished; continue it with: {self.command()}")
+        summary = load_summary(self.path)
+        if summary.kind != self.kind:
+            raise RunError(
+                f"{self.path / SUMMARY} is of kind '{summary.kind}', but the run is of kind '{self.kind}'"
+            )
+        return summary
+
+    @property
+    def evaluation(self) -> EvaluationSummary:
+        """The summary of a finished evaluation; `RunError` for any other kind of run."""
+        if self.kind != "evaluation":
+            raise RunError(f"{self.path} is a run of kind {reading.short(self.kind)}, not an evaluation")
+        assert isinstance(self.summary, EvaluationSummary), "its kind says so"
+        return self.summary
+
+    @cached_property
+    def judgments(self) -> Sequence[JudgmentRecord]:
+        """The judgments of an evaluation with their gold ranks, in the order of the benchmark."""
+        return read_judgments(self.path)
+
+    @cached_property
+    def gold(self) -> dict[str, GoldRecord]:
+        """The gold of an evaluation's comparisons, by id."""
+        return {gold.id: gold for gold in read_gold(self.path)}
+
+    @cached_property
+    def examples(self) -> dict[str, ExampleRecord]:
+        """The comparisons that an evaluation keeps in full, by id."""
+        return {example.id: example for example in Log(self.path / EXAMPLES, ExampleRecord)}
+
+    @cached_property
+    def items(self) -> "pd.DataFrame":
+        """One row per comparison of an evaluation, or of all stages of a demo; docs/runs.md describes the columns."""
+        from longrm.evaluation.items import read_items
+
+        return read_items(self)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The same as `items`, under the name that data libraries use."""
+        return self.items
+
+    def command(self, out: str | Path | None = None) -> str:
+        """The shell command that repeats this run into `out`; by default into its own folder, which continues it."""
+        target = shlex.quote(str(self.path if out is None else out))
+        words = COMMANDS.get(self.kind)
+        if words is None:
+            return "the command that started it"
+        if self.kind == "demo":
+            flags = "".join(f" --{name}" for name in ("generative", "controls") if self.settings.get(name))
+            return f"{words} --out {target} --seed {shlex.quote(str(self.settings.get('seed', 0)))}{flags}"
+        if self.kind == "training":
+            words += " " + str(self.settings.get("objective", "bradley_terry")).replace("_", "-")
+        return f"{words} --config {shlex.quote(str(self.path / CONFIG))} --out {target}"
+
+    def __repr__(self) -> str:
+        if self.kind != "evaluation" or not self.is_finished:
+            return f"<{self.path}: {self.kind}{'' if self.is_finished else ', not finished'}>"
+        summary = self.evaluation
+        accuracy = summary.metrics.overall.get(summary.main_metric)
+        value = "undefined" if accuracy is None or accuracy.value is None else f"{100 * accuracy.value:.1f}%"
+        return f"<{self.path}: {summary.model} on {summary.bench}, {summary.main_metric} {value}>"
+
+    def _repr_html_(self) -> str:
+        """Main accuracy by length with its 95% interval, for a notebook."""
+        if self.kind != "evaluation" or not self.is_finished:
+            return escape(repr(self))
+        summary, name = self.evaluation, self.evaluation.main_metric
+        parts = {f"{int(length):,}": part for length, part in summary.metrics.by_length.items()}
+        rows = [
+            _html_row(part, estimates[name])
+            for part, estimates in {"all": summary.metrics.overall, **parts}.items()
+        ]
+        title = escape(f"{summary.model} on {summary.bench}")
+        head = f"<th>tokens</th><th>{escape(name.replace('_', ' '))}, %</th><th>95%</th><th>n</th><th>groups</th>"
+        return f"<table><caption>{title}</caption><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def open_runs(paths: Sequence[str | Path]) -> list[Run]:
+    """Opens several runs, each named by its folder, or by its path as given where folders have the same name."""
+    folders = [Path(path) for path in paths]
+    return [Run(folder, name) for folder, name in zip(folders, folder_labels(folders), strict=True)]
+
+
+def read_run(path: str | Path) -> "pd.DataFrame":
+    """Every comparison of a finished evaluation as one row of a data frame.
+
+    Args:
+        path: The folder of an evaluation, or of a demo: then the rows of all its stages, with the columns `stage` and
+            `evaluation` ("pairs", "best_of_4" or "pointwise") first.
+
+    Returns:
+        The columns that docs/runs.md describes, as `pandas.read_parquet` reads them from `items.parquet`. Without that
+        file they are computed from the logs. The mean of `correct` is the run's main metric.
+
+    Raises:
+        RunError: The folder is not a finished evaluation or demo, or is damaged.
+    """
+    return Run(path).items
+
+
+def _html_row(part: str, estimate: Estimate) -> str:
+    value, low, high = (
+        "–" if number is None else f"{100 * number:.1f}"
+        for number in (estimate.value, estimate.low, estimate.high)
+    )
+    cells = (part, value, f"{low} – {high}", f"{estimate.n:,}", f"{estimate.groups:,}")
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -17,10 +17,10 @@ import torch
 from measuring import circumstances
 
 from longrm.benchmarks import Probe, ProbeCell
-from longrm.config import read_toml
-from longrm.errors import LongRMError
+from longrm.errors import ConfigError, LongRMError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.modeling.saving import merge
+from longrm.reading import read_toml
 from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress
 from longrm.training.objectives import OBJECTIVES
@@ -136,7 +136,7 @@ def trained(
         # Drawn apart: no two arms and no two seeds read the same contexts.
         "data.world.seed": 100 * options.seed + list(ARMS).index(name),
     }
-    settings = OBJECTIVES[read_toml(file)["objective"]].settings.resolve(file, changes)
+    settings = OBJECTIVES[read_toml(file, ConfigError)["objective"]].settings.resolve(file, changes)
     run = folder_of(options, name) / "training"
     train(settings, run, progress=progress)
     merge(run / "model", merged)

@@ -8,11 +8,11 @@ import pytest
 
 import longrm
 from longrm.cli.synthesize import command as synthesize
-from longrm.config import read_toml
 from longrm.errors import ConfigError
 from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
+from longrm.reading import read_toml
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.training_plan import plan_training
 from longrm.worlds.words_tokenizer import words_tokenizer
@@ -44,7 +44,7 @@ def small(tmp_path_factory):
 
 def parsed(name, start="models/some"):
     """The recipe; the demo tells its later stages at run time where they start."""
-    tree = read_toml(FILES[name])
+    tree = read_toml(FILES[name], ConfigError)
     if name in DEMO and "new" not in tree["model"]:
         tree["model"]["path"] = str(start)
     return OBJECTIVES[tree["objective"]].settings.model_validate(tree)
@@ -75,7 +75,7 @@ def test_a_recipe_for_data_is_parsed(name):
     kind = importlib.import_module(f"longrm.synthesis.recipes.{name.removeprefix('data/')}")
     recipe = kind.RECIPE.resolve(FILES[name])
     assert recipe.to_dict().items() >= {"seed": 0}.items()
-    misspelt = next(iter(read_toml(FILES[name]))) + "x"
+    misspelt = next(iter(read_toml(FILES[name], ConfigError))) + "x"
     with pytest.raises(ConfigError, match=f"unknown key '{misspelt}'"):
         kind.RECIPE.resolve(FILES[name], {misspelt: 1})
 

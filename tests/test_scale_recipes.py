@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 from longrm.cli.plan import command as plan_command
 from longrm.cli.train import command as train
-from longrm.config import parse_assignments, read_toml
+from longrm.config import parse_assignments
+from longrm.errors import ConfigError
+from longrm.reading import read_toml
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.plan.training_plan import plan_training
 
@@ -47,7 +49,7 @@ def _away_from_the_data(tmp_path, monkeypatch):
 
 
 def recipe_of(name):
-    tree = read_toml(FOLDER / "scale" / f"{name}.toml")
+    tree = read_toml(FOLDER / "scale" / f"{name}.toml", ConfigError)
     return OBJECTIVES[tree["objective"]].settings.model_validate(tree)
 
 
@@ -115,7 +117,7 @@ def test_a_recipe_of_the_paper_fits_eight_a100_as_its_comment_starts_it(name):
     text = (FOLDER / f"{name}.toml").read_text()
     comment = " ".join(line.removeprefix("# ") for line in text.partition("objective")[0].splitlines())
     assert f"--config recipes/{name}.toml" in comment
-    tree = read_toml(FOLDER / f"{name}.toml")
+    tree = read_toml(FOLDER / f"{name}.toml", ConfigError)
     assert f"torchrun --nproc-per-node 8 -m longrm train {tree['objective'].replace('_', '-')}" in comment
     for key, value in parse_assignments(re.findall(r"--set (\S+)", comment)).items():
         group, setting = key.split(".")

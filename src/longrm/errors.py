@@ -1,4 +1,4 @@
-"""Every error a user can cause. Each message says what was wrong, where, and what to do."""
+"""The errors that a user can cause, and what their messages share."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -7,15 +7,15 @@ from importlib.util import find_spec
 
 
 class LongRMError(Exception):
-    """The root: the command line prints its message as one line and exits with status 1."""
+    """The base class: the command line prints its message as one line and exits with status 1."""
 
 
 class ConfigError(LongRMError, ValueError):
-    """An unknown key, a wrong unit, or an impossible combination of settings."""
+    """An unknown key, a wrong value, or settings that do not go together."""
 
 
 class ContextLengthError(ConfigError):
-    """A generated context cannot be as short as asked for."""
+    """A generated context cannot be as short as requested."""
 
 
 class DataError(LongRMError, ValueError):
@@ -23,15 +23,23 @@ class DataError(LongRMError, ValueError):
 
 
 class ModelError(LongRMError, ValueError):
-    """A model or tokenizer that cannot be loaded, or whose architecture is not supported."""
+    """A model or tokenizer that cannot be loaded, or an unsupported architecture."""
 
 
 class RunError(LongRMError):
-    """A run that cannot go on: its folder cannot be used, its budget is spent, its server is lost."""
+    """A run that cannot continue: its folder is unusable, its budget spent, its server unreachable."""
+
+
+class TrainingError(LongRMError):
+    """Training that cannot succeed: NaN, or a loss that does not fall."""
+
+
+class MissingPackageError(LongRMError, ImportError):
+    """A package of an extra is not installed; the message names the command that installs it."""
 
 
 _EXTRAS = {
-    "local": ("torch", "transformers", "accelerate", "peft", "psutil", "safetensors", "jaxtyping"),
+    "local": ("torch", "accelerate", "peft", "psutil", "safetensors", "jaxtyping"),
     "report": ("altair", "vl_convert"),
     "synthesis": ("datasketch", "math_verify", "rapidfuzz", "sacrebleu"),
     "attribution": ("sklearn",),
@@ -43,16 +51,8 @@ _EXTRAS = {
 """The optional dependencies of pyproject.toml, by the names under which their packages are imported."""
 
 
-class MissingPackageError(LongRMError, ImportError):
-    """A package of an extra is not installed; the message has the command that installs it."""
-
-
-class TrainingError(LongRMError):
-    """Training that stopped because it could not succeed: a NaN, a stalled loss."""
-
-
 def missing_package(module: str, user: str) -> MissingPackageError:
-    """The error that says what installs a module of an extra, which `user` needs."""
+    """The error for a missing module of an extra that `user` needs."""
     package = module.partition(".")[0]
     extra = next((extra for extra, packages in _EXTRAS.items() if package in packages), "all")
     # longrm is on no package index, so `pip install 'longrm[...]'` would find nothing.
@@ -63,11 +63,7 @@ def missing_package(module: str, user: str) -> MissingPackageError:
 
 
 def require(*packages: str, user: str) -> None:
-    """Checks, before any work, that packages of the extras are installed.
-
-    Raises:
-        MissingPackageError: One is not.
-    """
+    """Raises `MissingPackageError` before any work if one of the packages is not installed."""
     for package in packages:
         if find_spec(package) is None:
             raise missing_package(package, user)
@@ -75,7 +71,7 @@ def require(*packages: str, user: str) -> None:
 
 @contextmanager
 def importing(user: str) -> Iterator[None]:
-    """Raises a `MissingPackageError` where a package of an extra cannot be imported within the block."""
+    """Turns a failed import of an extra's package into a `MissingPackageError`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -86,11 +82,11 @@ def importing(user: str) -> Iterator[None]:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """What a message about an unknown name ends with: the known name next to it, or all of them."""
+    """The end of a message about an unknown name: the most similar known name, or all of them."""
     near = get_close_matches(name, known, n=1)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error of a library says, or its name where it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of an error's message, or the name of its type if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]

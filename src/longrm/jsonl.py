@@ -68,7 +68,7 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     if not os.path.lexists(path):
         return
     start = 0
-    with reading.open_file(path, RunError) as file:
+    with reading.reading(path, RunError), path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return
@@ -80,8 +80,7 @@ def cut_unfinished_line(path: Path) -> None:
     """Cuts off the last line of a file if a killed process has left it without its line break."""
     if not os.path.lexists(path):
         return
-    reading.open_file(path, RunError).close()  # it is a file, and no pipe that waits for its other end
-    with path.open("rb+") as file:
+    with reading.reading(path, RunError), path.open("rb+") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
             start = max(0, end - _BLOCK)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from longrm.benchmarks.plan_rewardbench import openai_messages
-from longrm.data.fields import FieldError
 from longrm.errors import DataError
+from longrm.reading import FieldError
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TASK = {"role": "user", "content": "Is it warmer in Oslo or in Bergen?"}

@@ -86,7 +86,7 @@ def evaluate(tmp_path, bench, *more, model="baseline:first"):
 
 def test_unknown_keys_and_wrong_values_are_refused_before_any_work(tmp_path, pairs):
     bench = f"file:{pairs}"
-    assert "unknown key 'judging.sede'; did you mean 'seed'?" in refused(
+    assert "unknown key 'judging.sede'; did you mean 'judging.seed'?" in refused(
         *evaluate(tmp_path, bench, "--set", "judging.sede=1")
     )
     assert "wrong value for 'judging.seed'" in refused(*evaluate(tmp_path, bench, "--set", "judging.seed=x"))

@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from longrm.cli.commands import cli
 from longrm.cli.recipe_files import RecipeFile, packaged_recipes, purpose
-from longrm.config import read_toml
 from longrm.errors import ConfigError
+from longrm.reading import read_toml
 
 
 def run(*arguments):
@@ -19,7 +19,9 @@ def test_a_recipe_is_listed_printed_and_found_by_its_name(tmp_path):
         assert name in listed
     printed = run("recipes", "paper/llama-3.1-8b/logo").output
     (tmp_path / "mine.toml").write_text(printed)
-    assert read_toml(tmp_path / "mine.toml") == read_toml(packaged_recipes()["paper/llama-3.1-8b/logo"])
+    assert read_toml(tmp_path / "mine.toml", ConfigError) == read_toml(
+        packaged_recipes()["paper/llama-3.1-8b/logo"], ConfigError
+    )
 
 
 def test_every_recipe_says_what_it_is_for():

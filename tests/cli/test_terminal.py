@@ -19,12 +19,12 @@ from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome
 
 HOSTILE = "a\x1b[2Jb\rc\x07d\x9be\u202ef\u2066g\x7fh\x00i\udcffj"
-STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text):
     """Whether a text would leave a terminal as it is, and still shows what was there."""
-    return not STEERING.search(text) and "\\x1b[2J" in text
+    return not CONTROL_CHARACTERS.search(text) and "\\x1b[2J" in text
 
 
 def test_every_steering_character_is_written_as_its_escape():
@@ -47,7 +47,7 @@ def test_json_stays_json_and_says_the_same(capsys):
     value = {HOSTILE: [HOSTILE, 0.5]}
     terminal.print_json(value)
     shown = capsys.readouterr().out
-    assert not STEERING.search(shown)
+    assert not CONTROL_CHARACTERS.search(shown)
     assert json.loads(shown) == value
 
 

@@ -63,13 +63,13 @@ def test_columns_can_change_places(files):
     [
         ({"promt": "instruction"}, ConfigError, "reads no column 'promt'; did you mean 'prompt'"),
         ({"chosen": "good", "rejected": "good"}, ConfigError, "'good' cannot be both 'chosen' and 'rejected'"),
-        ({"chosen": ""}, ConfigError, "the column that is to be 'chosen' has no name"),
+        ({"chosen": ""}, ConfigError, "'chosen' has no name"),
         (
             NAMED | {"length": "size"},
             DataError,
-            "theirs.jsonl, line 1, field 'size': not there, and it is to be 'length'; the columns are: instruction",
+            "theirs.jsonl, line 1, field 'size': no such column",
         ),
-        ({"prompt": "good", "id": "bad"}, DataError, "line 1, field 'id': there already, and 'bad' is to be called so"),
+        ({"prompt": "good", "id": "bad"}, DataError, "line 1, field 'id': already exists"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_renamed_is_one_line(columns, error, said, files):

@@ -2,8 +2,9 @@ import math
 
 import pytest
 
-from longrm.data.fields import FieldError, LengthAndDepth, length_and_depth, length_and_depth_of
+from longrm.data.fields import LengthAndDepth, length_and_depth, length_and_depth_of
 from longrm.errors import DataError
+from longrm.reading import FieldError
 from longrm.types import Comparison
 
 

@@ -108,14 +108,6 @@ def test_long_rows_make_small_groups_and_short_ones_large(tmp_path):
     assert pq.ParquetFile(path).num_row_groups == 3
 
 
-def test_half_a_surrogate_pair_is_written_as_it_is_and_named_by_the_reader(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    write_rows(path, [{**row(0), "odd": "\ud800"}])
-    with pytest.raises(DataError, match="line 1, field 'odd': holds half of a surrogate pair"):
-        read(path)
-    assert next(iter(read(path, repair=True))).comparison.metadata["odd"] == "?"
-
-
 def test_parquet_rows_that_change_their_columns_are_refused(tmp_path):
     path = tmp_path / "rows.parquet"
     for late in ({**row(1), "new": 1}, {**row(1), "chosen": 3}):

@@ -11,12 +11,13 @@ import yaml
 from huggingface_hub import constants
 
 import longrm
-from longrm.config import read_toml
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
+from longrm.errors import ConfigError
 from longrm.modeling.loading import load_language_model, new_language_model, new_scorer
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
+from longrm.reading import read_toml
 from longrm.training.card_results import CardEvaluation, without_places
 from longrm.training.initial_model import initial_model
 from longrm.training.model_card import CardFacts, write_card
@@ -118,7 +119,10 @@ def test_the_settings_repeat_the_run_and_the_data_is_accounted_for(scorer: Path)
     )
     text = card(scorer, mixed, SUMMARY, origin=HUB)
     (scorer / "config.toml").write_text(code(text, "toml")[0])
-    assert OBJECTIVES["bradley_terry"].settings.model_validate(read_toml(scorer / "config.toml")) == mixed
+    assert (
+        OBJECTIVES["bradley_terry"].settings.model_validate(read_toml(scorer / "config.toml", ConfigError))
+        == mixed
+    )
     data = sections(text)["Data"]
     assert "`long.jsonl`\n" in data
     assert "`short`, 0.3 passes an epoch" in data

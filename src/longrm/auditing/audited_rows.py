@@ -15,14 +15,13 @@ from longrm.auditing.result import FINDINGS, NOT_READ
 from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
 from longrm.benchmarks.auditor import AuditFinding, Auditor
 from longrm.benchmarks.long_rewardbench import TASKS
-from longrm.config import read_toml
 from longrm.data import read, read_demonstrations
-from longrm.data.fields import FieldError, group_of, whole_length
+from longrm.data.fields import group_of, whole_length
 from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.data.readers import Skipped
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.reading import cut, is_number, located, reading, shown, typed
+from longrm.reading import FieldError, cut, is_number, located, read_toml, reading, typed
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
 from longrm.synthesis.inputs.documents import Document, document_of, is_leval, read_documents
 from longrm.synthesis.labels.consensus import VotingSettings
@@ -140,7 +139,7 @@ class AuditedRows:
     def _rows(self) -> Iterator[tuple[AuditedRow | None, Skipped]]:
         if self.format == "documents":
             skipped = Skipped()
-            for raw in raw_rows(find_files(self._path), repair=True, columns=self._columns):
+            for raw in raw_rows(find_files(self._path), columns=self._columns):
                 row, fault = None, raw.message
                 if raw.value is not None:
                     try:
@@ -168,13 +167,13 @@ def _check_rows_of(folder: Path, origin: Mapping[str, Any]) -> None:
         return
     instead = ""
     if kind == "evaluation":
-        told = read_toml(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+        told = read_toml(folder / CONFIG, ConfigError) if (folder / CONFIG).is_file() else {}
         asked, source = str(told.get("bench", "")), told.get("source")
         columns = source.get("columns") if isinstance(source, dict) else None
         named = [f"{name}={own}" for name, own in columns.items()] if isinstance(columns, dict) else []
-        flag = f" --columns {shown(','.join(named))}" if named else ""
-        audited = f"; what it judged is audited by: longrm audit {shown(asked)}{flag}" if ":" in asked else ""
-        instead = f"; see it with: longrm report {shown(folder)}{audited}"
+        flag = f" --columns {','.join(named)}" if named else ""
+        audited = f"; what it judged is audited by: longrm audit {asked}{flag}" if ":" in asked else ""
+        instead = f"; see it with: longrm report {folder!s}{audited}"
     raise DataError(
         located(folder, f"the folder of a run ({kind}), which holds no rows of a data set{instead}")
     )
@@ -191,7 +190,7 @@ def _unreadable(count: int = 0, examples: tuple[str, ...] = ()) -> AuditFinding:
 def _rules_of(folder: Path, origin: Mapping[str, Any]) -> tuple[VotingSettings, Mapping[str, float] | None]:
     """By which votes are counted: those of the run that wrote the rows, where their folder tells them."""
     settings = folder / CONFIG
-    told = read_toml(settings).get("voting") if origin and settings.is_file() else None
+    told = read_toml(settings, ConfigError).get("voting") if origin and settings.is_file() else None
     agreement = typed(_AGREEMENT, origin.get("agreement"), folder / MANIFEST, RunError)
     if told is not None and not isinstance(told, dict):
         raise RunError(f"{settings}, field 'voting': needs a group of settings")
@@ -304,7 +303,7 @@ def _places(answer: str, text: str) -> list[int]:
 def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
     if is_leval(path):
         return "leval"
-    rows = raw_rows(find_files(path), repair=True, columns=columns)
+    rows = raw_rows(find_files(path), columns=columns)
     first = next(rows, None)
     row = next((raw for raw in chain([first], rows) if raw is not None and raw.value is not None), None)
     if row is None or row.value is None:
@@ -318,7 +317,7 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
         return "documents"
     if filled >= _CANDIDATE:
         raise DataError(
-            f"{shown(path)}: these are candidates, which nobody has judged yet; audit what `longrm synthesize` "
+            f"{path}: these are candidates, which nobody has judged yet; audit what `longrm synthesize` "
             "makes of them"
         )
     if name is None:

@@ -11,9 +11,10 @@ from longrm.benchmarks.benchmark_data import (
     with_length,
 )
 from longrm.data import ComparisonReader, read
-from longrm.data.fields import FieldError, length_and_depth_of
+from longrm.data.fields import length_and_depth_of
 from longrm.data.files import origin_of
 from longrm.errors import DataError
+from longrm.reading import FieldError
 from longrm.types import Comparison
 
 

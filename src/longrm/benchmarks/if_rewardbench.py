@@ -8,8 +8,8 @@ from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.published_rows import load_rows, rateable_responses
 from longrm.data.criteria import criteria_of
-from longrm.data.fields import FieldError, FileRow, messages_of, name_of, required, to_json_types
-from longrm.reading import short
+from longrm.data.fields import FileRow, messages_of, name_of, required, to_json_types
+from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
 TYPES = ("Single_Turn", "Multi_Turn", "System_Prompt")

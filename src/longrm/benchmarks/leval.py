@@ -17,10 +17,10 @@ from longrm.benchmarks.auditor import AuditedComparisons, Auditor
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, bucket, measure_with
 from longrm.benchmarks.stratified_sample import balanced
 from longrm.config import Config
-from longrm.data.fields import FieldError, group_of, ranks_by_scores
+from longrm.data.fields import group_of, ranks_by_scores
 from longrm.data.files import RawRow, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
-from longrm.reading import check_file, located, reading
+from longrm.reading import FieldError, located, reading
 from longrm.types import Comparison, Span
 
 FINDINGS = {
@@ -134,8 +134,6 @@ def find_files(folder: Path, settings: Leval) -> tuple[dict[str, Path], dict[tup
     with reading(folder, DataError):
         files = {file.stem: file for file in sorted((folder / "data").glob("*.jsonl"))}
         found = sorted((folder / "predictions").glob(f"*/*{_SUFFIX}"))
-    for file in (*files.values(), *found):
-        check_file(file, DataError)
     predictions = {(file.parent.name, file.name.removesuffix(_SUFFIX)): file for file in found}
     if not files or not predictions:
         raise DataError(
@@ -314,7 +312,7 @@ def _comparison(task: str, candidate: _Candidate) -> Comparison:
 
 def rows_of(file: Path) -> list[RawRow]:
     """All rows of a file of documents or predictions; raises `DataError` at one that cannot be read."""
-    rows = list(raw_rows([file], repair=True))
+    rows = list(raw_rows([file]))
     for row in rows:
         row.checked()
     return rows

@@ -13,7 +13,6 @@ from longrm.benchmarks.published_rows import labeled_length, listed, rateable_re
 from longrm.data import write_rows
 from longrm.data.chunking import approximate_tokens
 from longrm.data.fields import (
-    FieldError,
     FileRow,
     find_question,
     group_of,
@@ -27,7 +26,7 @@ from longrm.data.fields import (
 )
 from longrm.data.files import origin_of
 from longrm.errors import DataError
-from longrm.reading import check_file, is_number, reading, short
+from longrm.reading import FieldError, is_number, reading, short
 from longrm.types import Comparison, Message, Span, message_text, text_of
 
 _logger = logging.getLogger(__name__)
@@ -72,7 +71,6 @@ def find_files(path: str) -> dict[str, Path]:
     place = Path(path)
     with reading(place, DataError):
         if place.is_file():
-            check_file(place, DataError)
             return {place.name.split(".")[0]: place}
         if not place.exists() and "/" in path and hub.split_revision(path) is not None:
             wanted = [f"{task}{suffix}" for task in TASKS for suffix in _SUFFIXES]

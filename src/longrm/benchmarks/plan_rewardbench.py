@@ -8,10 +8,10 @@ from typing import Any
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, bucket, measure_with
 from longrm.benchmarks.published_rows import Converter, load_rows, numbered_names, rateable_responses
-from longrm.data.fields import FieldError, FileRow, messages_of, name_of, required
+from longrm.data.fields import FileRow, messages_of, name_of, required
 from longrm.data.formats import split_conversations
 from longrm.data.tool_schemas import tools_of
-from longrm.reading import ParseError, parse_json, short
+from longrm.reading import FieldError, parse_json, short
 from longrm.types import Comparison, Message, text_of
 
 
@@ -106,7 +106,7 @@ def _literal(text: str) -> Any:
     """The value of a text in JSON or Python; None where it is neither."""
     try:
         return parse_json(text)
-    except ParseError:
+    except ValueError:
         pass
     try:
         return ast.literal_eval(text.strip())

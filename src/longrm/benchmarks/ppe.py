@@ -12,8 +12,8 @@ from longrm.benchmarks.published_rows import (
     numbered_names,
     rateable_responses,
 )
-from longrm.data.fields import FieldError, FileRow, group_of, messages_of, name_of, required, to_json_types
-from longrm.reading import short
+from longrm.data.fields import FileRow, group_of, messages_of, name_of, required, to_json_types
+from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
 VOTES, CORRECTNESS = "Human preference", "Correctness"

@@ -16,10 +16,10 @@ from longrm.benchmarks.benchmark_data import (
     read_through,
     with_length,
 )
-from longrm.data.fields import FieldError, FileRow, length_and_depth_of, messages_of, whole_length
+from longrm.data.fields import FileRow, length_and_depth_of, messages_of, whole_length
 from longrm.data.files import RawRow, find_files, origin_of, raw_rows
 from longrm.data.readers import RowError, convert_row
-from longrm.reading import short
+from longrm.reading import FieldError, short
 from longrm.types import Comparison, Response
 
 Converter = Callable[[FileRow, int], Comparison]

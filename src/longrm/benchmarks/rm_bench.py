@@ -3,8 +3,8 @@
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark
 from longrm.benchmarks.published_rows import Converter, listed, load_rows, numbered_names, rateable_responses
-from longrm.data.fields import FieldError, FileRow, group_of, messages_of, name_of, required, to_json_types
-from longrm.reading import short
+from longrm.data.fields import FileRow, group_of, messages_of, name_of, required, to_json_types
+from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
 DOMAINS = ("chat", "code", "math", "safety")

@@ -9,7 +9,9 @@ from longrm.cli.options import NearestChoice, resolve, set_option
 from longrm.cli.progress_bar import progress
 from longrm.cli.recipe_files import RecipeFile
 from longrm.cli.terminal import print_facts, print_json, print_lines
-from longrm.config import parse_assignments, read_toml
+from longrm.config import parse_assignments
+from longrm.errors import ConfigError
+from longrm.reading import read_toml
 from longrm.training.objectives import objective_named_in
 from longrm.training.plan.devices import DEVICES, GIB, UTILIZATION, format_bytes
 
@@ -53,7 +55,9 @@ def command(
     longrm plan mine.toml --device l40s --set memory.gradient_checkpointing=true
     longrm plan scale/8-a100 --device a100-80gb --devices 8
     """
-    objective = objective_named_in(read_toml(recipe_file) | parse_assignments(assignments), recipe_file)
+    objective = objective_named_in(
+        read_toml(recipe_file, ConfigError) | parse_assignments(assignments), recipe_file
+    )
     settings = resolve(objective.settings, recipe_file, assignments)
     from longrm.training.plan.training_plan import plan_training
 

@@ -9,10 +9,10 @@ from typing import Any, TextIO
 
 import click
 
-from longrm.reading import STEERING, visible
+from longrm.reading import CONTROL_CHARACTERS, visible
 from longrm.text_tables import fact_lines, table_lines, wrapped
 
-_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in STEERING}
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in CONTROL_CHARACTERS}
 
 
 def echo(text: str = "", *, err: bool = False, end: str = "\n") -> None:

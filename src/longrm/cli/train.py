@@ -8,8 +8,9 @@ import click
 from longrm.cli.options import resolve, run_options
 from longrm.cli.progress_bar import progress
 from longrm.cli.terminal import echo, print_json
-from longrm.config import parse_assignments, read_toml
+from longrm.config import parse_assignments
 from longrm.errors import ConfigError
+from longrm.reading import read_toml
 from longrm.runs.progress import no_progress
 from longrm.runs.workers import is_main_process
 from longrm.training.objectives import OBJECTIVES
@@ -52,7 +53,9 @@ def _command(objective: str) -> click.Command:
     ) -> None:
         # The recipe of another subcommand is refused, and that subcommand named.
         changes = parse_assignments(assignments)
-        named = ((read_toml(config_file) if config_file else {}) | changes).get("objective", objective)
+        named = ((read_toml(config_file, ConfigError) if config_file else {}) | changes).get(
+            "objective", objective
+        )
         if isinstance(named, str) and named != objective and named in OBJECTIVES:
             where = "--set" if "objective" in changes else config_file
             right = f"longrm train {named.replace('_', '-')}"

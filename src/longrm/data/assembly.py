@@ -5,17 +5,9 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
 from longrm.data.criteria import COLUMNS, rubrics_of
-from longrm.data.fields import (
-    GROUPS,
-    FieldError,
-    FileRow,
-    find_context,
-    find_question,
-    group_of,
-    name_of,
-    to_json_types,
-)
+from longrm.data.fields import GROUPS, FileRow, find_context, find_question, group_of, name_of, to_json_types
 from longrm.data.tool_schemas import tools_of
+from longrm.reading import FieldError
 from longrm.types import Comparison, Message, Response, Span
 
 _IDS = ("id", "uuid")

@@ -18,8 +18,7 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from longrm.errors import DataError, ModelError
-from longrm.reading import one_line
+from longrm.errors import DataError, ModelError, first_line
 from longrm.types import Message, Tool, message_text
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -142,7 +141,7 @@ def compile_template(template: str) -> jinja2.Template:
             f"the chat template is not valid jinja2 (line {error.lineno}: {error.message})"
         ) from error
     except Exception as error:  # Python compiles what jinja2 makes of it: nested too deeply, a NUL, ...
-        raise ModelError(f"the chat template cannot be compiled: {one_line(error)}") from error
+        raise ModelError(f"the chat template cannot be compiled: {first_line(error)}") from error
 
 
 class _GenerationTag(Extension):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from longrm.data.fields import FieldError, FileRow
+from longrm.data.fields import FileRow
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import DataError
-from longrm.reading import ParseError, is_number, located, parse_json, short
+from longrm.reading import FieldError, is_number, located, parse_json, short
 from longrm.types import Criterion
 
 COLUMNS = ("rubrics", "rubric")
@@ -45,7 +45,7 @@ def criteria_of(value: Any, field: str) -> tuple[Criterion, ...]:
             return tuple(map(Criterion, _items(value)))
         try:
             value = parse_json(value)
-        except ParseError as fault:
+        except ValueError as fault:
             raise FieldError(field, f"needs a list of criteria as JSON: {fault}") from None
     if not isinstance(value, list | tuple):
         raise FieldError(field, f"needs a list of criteria, got {short(value)}")

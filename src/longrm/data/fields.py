@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from longrm.errors import DataError
-from longrm.reading import is_number, short, shown
+from longrm.reading import FieldError, is_number, short
 from longrm.types import MAX_LENGTH, Comparison, Message, Response, Span, message_text
 
 FileRow = Mapping[str, Any]
@@ -19,13 +19,6 @@ GROUPS = ("group", "context_id", "document_id")
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
 QUESTIONS = ("question", "query")
 """The columns that may hold the question, of which the first one counts that a row fills."""
-
-
-class FieldError(Exception):
-    """A fault in one field of a row; callers that know the file and the row make it a `DataError`."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"field '{shown(field)}': {problem}")
 
 
 def required(row: FileRow, *names: str) -> tuple[str, Any]:

@@ -1,49 +1,66 @@
-"""The files that hold rows: which files those of a path are, and how rows are read one by one."""
+"""The files that hold rows: which files belong to a path, and their rows one by one.
 
+Parquet and Arrow are read with pyarrow. JSON lines and CSV are read with the standard library: pyarrow and `datasets`
+infer one schema for a whole JSON file, which fails on columns of mixed types and adds null fields to nested objects,
+and pandas fills up short CSV rows in silence; all of them lose the line that an error is in.
+"""
+
+import csv
+import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
 
 from longrm import hub
-from longrm.column_names import check_held, renamed
-from longrm.data.columnar import Numbered, arrow_rows, parquet_rows
-from longrm.data.csv_rows import csv_rows, read_cells
+from longrm.column_names import renamed
 from longrm.errors import DataError
-from longrm.reading import (
-    EncodingError,
-    ParseError,
-    check_file,
-    located,
-    open_file,
-    parse_json,
-    read_object,
-    reading,
-    shown,
-    typed,
-)
+from longrm.reading import FieldError, cut, located, open_file, parse_json, read_json, reading, short
 
 RUN_ROWS = "rows"
-"""The folder of a run's rows, beside its manifest."""
+"""The folder of rows in a run folder of `longrm synthesize`."""
 
 _SHARDS = (".jsonl", ".jsonl.gz", ".parquet")
 _TABLES = (".csv", ".csv.gz")
 _SUFFIXES = (*_SHARDS, *_TABLES, ".json", ".arrow")
+# How the file names of a split begin in a data set of the Hub.
 _SPLIT = re.compile(r"(train|validation|val|dev|test)\b")
-"""How the files of a split begin in a data set of the Hub."""
+# Rows of long contexts are large: so few are turned into Python objects at a time.
+_BATCH = 8
+
+# Cells of CSV are texts; these columns hold lists and numbers. A list is JSON.
+_LISTS = frozenset(
+    {
+        *("candidates", "candidates_score", "responses", "ranks", "rejects", "rejected_responses"),
+        *("scores", "model_scores", "conf", "reject_models", "depths"),
+        *("evidence", "exemplars", "steps", "metadata"),
+    }
+)
+# Columns of texts or of messages as JSON. Any other list there is a text: models write lists, too.
+_MESSAGES = frozenset({"prompt", "chat_template", "chosen", "rejected", "golden", "completion"})
+_MESSAGE_START = re.compile(r"\s*\[\s*\{\s*[\"'](?:role|content)[\"']\s*:")
+# Columns of texts or of spans as JSON, as longrm writes them.
+_SPANS = frozenset({"context", "question"})
+_SPAN_START = re.compile(r"\s*\[?\s*\{\s*\"message\"\s*:")
+_NUMBERS = frozenset({"length", "depth", "margin", "probability", "score", "weight"})
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row as its container holds it, and its place, which is file and row."""
+    """One row as its file holds it, and its place (file and row)."""
 
-    number: int  # counts from 1 over all files: the line in JSONL, else the row, a header not counted
+    number: int  # counts from 1 over all files: the line in JSONL, otherwise the row without the header
     place: str
-    value: dict[str, Any] | None  # None where it cannot be read
-    fault: str = ""  # why it cannot be; begins with the field where one is to blame
+    value: dict[str, Any] | None  # None if it cannot be read
+    fault: str = ""  # why it cannot be read
 
     @property
     def message(self) -> str:
@@ -51,7 +68,7 @@ class RawRow:
         return located(self.place, self.fault)
 
     def checked(self) -> dict[str, Any]:
-        """Returns the row; a `DataError` names its place where it cannot be read."""
+        """Returns the row; raises `DataError` with its place if it cannot be read."""
         if self.value is None:
             raise DataError(self.message)
         return self.value
@@ -61,100 +78,50 @@ def find_files(path: Path) -> list[Path]:
     """The files that hold the rows of a path, in order.
 
     The path is a file, a folder written by `datasets.save_to_disk`, a folder of JSONL or Parquet shards (or of CSV
-    files, where there are none of these), or a run folder of `longrm synthesize`, whose shards lie in `rows/`. Where
-    there is none it may be a data set's id, OWNER/NAME@REVISION, which is downloaded.
+    files, if there are none of these), or a run folder of `longrm synthesize`. If there is no such path it may be the
+    id of a data set on the Hub, OWNER/NAME@REVISION, which is downloaded.
 
     Raises:
-        DataError: There is nothing to read, or it is several data sets.
+        DataError: There is nothing to read, or the path holds several data sets.
     """
     with reading(path, DataError):
-        path = _downloaded(path)
-        files = _files_of(path)
-    for file in files:
-        check_file(file, DataError)
-    return files
-
-
-def origin_of(files: Sequence[Path]) -> dict[str, str]:
-    """What identifies rows beside their place: the commit of files of the Hub's cache."""
-    folders = [folder for file in files[:1] for folder in (file.parent, file.parent.parent)]
-    return next(({"commit": commit} for folder in folders if (commit := hub.commit_of(folder))), {})
-
-
-def is_row_file(path: Path) -> bool:
-    """Whether a file in a folder is one of those that hold its rows, by its name."""
-    return path.name.endswith((*_SHARDS, *_TABLES))
-
-
-def raw_rows(
-    files: Sequence[Path], *, repair: bool = False, columns: Mapping[str, str] | None = None
-) -> Iterator[RawRow]:
-    """Reads the rows of all files, a few at a time; raises `DataError` where a file cannot be read any further.
-
-    `repair` makes question marks of halves of surrogate pairs; else rows that hold one cannot be read. `columns` are
-    names of longrm, each with the name that the column has in the files; the first row that can be read has to have
-    them all.
-    """
-    columns, before, is_first = columns or {}, 0, True
-    for file in files:
-        last = 0
-        kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
-        for last, value, fault in _numbered(file, repair):
-            place = f"{shown(file)}, {kind} {last}"
-            if value is not None and columns:
-                if is_first:
-                    _check_held(value, columns, place)
-                    is_first = False
-                value, fault = renamed(value, columns)
-            if value is not None and file.name.endswith(_TABLES):
-                value, fault = read_cells(value, repair)
-            if value is not None or fault:
-                yield RawRow(before + last, place, value, fault)
-        before += last
-
-
-def _check_held(row: Mapping[str, Any], columns: Mapping[str, str], place: str) -> None:
-    try:
-        check_held(row, columns)
-    except ParseError as error:
-        raise DataError(located(place, error)) from None
+        return _files_of(_downloaded(path))
 
 
 def _downloaded(path: Path) -> Path:
-    """The folder of a data set of the Hub or of ModelScope, which is often called `data` there; else the path."""
+    """The folder of a data set of the Hub or of ModelScope; otherwise the path itself."""
     source = str(path)
     if path.exists() or "/" not in source or source.endswith(_SUFFIXES) or hub.split_revision(source) is None:
         return path
     folder = hub.fetch(source, [f"*{suffix}" for suffix in _SUFFIXES], DataError, data_set=True)
     place = folder if any(map(is_row_file, folder.iterdir())) else folder / "data"
-    found = "its rows lie in folders of their own"
+    found = "its rows are in several folders"
     if place.is_dir():
         splits = sorted({match[1] for file in place.iterdir() if (match := _SPLIT.match(file.name))})
         if len(splits) < 2:
             return place
-        found = f"holds {', '.join(splits)}"
-    raise DataError(located(source, f"{found}; it was downloaded: name one file or folder of {folder}"))
+        found = f"it has several splits ({', '.join(splits)})"
+    raise DataError(f"{source}: {found}; it was downloaded: name one file or folder of {folder}")
 
 
 def _files_of(path: Path) -> list[Path]:
-    if path.is_file():
-        if not path.name.endswith(_SUFFIXES):
-            raise DataError(
-                located(path, f"unknown kind of file; known: {', '.join(_SUFFIXES)}, or a folder")
-            )
-        return [path]
     if not path.is_dir():
-        what = hub.missing_part(str(path)) or "there is no such file or folder"
-        raise DataError(located(path, "neither a file nor a folder" if path.exists() else what))
+        if not path.exists():
+            raise DataError(f"{path}: {hub.missing_part(str(path)) or 'there is no such file or folder'}")
+        if not path.name.endswith(_SUFFIXES):
+            raise DataError(f"{path}: unknown kind of file; known: {', '.join(_SUFFIXES)}, or a folder")
+        return [path]
     if (path / RUN_ROWS).is_dir():
         if not any((path / RUN_ROWS).iterdir()):
-            raise DataError(
-                located(path, "this run has no row so far; its manifest.json counts what was dropped")
-            )
+            raise DataError(f"{path}: this run has no rows yet; its manifest.json counts what was dropped")
         return _files_of(path / RUN_ROWS)
     state = path / "state.json"
-    if state.exists():
-        return _saved_files(state)
+    if state.exists():  # written by datasets.save_to_disk
+        files = [path / entry["filename"] for entry in read_json(state, DataError)["_data_files"]]
+        missing = next((file for file in files if not file.exists()), None)
+        if missing is not None:
+            raise DataError(f"{missing}: missing, although {state.name} lists it; copy the whole folder")
+        return files
     for suffixes in (_SHARDS, _TABLES):
         shards = sorted(file for file in path.iterdir() if file.name.endswith(suffixes))
         if shards:
@@ -162,80 +129,166 @@ def _files_of(path: Path) -> list[Path]:
     splits = sorted(folder.name for folder in path.iterdir() if (folder / "state.json").is_file())
     if splits:
         raise DataError(
-            located(path, f"holds several data sets ({', '.join(splits)}); name one: {path / splits[0]}")
+            f"{path}: holds several data sets ({', '.join(splits)}); name one: {path / splits[0]}"
         )
-    alone = next((file for file in sorted(path.iterdir()) if file.suffix == ".json"), None)
-    hint = f"; a .json file is named itself: {alone}" if alone else ""
-    raise DataError(
-        located(
-            path,
-            f"no data in this folder; it needs {', '.join((*_SHARDS, *_TABLES))} files or a saved data set{hint}",
-        )
-    )
+    alone = next(iter(sorted(path.glob("*.json"))), None)
+    hint = f"; name a .json file itself: {alone}" if alone else ""
+    raise DataError(f"{path}: no {', '.join((*_SHARDS, *_TABLES))} files and no saved data set{hint}")
 
 
-class _SavedFile(BaseModel):
-    filename: str
+def origin_of(files: Sequence[Path]) -> dict[str, str]:
+    """The commit of files in the Hub's cache, as `{"commit": ...}`; empty for other files."""
+    folders = [folder for file in files[:1] for folder in (file.parent, file.parent.parent)]
+    return next(({"commit": commit} for folder in folders if (commit := hub.commit_of(folder))), {})
 
 
-class _SavedState(BaseModel):
-    files: list[_SavedFile] = Field(alias="_data_files")
+def is_row_file(path: Path) -> bool:
+    """Whether a file of a folder is one of those that hold its rows, by its name."""
+    return path.name.endswith((*_SHARDS, *_TABLES))
 
 
-_STATE = TypeAdapter(_SavedState)
+def raw_rows(files: Sequence[Path], *, columns: Mapping[str, str] | None = None) -> Iterator[RawRow]:
+    """Reads the rows of all files, a few at a time. A row that cannot be read is yielded with its fault.
+
+    Args:
+        files: As `find_files` returns them.
+        columns: longrm's names, each with the name of the column in the files. The first row must have them all.
+
+    Raises:
+        DataError: A file cannot be read any further.
+    """
+    columns, before, is_first = columns or {}, 0, True
+    for file in files:
+        last = 0
+        is_table = file.name.endswith(_TABLES)
+        kind = "line" if file.name.endswith((".jsonl", ".jsonl.gz")) else "row"
+        with reading(file, DataError):
+            for last, row in _numbered(file):
+                place = f"{file}, {kind} {last}"
+                if isinstance(row, ValueError):
+                    yield RawRow(before + last, place, None, str(row))
+                    continue
+                missing = next((own for own in columns.values() if is_first and own not in row), None)
+                if missing is not None:
+                    known = cut(", ".join(row))
+                    raise DataError(f"{place}, field '{missing}': no such column; the columns are: {known}")
+                is_first = False
+                try:
+                    row = renamed(row, columns)
+                    if is_table:
+                        row = {name: cell and _cell_value(name, cell) for name, cell in row.items()}
+                except FieldError as error:
+                    yield RawRow(before + last, place, None, str(error))
+                else:
+                    yield RawRow(before + last, place, row)
+        before += last
 
 
-def _saved_files(state: Path) -> list[Path]:
-    held = typed(_STATE, read_object(state, DataError), state, DataError)
-    files = [state.parent / entry.filename for entry in held.files]
-    for file, entry in zip(files, held.files, strict=True):
-        if file.name != entry.filename or not file.name.endswith(".arrow"):
-            raise DataError(
-                located(state, f"names {entry.filename!r}, which is no .arrow file of its own folder")
-            )
-        if not file.exists():
-            raise DataError(located(file, f"missing, though {state.name} lists it; copy the whole folder"))
-    return files
+Numbered = Iterator[tuple[int, dict[str, Any] | ValueError]]
+"""Rows by their number within a file, from 1; the error in place of a row that cannot be read."""
 
 
-def _numbered(file: Path, repair: bool) -> Numbered:
-    if file.name.endswith(".parquet"):
-        return parquet_rows(file, repair)
-    if file.name.endswith(".arrow"):
-        return arrow_rows(file, repair)
-    return _csv_rows(file) if file.name.endswith(_TABLES) else _json_rows(file, repair)
+def _numbered(file: Path) -> Numbered:
+    if file.suffix == ".parquet":
+        with pq.ParquetFile(file) as parquet:
+            yield from _arrow_rows(parquet.schema_arrow, parquet.iter_batches(_BATCH))
+    elif file.suffix == ".arrow":
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
+            yield from _arrow_rows(stream.schema, stream)
+    elif file.name.endswith(_TABLES):
+        yield from _csv_rows(file)
+    else:
+        yield from _json_rows(file)
 
 
-def _csv_rows(file: Path) -> Numbered:
-    with open_file(file, DataError) as content, reading(file, DataError):
-        yield from csv_rows(content)
+def _arrow_rows(schema: Any, batches: Iterable[Any]) -> Numbered:
+    _check_unique(schema.names)
+    json_columns = [
+        field.name for field in schema if getattr(field.type, "extension_name", "") == "arrow.json"
+    ]
+    number = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, _BATCH):
+            for row in batch.slice(start, _BATCH).to_pylist():
+                number += 1
+                try:
+                    for name in json_columns:
+                        row[name] = None if row[name] is None else parse_json(row[name])
+                except ValueError as error:
+                    yield number, FieldError(name, str(error))
+                else:
+                    yield number, row
 
 
-def _json_rows(file: Path, repair: bool) -> Numbered:
-    with open_file(file, DataError) as content, reading(file, DataError):
-        is_array = False
+def _json_rows(file: Path) -> Numbered:
+    with open_file(file) as content:
         if file.suffix == ".json":  # one array, or lines
             is_array = content.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
             content.seek(0)
-        if is_array:
-            for number, value in enumerate(parse_json(content.read(), repair=repair), start=1):
-                yield (number, *_as_row(value))
-            return
+            if is_array:
+                for number, value in enumerate(parse_json(content.read()), start=1):
+                    yield number, value if isinstance(value, dict) else ValueError("not a JSON object")
+                return
         for number, line in enumerate(content, start=1):
             text = line.removeprefix(b"\xef\xbb\xbf").strip()
-            yield (number, *(_parsed(text, repair) if text else (None, "")))
+            if not text:
+                continue
+            try:
+                value = parse_json(text)
+            except ValueError as error:
+                yield number, error
+                continue
+            yield number, value if isinstance(value, dict) else ValueError("not a JSON object")
 
 
-def _parsed(text: bytes, repair: bool) -> tuple[dict[str, Any] | None, str]:
-    try:
-        return _as_row(parse_json(text, repair=repair))
-    except EncodingError as error:
-        return None, str(error)
-    except ParseError as error:
-        return None, f"{error}; repair or remove the line"
+def _csv_rows(file: Path) -> Numbered:
+    """Every cell is a text, or None if it is empty. Columns without a name and rows without a cell are left out."""
+    csv.field_size_limit(sys.maxsize)  # the default is 131,072 characters, less than a long context
+    with open_file(file) as content, io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, strict=True)
+        records = filter(None, reader)  # without blank lines
+        header = next(records, [])
+        _check_unique([name for name in header if name])
+        if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+            raise ValueError(f"only one column, {short(header[0])}; separate the cells by commas")
+        try:
+            for number, cells in enumerate(records, start=1):
+                if not any(cells):
+                    continue
+                if len(cells) == len(header):
+                    named = zip(header, cells, strict=True)
+                    yield number, {name: cell or None for name, cell in named if name}
+                else:
+                    problem = (
+                        f"{len(cells):,} cells, but the header has {len(header):,}; quote cells with commas"
+                    )
+                    yield number, ValueError(problem)
+        except csv.Error as error:
+            raise ValueError(
+                f"line {reader.line_num}: {error}; double the quotation marks within a cell"
+            ) from None
 
 
-def _as_row(value: Any) -> tuple[dict[str, Any] | None, str]:
-    if isinstance(value, dict):
-        return value, ""
-    return None, "not a JSON object; every row needs the form {...}"
+def _check_unique(names: Sequence[str]) -> None:
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise FieldError(duplicate, f"duplicate column '{duplicate}'")
+
+
+def _cell_value(name: str, cell: str) -> Any:
+    """The value of a CSV cell: a number, a list or the text, by the column's name."""
+    if name in _NUMBERS:
+        text = cell.strip()
+        if not _NUMBER.fullmatch(text):
+            return cell  # what needs a number reports it
+        return float(text) if {*text} & {*".eE"} else int(text)
+    if (
+        (name in _LISTS and cell.lstrip()[:1] in ("[", "{"))
+        or (name in _MESSAGES and _MESSAGE_START.match(cell))
+        or (name in _SPANS and _SPAN_START.match(cell))
+    ):
+        try:
+            return parse_json(cell)
+        except ValueError as error:
+            raise FieldError(name, f"{error}; write lists as JSON, as json.dumps does") from None
+    return cell

@@ -9,7 +9,6 @@ from typing import Any
 from longrm.data import native
 from longrm.data.assembly import IDENTITY, assemble_comparison
 from longrm.data.fields import (
-    FieldError,
     FileRow,
     messages_of,
     name_of,
@@ -24,6 +23,7 @@ from longrm.data.fields import (
 from longrm.data.open_rubrics import OPEN_RUBRICS_COLUMNS, from_open_rubrics
 from longrm.data.row_prompts import KnownPrompt, joined_prompt, prompt_of
 from longrm.data.tool_schemas import tools_of
+from longrm.reading import FieldError
 from longrm.types import Comparison, Demonstration, Message, Response, message_text
 
 _PROMPTS = ("prompt", "prompt_template", "chat_template")

@@ -5,14 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from longrm.data.assembly import assemble_comparison
-from longrm.data.fields import (
-    FieldError,
-    FileRow,
-    ranks_of,
-    required,
-    responses_of,
-)
+from longrm.data.fields import FileRow, ranks_of, required, responses_of
 from longrm.data.row_prompts import prompt_of
+from longrm.reading import FieldError
 from longrm.types import Comparison, Message, Span, message_text
 
 _KEYS = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})

@@ -3,8 +3,8 @@
 import re
 
 from longrm.data.assembly import IDENTITY, assemble_comparison
-from longrm.data.fields import FieldError, FileRow, messages_of, required
-from longrm.reading import short
+from longrm.data.fields import FileRow, messages_of, required
+from longrm.reading import FieldError, short
 from longrm.types import Comparison
 
 OPEN_RUBRICS_COLUMNS = frozenset({"instruction", "response_a", "response_b", "winner"})

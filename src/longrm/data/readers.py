@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from longrm.column_names import check_columns
-from longrm.data.fields import FieldError
 from longrm.data.files import RUN_ROWS, RawRow, find_files, raw_rows
 from longrm.data.formats import FORMATS, demonstration_from, describe_formats, recognize
 from longrm.errors import DataError, RunError
-from longrm.reading import cut, located, short
+from longrm.reading import FieldError, cut, located, short
 from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.types import Comparison, Demonstration
 
@@ -109,7 +108,6 @@ class RowReader(Generic[_AnyRow]):
     files: list[Path]
     format: str
     on_bad_row: OnBadRow
-    repair: bool
     columns: Mapping[str, str]
     convert: Callable[[RawRow, dict[str, Any]], _AnyRow]
     skipped: Skipped = field(default_factory=Skipped, init=False)
@@ -121,7 +119,7 @@ class RowReader(Generic[_AnyRow]):
     def __iter__(self) -> Iterator[_AnyRow]:
         self.skipped = Skipped()
         seen: dict[str, str] = {}
-        for raw in raw_rows(self.files, repair=self.repair, columns=self.columns):
+        for raw in raw_rows(self.files, columns=self.columns):
             try:
                 row = convert_row(raw, self.convert, seen)
             except DataError as error:
@@ -141,7 +139,6 @@ def read(
     *,
     format: str | None = None,
     on_bad_row: OnBadRow = "stop",
-    repair: bool = False,
     columns: Mapping[str, str] | None = None,
 ) -> ComparisonReader:
     """Opens preference data in any format that users have.
@@ -151,7 +148,6 @@ def read(
             saved to disk, or a folder of shards.
         format: A key of `FORMATS`; recognized from the columns of the first row when not given.
         on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
-        repair: Make question marks of halves of surrogate pairs; else rows that hold one cannot be read.
         columns: Names of longrm, each with the name that the column has in the file, such as
             `{"prompt": "question", "chosen": "good"}`; renamed before anything else is looked at.
 
@@ -170,7 +166,7 @@ def read(
     def convert(raw: RawRow, value: dict[str, Any]) -> ComparisonRow:
         return ComparisonRow(raw.number, raw.place, value, FORMATS[known].convert(value, raw.number))
 
-    reading = ComparisonReader(path, files, known, on_bad_row, repair, columns, convert)
+    reading = ComparisonReader(path, files, known, on_bad_row, columns, convert)
     how = "as given" if format else "recognized from its columns"
     _logger.info("reading %s in the format '%s', %s", path, reading.format, how)
     if next(iter(reading), None) is None:
@@ -183,7 +179,6 @@ def read_demonstrations(
     path: str | Path,
     *,
     on_bad_row: OnBadRow = "stop",
-    repair: bool = False,
     columns: Mapping[str, str] | None = None,
 ) -> DemonstrationReader:
     """Opens stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
@@ -201,7 +196,7 @@ def read_demonstrations(
 
     columns = check_columns(columns or {})
     _tell_unfinished(path)
-    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, repair, columns, convert)
+    return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, columns, convert)
 
 
 def _tell_unfinished(path: Path) -> None:
@@ -222,7 +217,7 @@ def _tell_unfinished(path: Path) -> None:
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[str, str]) -> str:
     problem = located(path, "no row in it")
-    for raw in raw_rows(files, repair=True, columns=columns):
+    for raw in raw_rows(files, columns=columns):
         if raw.value is not None:
             name = recognize(raw.value.keys())
             if name is not None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longrm.data.fields import FieldError, scores_of
+from longrm.data.fields import scores_of
 from longrm.data.readers import ComparisonReader, ComparisonRow
 from longrm.errors import DataError
-from longrm.reading import located, short
+from longrm.reading import FieldError, located, short
 from longrm.types import Comparison, Outcome
 
 _logger = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ from longrm.data.readers import (
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import RowKind, TokenizedRow, TrainingRow, tokenize
 from longrm.errors import DataError
-from longrm.reading import file_digest, parse_json, read_object, typed
+from longrm.reading import file_digest, parse_json, read_json, typed
 from longrm.runs.progress import Progress, no_progress
 
 LAYOUT = 5
@@ -194,7 +194,7 @@ def locked(path: Path, work: str) -> Iterator[None]:
 def _opened(entry: Path) -> TokenizedRows | None:
     """The rows of an entry; None where there is none, or it is not what was written."""
     try:
-        held = typed(_ENTRY_FILE, read_object(entry / ENTRY, DataError), entry, DataError)
+        held = typed(_ENTRY_FILE, read_json(entry / ENTRY, DataError), entry, DataError)
         if {name: file_digest(entry / name, DataError) for name in (TOKENS, LENGTHS, ROWS)} != held.files:
             return None
     except (FileNotFoundError, DataError):

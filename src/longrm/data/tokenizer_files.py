@@ -9,8 +9,8 @@ from pydantic import BaseModel, NonNegativeInt, TypeAdapter
 from tokenizers import models
 
 from longrm.data.chat_templates import compile_template
-from longrm.errors import ModelError
-from longrm.reading import check_file, one_line, read_object, read_text, typed
+from longrm.errors import ModelError, first_line
+from longrm.reading import read_json, read_text, typed
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -64,11 +64,10 @@ def read_tokenizer(file: Path) -> TokenizerParts:
         if (inside / file.name).exists():  # as in the folder of a training
             advice = f"the model is in {inside}"
         raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing); {advice}")
-    check_file(file, ModelError)
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises nothing narrower
-        raise ModelError(f"{file}: not a tokenizer.json that can be read: {one_line(error)}") from error
+        raise ModelError(f"{file}: not a tokenizer.json that can be read: {first_line(error)}") from error
     if isinstance(backend.model, models.WordLevel | models.WordPiece):
         unknown = backend.model.unk_token  # these fail on the first unknown word without it
         if backend.model.token_to_id(unknown) is None:
@@ -77,7 +76,7 @@ def read_tokenizer(file: Path) -> TokenizerParts:
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         # Newer folders keep the special tokens in the configuration alone.
         if "added_tokens_decoder" not in config and (folder / name).exists():
-            config |= read_object(folder / name, ModelError)
+            config |= read_json(folder / name, ModelError)
             typed(_CONFIG, config, folder / name, ModelError)
     texts = {name: _token_text(config.pop(name, None)) for name in _SPECIAL}
     special = {name: text for name, text in texts.items() if text is not None}

@@ -16,8 +16,8 @@ import tokenizers
 from longrm import hub
 from longrm.data.chat_templates import continues_generation_prompt, render_messages
 from longrm.data.tokenizer_files import FILES, as_transformers_has_it, read_tokenizer
-from longrm.errors import DataError, ModelError
-from longrm.reading import one_line, reading
+from longrm.errors import DataError, ModelError, first_line
+from longrm.reading import reading
 from longrm.types import Message, Tool, text_of
 
 _logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class Tokenizer:
             # The library raises nothing narrower than Exception. A panic in Rust is a BaseException, and its type
             # cannot be imported.
             if type(error) is Exception or type(error).__name__ == "PanicException":
-                raise DataError(f"the tokenizer fails on this text: {one_line(error)}") from error
+                raise DataError(f"the tokenizer fails on this text: {first_line(error)}") from error
             raise
         return ids
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from longrm.data.fields import FieldError, to_json_types
-from longrm.reading import ParseError, parse_json, short
+from longrm.data.fields import to_json_types
+from longrm.reading import FieldError, parse_json, short
 from longrm.types import Tool
 
 
@@ -20,7 +20,7 @@ def tools_of(value: Any, field: str = "tools") -> tuple[Tool, ...]:
     if isinstance(value, str):
         try:
             value = parse_json(value) if value.strip() else None
-        except ParseError as fault:
+        except ValueError as fault:
             raise FieldError(field, f"needs a list of tools as JSON: {fault}") from None
     if value is None:
         return ()

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
-from longrm.data.fields import FieldError
 from longrm.data.joining import Encoded, encode
 from longrm.data.readers import ComparisonRow, DemonstrationRow
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.reading import is_number, located
+from longrm.reading import FieldError, is_number, located
 from longrm.types import Comparison, Demonstration, Response, message_text, text_of
 
 RowKind = Literal["comparison", "demonstration"]

@@ -7,7 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longrm.config import Config, read_toml
+from longrm.config import Config
+from longrm.errors import ConfigError
+from longrm.reading import read_toml
 from longrm.report.load import STAGES
 from longrm.runs.progress import Progress
 from longrm.training.objectives import OBJECTIVES
@@ -118,7 +120,7 @@ def rescale(stage: str, settings: DemoSettings, out: Path, *, progress: Progress
     start, recipe = RESCALES[stage]
     load = load_language_model if is_generative(stage) else load_scorer
     model = load(model_of(start, out))
-    rescale_rope(model.model, float(read_toml(FOLDER / f"{recipe}.toml")["model"]["rope_theta"]))
+    rescale_rope(model.model, float(read_toml(FOLDER / f"{recipe}.toml", ConfigError)["model"]["rope_theta"]))
     save(model, model_of(stage, out))
 
 
@@ -135,4 +137,6 @@ def _resolved(training: DemoTraining, seed: int, out: Path) -> TrainingSettings:
     if training.start is not None:
         changes["model.path"] = str(model_of(training.start, out))
     file = FOLDER / f"{training.recipe}.toml"
-    return OBJECTIVES[read_toml(file)["objective"]].settings.resolve(file, changes | training.changes)
+    return OBJECTIVES[read_toml(file, ConfigError)["objective"]].settings.resolve(
+        file, changes | training.changes
+    )

@@ -46,7 +46,7 @@ class Run:
         if self.path.is_file():
             raise RunError(f"{self.path} is a file; pass the folder of a run")
         self.manifest: dict[str, Any] = read_manifest(self.path)
-        self.name = reading.shown(self.path.resolve().name) if name is None else name
+        self.name = str(self.path.resolve().name) if name is None else name
 
     @property
     def kind(self) -> str:

@@ -59,7 +59,7 @@ def _checked(summary: Mapping[str, Any], path: Path) -> RunSummary:
     try:
         return parse_summary(summary)
     except ValidationError as error:
-        fault = reading.explained(error).replace(".[key]", "")
+        fault = reading.validation_problem(error).replace(".[key]", "")
     except ValueError as error:
         fault = f", {error}"
     raise RunError(f"{path}{fault}; another version of longrm wrote it, or it was changed: run it again")

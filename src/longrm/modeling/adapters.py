@@ -20,7 +20,7 @@ from torch import nn
 from longrm.errors import ModelError, first_line
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS
 from longrm.modeling.heads import TransformersModel
-from longrm.reading import read_object
+from longrm.reading import read_json
 
 _PREFIX = "base_model.model."
 _NAME = "default"  # PEFT's own name for the one adapter of a model
@@ -73,7 +73,7 @@ def write_adapter(model: TransformersModel, folder: Path) -> None:
     head = getattr(model, "score", None)
     saved = None if head is None else ["score"]
     replace(model.peft_config[_NAME], modules_to_save=saved, inference_mode=True).save_pretrained(folder)
-    config = read_object(folder / ADAPTER, ModelError)
+    config = read_json(folder / ADAPTER, ModelError)
     config["target_modules"].sort()  # PEFT keeps them as a set, which every process writes in another order
     (folder / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     weights = {_PREFIX + name: tensor for name, tensor in _weights(model).items()}

@@ -120,7 +120,6 @@ def find_model_folders(source: str | Path) -> ModelFolders:
         return ModelFolders(folder, folder)
     if not os.path.lexists(folder / ADAPTER_WEIGHTS):
         raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
-    reading.check_file(folder / ADAPTER_WEIGHTS, ModelError)
     config = _read_adapter(folder)
     named, revision = config.base_model_name_or_path, config.revision
     if named is None:
@@ -166,12 +165,10 @@ def weight_files(folder: Path) -> list[Path]:
     _read_config(folder)
     for name in _READ:
         if os.path.lexists(folder / name):
-            value = reading.read_object(folder / name, ModelError)
+            value = reading.read_json(folder / name, ModelError)
             if name.endswith("index.json"):
                 reading.typed(_INDEX, value, folder / name, ModelError)
     shards = sorted(folder.glob("model*.safetensors"))
-    for shard in shards:
-        reading.check_file(shard, ModelError)
     if shards:
         return shards
     if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
@@ -235,7 +232,7 @@ def positions_of(source: str | Path) -> int | None:
 
 def _read_config(folder: Path) -> _Config:
     file = folder / "config.json"
-    fields = reading.read_object(file, ModelError)
+    fields = reading.read_json(file, ModelError)
     for name, most in _LARGEST.items():
         sizes = fields.get(name)
         for size in sizes if isinstance(sizes, list) else [] if sizes is None else [sizes]:
@@ -249,7 +246,7 @@ def _read_config(folder: Path) -> _Config:
 
 def _read_adapter(folder: Path) -> _Adapter:
     file = folder / ADAPTER
-    return reading.typed(_ADAPTER, reading.read_object(file, ModelError), file, ModelError)
+    return reading.typed(_ADAPTER, reading.read_json(file, ModelError), file, ModelError)
 
 
 def tensor_headers(shard: Path) -> dict[str, Any]:
@@ -258,12 +255,12 @@ def tensor_headers(shard: Path) -> dict[str, Any]:
     Raises:
         ModelError: It is no such file.
     """
-    with reading.open_file(shard, ModelError) as stream:
+    with reading.reading(shard, ModelError), shard.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         text = stream.read(size) if size <= _LONGEST_HEADER else b""
     try:
         tensors = reading.parse_json(text)
-    except reading.ParseError as error:
+    except ValueError as error:
         raise ModelError(f"{shard}: not safetensors: its weights cannot be read ({error})") from None
     if not isinstance(tensors, dict):
         raise ModelError(f"{shard}: not safetensors: its weights cannot be read")

@@ -16,7 +16,7 @@ from longrm.modeling.folders import ADAPTER, HEAD, find_model_folders, kind_of
 from longrm.modeling.heads import TransformersModel
 from longrm.modeling.loading import LanguageModel, LoadedModel, Scorer, load_language_model, load_scorer
 from longrm.modeling.model_files import read_config
-from longrm.reading import read_object
+from longrm.reading import read_json
 from longrm.runs.folder import keep_umask
 from longrm.runs.promised_files import FILES, check_files, record_files
 from longrm.runs.scratch import new_folder
@@ -120,7 +120,7 @@ def _write(loaded: LoadedModel, folder: Path) -> None:
         model.save_pretrained(folder)
         return
     model.save_pretrained(folder, state_dict=_halved(model))
-    config = read_object(folder / "config.json", ModelError)
+    config = read_json(folder / "config.json", ModelError)
     text = json.dumps(config | {"dtype": "bfloat16"}, indent=2, sort_keys=True) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
 

@@ -13,7 +13,7 @@ from longrm.data.files import raw_rows
 from longrm.data.scored_rows import SCORES, read_scored, written_columns
 from longrm.errors import DataError
 from longrm.judging import load_format
-from longrm.reading import check_file, read_object, reading, short, shown, typed
+from longrm.reading import read_json, reading, short, typed
 from longrm.reward_models.protocol import RewardModel
 from longrm.runs.judgments import GOLD, JUDGMENTS, text_digest
 from longrm.runs.logs import Log
@@ -75,14 +75,14 @@ class RecordedRewardModel(RewardModel):
             DataError: There is no record of a known kind.
         """
         files = _files(path)
-        first = next(raw_rows(files[:1], repair=True), None)
+        first = next(raw_rows(files[:1]), None)
         columns = first.checked().keys() if first else set()
         for recognized, read_record in _READERS:
             if recognized <= columns:
                 trials, scale, model = read_record(files)
                 return cls(f"recorded:{model or Path(os.path.realpath(path)).name}", trials, scale)
         raise DataError(
-            f"{shown(files[0])}: no record of judgments; known are a run folder of longrm, what longrm score writes, "
+            f"{files[0]}: no record of judgments; known are a run folder of longrm, what longrm score writes, "
             "JudgeBench's files with 'judgments', and the LongRM release's results with 'output' and 'shuffled_order'"
         )
 
@@ -144,12 +144,12 @@ def _from_runs(files: Sequence[Path]) -> _Read:
     records = {}
     for number, record in enumerate(Log(file, JudgmentRecord), start=1):
         for trial in record.trials:
-            _check_answered(trial, f"{shown(file)}, line {number}")
+            _check_answered(trial, f"{file}, line {number}")
         records[record.id] = record
     summary = file.with_name("summary.json")
     scale: Scale = "none"
     if summary.exists():
-        scale = typed(_SCALE, read_object(summary, DataError), summary, DataError).scale
+        scale = typed(_SCALE, read_json(summary, DataError), summary, DataError).scale
     digests = {gold.id: gold.digest for gold in Log(file.with_name(GOLD), GoldRecord)}
     trials = {
         name: tuple(
@@ -308,7 +308,7 @@ def _from_scored(files: Sequence[Path]) -> _Read:
     """The rows of `longrm score`: one trial each, in the row's own order; nothing tells what their scores mean."""
     trials: dict[str, tuple[RecordedTrial, ...]] = {}
     models = set[str]()
-    for row in read_scored(read(_only(files), repair=True)):
+    for row in read_scored(read(_only(files))):
         comparison = row.comparison
         known = row.outcome in tuple(Outcome)
         trials[comparison.id] = (
@@ -353,26 +353,21 @@ def _files(path: Path) -> list[Path]:
         if (path / JUDGMENTS).exists():
             return [path / JUDGMENTS]
         if path.exists() and not path.is_dir():
-            check_file(path, DataError)
             return [path]
         found = sorted(path.glob("*.jsonl"))
     if not found:
-        raise DataError(
-            f"{shown(path)}: no record of judgments there; it needs a file or a folder of JSONL files"
-        )
+        raise DataError(f"{path}: no record of judgments there; it needs a file or a folder of JSONL files")
     return found
 
 
 def _only(files: Sequence[Path]) -> Path:
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        raise DataError(
-            f"{shown(files[0].parent)}: holds several records of judgments ({names}); name one file"
-        )
+        raise DataError(f"{files[0].parent}: holds several records of judgments ({names}); name one file")
     return files[0]
 
 
 def _rows(files: Sequence[Path], kind: TypeAdapter[RecordedRow]) -> Iterator[tuple[str, RecordedRow]]:
     """Every row with its place; halves of surrogate pairs, which models do write, become question marks."""
-    for raw in raw_rows(files, repair=True):
+    for raw in raw_rows(files):
         yield raw.place, typed(kind, raw.checked(), raw.place, DataError)

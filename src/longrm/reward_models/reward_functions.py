@@ -10,11 +10,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from longrm.data.fields import FieldError
 from longrm.data.tool_schemas import tools_of
 from longrm.errors import DataError, RunError
 from longrm.jsonl import json_text
-from longrm.reading import is_text, short
+from longrm.reading import FieldError, is_text, short
 from longrm.reward_models.kinds import load
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import points

@@ -25,7 +25,6 @@ from longrm.runs.scratch import replacing, sweep
 from longrm.runs.workers import WorkerGroup
 
 SCHEMA_VERSION = 1
-_LARGEST = 100 * 1024 * 1024  # bytes of a file of JSON, which is held in memory many times as large
 CONFIG, MANIFEST, SUMMARY = "config.toml", "manifest.json", "summary.json"
 LOCK = ".lock"
 CACHE = "completions.sqlite"  # the cache of a remote model's answers, which are found by what was asked
@@ -224,10 +223,9 @@ def claimed_once(folder: RunFolder, workers: WorkerGroup) -> Iterator[RunFolder]
 
 def folder_labels(folders: Sequence[Path]) -> list[str]:
     """Each folder by its last part, or as it was named where that is the same for several."""
-    names = [reading.shown(folder.resolve().name) for folder in folders]
+    names = [str(folder.resolve().name) for folder in folders]
     return [
-        name if names.count(name) == 1 else reading.shown(folder)
-        for name, folder in zip(names, folders, strict=True)
+        name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)
     ]
 
 
@@ -252,7 +250,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise RunError(f"{path.parent}: there is no such folder; name the folder of a run")
     if not os.path.lexists(path):
         raise RunError(f"{path.parent} holds no {path.name}; is it a finished run folder?")
-    return reading.read_object(path, RunError, _LARGEST)
+    return reading.read_json(path, RunError)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -146,7 +146,7 @@ def _fault(error: ValidationError) -> str:
     if first["type"] == "json_invalid":
         return f": not valid JSON ({first['msg']})"
     return (
-        reading.explained(error)
+        reading.validation_problem(error)
         if first["loc"]
         else f": not a JSON object, got {reading.short(first['input'])}"
     )

@@ -163,7 +163,7 @@ def _check_replaced(out: Path, settings: ScoreSettings, reading: ComparisonReade
     names = [name for name in (written_columns(column)[2] for column in columns) if name not in kept]
     held = Counter(
         str(raw.value[name])
-        for raw in raw_rows([out], repair=True)
+        for raw in raw_rows([out])
         for name in names
         if raw.value is not None and raw.value.get(name) not in (None, _asked(settings))
     )

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from longrm import hub
-from longrm.config import read_toml
+from longrm.errors import ConfigError
 from longrm.evaluation import wording
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
 from longrm.evaluation.summaries import MeasuredWith
 from longrm.evaluation.summary_schema import read_summary
+from longrm.reading import read_toml
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
 
 EVALUATIONS = "evaluations"
@@ -56,7 +57,7 @@ def read_evaluation(folder: Path, *, in_training: bool = False) -> CardEvaluatio
     """
     summary = read_summary(folder)
     commit = (read_manifest(folder).get("bench") or {}).get("commit")
-    return CardEvaluation(read_toml(folder / CONFIG), summary, commit, in_training)
+    return CardEvaluation(read_toml(folder / CONFIG, ConfigError), summary, commit, in_training)
 
 
 def evaluations_of(run: Path, step: int) -> list[CardEvaluation]:

@@ -176,7 +176,7 @@ def _check_places(folder: Path) -> None:
     """Refuses a model whose settings tell of a file or folder of this machine, as some programs write them."""
     for name in _SETTINGS:
         if (folder / name).is_file():
-            for place in _absolute(reading.read_object(folder / name, ModelError)):
+            for place in _absolute(reading.read_json(folder / name, ModelError)):
                 raise ModelError(
                     f"{folder / name} names {reading.short(place)} of this machine: take it out of there"
                 )
@@ -197,7 +197,7 @@ def _facts(folder: Path) -> CardFacts:
             f"{folder} does not tell how it was trained: give the folder of a training run, or of what longrm merge "
             "makes of one"
         )
-    held = reading.typed(_FACTS, reading.read_object(folder / FACTS, RunError), folder / FACTS, RunError)
+    held = reading.typed(_FACTS, reading.read_json(folder / FACTS, RunError), folder / FACTS, RunError)
     try:
         parse_summary(held.summary)
         for one in held.evaluations:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from longrm.errors import RunError
-from longrm.reading import open_file
+from longrm.reading import reading
 from longrm.runs.logs import Log
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 
@@ -47,5 +47,5 @@ def logged_steps(folder: Path) -> int:
 def _lines(path: Path) -> int:
     if not os.path.lexists(path):
         return 0
-    with open_file(path, RunError) as file:
+    with reading(path, RunError), path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import os
 
 import pytest
 
@@ -115,16 +114,3 @@ def test_a_comparison_that_is_no_document_is_named(put, lost):
 def test_settings_at_odds_are_refused(put, candidates, said):
     with pytest.raises(ConfigError, match=said):
         inputs(documents={"path": put("d.jsonl", ROWS)}, candidates=candidates)
-
-
-def test_sources_that_are_no_files_keep_nobody_waiting(put, tmp_path):
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    given = inputs(documents={"path": str(tmp_path / "pipe.jsonl")}, candidates={"synthetic": True})
-    with pytest.raises(ConfigError, match="pipe.jsonl: not a regular file"):
-        given.provenance()
-    with pytest.raises(DataError, match="pipe.jsonl: neither a file nor a folder"):
-        list(given.read())
-    answers = [{"document": "d0", "model": "m", "text": "x", "score": score} for score in (1e308, 10**400)]
-    given = inputs(documents={"path": put("d.jsonl", ROWS)}, candidates={"path": put("c.jsonl", answers)})
-    with pytest.raises(DataError, match="c.jsonl, line 2: a whole number of 401 digits"):
-        list(given.read())

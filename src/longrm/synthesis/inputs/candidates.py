@@ -79,7 +79,7 @@ def read_candidates(path: str | Path) -> Iterator[CandidateAnswer]:
     Raises:
         DataError: A row cannot be read.
     """
-    for raw in raw_rows(find_files(Path(path)), repair=True):
+    for raw in raw_rows(find_files(Path(path))):
         yield candidate_from(raw.checked(), raw.place)
 
 

@@ -12,10 +12,10 @@ from longrm.benchmarks.answer_metrics import answer_metric
 from longrm.benchmarks.answer_metrics.right_choices import choices
 from longrm.benchmarks.auditor import Auditor
 from longrm.data import ComparisonReader, read
-from longrm.data.fields import FieldError, name_of, to_json_types
+from longrm.data.fields import name_of, to_json_types
 from longrm.data.files import find_files, is_row_file, raw_rows
 from longrm.errors import ConfigError, DataError, nearest
-from longrm.reading import located, read_text, reading, short
+from longrm.reading import FieldError, located, read_text, reading, short
 from longrm.types import Comparison, Span, message_text, text_of
 
 _TEXTS = ("context", "question", "answer")
@@ -131,7 +131,7 @@ def _text_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
                 "(longrm synthesize questions)",
             )
         )
-    for raw in raw_rows(asking, repair=True):
+    for raw in raw_rows(asking):
         row = raw.checked()
         name = row.get("file")
         if not isinstance(name, str) or name not in texts:
@@ -223,7 +223,7 @@ def _of_leval(task: str, question: leval.Question) -> Document:
 @cache
 def _comparisons(path: Path) -> ComparisonReader:
     """Comparisons, whose format is recognized once, however often they are read."""
-    return read(path, repair=True)
+    return read(path)
 
 
 def _of_span(comparison: Comparison, span: Span) -> str:
@@ -231,7 +231,7 @@ def _of_span(comparison: Comparison, span: Span) -> str:
 
 
 def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
-    for raw in raw_rows(find_files(path), repair=True):
+    for raw in raw_rows(find_files(path)):
         yield document_of(raw.checked(), raw.number, raw.place)
 
 

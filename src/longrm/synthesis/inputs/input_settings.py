@@ -14,7 +14,7 @@ from longrm.benchmarks.auditor import Auditor
 from longrm.config import Config
 from longrm.data.files import find_files
 from longrm.errors import ConfigError
-from longrm.reading import check_file, reading
+from longrm.reading import reading
 from longrm.synthesis.inputs.candidates import (
     CandidateAnswer,
     SynthesisInput,
@@ -190,7 +190,6 @@ def digest_of(files: list[Path]) -> str:
     """
     digest = hashlib.sha256()
     for path in files:
-        check_file(path, ConfigError)
         with reading(path, ConfigError), path.open("rb") as file:
             while block := file.read(_BLOCK):
                 digest.update(block)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from longrm.data import read, read_demonstrations
-from longrm.data.fields import FieldError, group_of, messages_of, name_of, required, to_json_types
+from longrm.data.fields import group_of, messages_of, name_of, required, to_json_types
 from longrm.data.files import find_files, raw_rows
 from longrm.data.formats import recognize
 from longrm.errors import DataError
-from longrm.reading import located
+from longrm.reading import FieldError, located
 from longrm.synthesis.inputs.documents import Document
 from longrm.types import Message, Span, message_text
 
@@ -76,20 +76,20 @@ def read_policy_prompts(path: str | Path) -> Iterator[PolicyPrompt]:
         DataError: There is nothing to read, or a row that cannot be read.
     """
     files = find_files(Path(path))
-    first = next(raw_rows(files, repair=True), None)
+    first = next(raw_rows(files), None)
     columns = set(first.value) if first is not None and first.value is not None else set()
     if columns & {"golden", "completion"} and not columns & {"chosen", "responses", "candidates"}:
-        for row in read_demonstrations(path, repair=True):
+        for row in read_demonstrations(path):
             one = row.demonstration
             yield PolicyPrompt(
                 one.id, group_of({}, one.prompt, (), None), one.prompt, metadata=_kept(one.metadata)
             )
     elif recognize(columns):
-        for found in read(path, repair=True):
+        for found in read(path):
             two = found.comparison
             yield PolicyPrompt(two.id, two.group, two.prompt, two.context, two.question, _kept(two.metadata))
     else:
-        for raw in raw_rows(files, repair=True):
+        for raw in raw_rows(files):
             value = raw.checked()
             try:
                 name, given = required(value, *_PROMPTS)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from longrm.data.fields import FieldError, name_of
+from longrm.data.fields import name_of
 from longrm.data.files import find_files, raw_rows
 from longrm.errors import DataError
-from longrm.reading import read_text, short
+from longrm.reading import FieldError, read_text, short
 from longrm.synthesis.inputs.documents import document_format, read_documents, text_files
 
 
@@ -51,7 +51,7 @@ def read_source_texts(path: str | Path, format: str | None = None) -> Iterator[S
 
 
 def _of_rows(path: Path) -> Iterator[tuple[str, str]]:
-    for raw in raw_rows(find_files(path), repair=True):
+    for raw in raw_rows(find_files(path)):
         row = raw.checked()
         text = row.get("context")
         if not isinstance(text, str):

@@ -11,7 +11,7 @@ from pathlib import Path
 from longrm.data.chunking import chunk_spans, words_of
 from longrm.data.files import raw_rows
 from longrm.errors import ConfigError, DataError
-from longrm.reading import check_file, read_text, reading, short, shown
+from longrm.reading import read_text, reading, short
 from longrm.rng import Draws
 from longrm.worlds.prose.generated_text import TextEntry
 
@@ -56,7 +56,7 @@ class Haystack:
             yield TextEntry("", (text,))
         count = sum(map(len, self.documents))
         raise ConfigError(
-            f"{shown(self.source)}: the {count:,} different paragraphs of these documents are too few for a "
+            f"{self.source}: the {count:,} different paragraphs of these documents are too few for a "
             "context of this length, and none is repeated: add documents, or lessen the length"
         )
 
@@ -90,7 +90,7 @@ def read_haystack(source: str, column: str) -> Haystack:
         if paragraphs:
             documents.append(tuple(paragraphs))
     if not documents:
-        raise DataError(f"{shown(source)}: there is no text in these documents")
+        raise DataError(f"{source}: there is no text in these documents")
     every = "\n\n".join(text for document in documents for text in document)
     digest = hashlib.sha256("\0".join("\n".join(document) for document in documents).encode()).hexdigest()
     return Haystack(source, tuple(documents), frozenset(words_of(every)), digest[:16])
@@ -99,21 +99,18 @@ def read_haystack(source: str, column: str) -> Haystack:
 def _texts(source: Path, column: str) -> Iterator[str]:
     with reading(source, DataError):
         if not source.exists():
-            raise DataError(f"{shown(source)}: there is no such file or folder")
+            raise DataError(f"{source}: there is no such file or folder")
         files = sorted(source.rglob("*")) if source.is_dir() else [source]
         files = [file for file in files if file.is_file()]
         texts = [file for file in files if file.name.endswith(_PLAIN + _ROWS)]
         files = texts or [file for file in files if file.name.endswith(_TABLES)]
     if not files:
-        raise DataError(
-            f"{shown(source)}: no documents to read; known: {', '.join(_PLAIN + _ROWS + _TABLES)}"
-        )
+        raise DataError(f"{source}: no documents to read; known: {', '.join(_PLAIN + _ROWS + _TABLES)}")
     for file in files:
         if file.name.endswith(_PLAIN):
             yield read_text(file, DataError)
             continue
-        check_file(file, DataError)
-        for raw in raw_rows([file], repair=True):
+        for raw in raw_rows([file]):
             value = raw.checked().get(column)
             if not isinstance(value, str):
                 raise DataError(

@@ -1,4 +1,4 @@
-"""What all formats share, shown on the pairwise one; every case has a neighbor that is read the other way."""
+"""What all formats share, tested on the pairwise one."""
 
 import time
 
@@ -69,7 +69,7 @@ def test_the_last_verdict_in_brackets_counts(said, text, verdict):
         ("[[B]], because response A leaks `</think>` into its text.", B),
     ],
 )
-def test_thinking_is_set_aside(said, text, verdict):
+def test_thoughts_are_removed(said, text, verdict):
     assert said(text) == verdict
 
 
@@ -87,7 +87,7 @@ def test_thinking_is_set_aside(said, text, verdict):
         ("<|im_start|>assistant\n", ""),
     ],
 )
-def test_a_prompt_that_ends_in_a_thought_is_known(prompt, opened):
+def test_a_thought_that_the_prompt_opens_is_found(prompt, opened):
     assert opened_thought(prompt) == opened
 
 
@@ -130,7 +130,7 @@ def test_a_quotation_is_no_verdict(said, text, verdict):
         "**Winner:**\nResponse B",
     ],
 )
-def test_other_forms_of_real_judges_are_read(said, text):
+def test_other_forms_of_real_judges_are_parsed(said, text):
     assert said(f"So it is.\n{text}") == B
     assert said(f"{text}\n[[A]]") == A, "the asked-for form comes first"
 
@@ -150,52 +150,48 @@ def test_other_forms_of_real_judges_are_read(said, text):
         ('{"verdict": ["A"]}', None),
     ],
 )
-def test_a_whole_answer_is_a_verdict_and_a_part_may_not_be(said, text, verdict):
+def test_a_whole_answer_is_a_verdict_and_a_part_need_not_be(said, text, verdict):
     assert said(text) == verdict
 
 
-@pytest.mark.timeout(20)  # a pattern that tries every way to split these takes minutes
-@pytest.mark.parametrize(
-    "piece",
-    ["\n", "*", "`", "[[A ", "[[A]] ", "[[A]]\n[[B]]\n", "verdict:\n", "so, ", "```\n", "<", "&", " "],
-)
-def test_answers_that_go_round_in_circles_are_read_in_time(said, piece):
-    assert said("x" + piece * 20_001 + "[[A]] or [[B]]") is None
-    assert said("x" + piece * 101 + "[[A]] or [[B]].\n\n[[B]]") == B
-
-
+@pytest.mark.full
+@pytest.mark.timeout(20)  # a pattern that backtracks through these takes minutes
 @pytest.mark.parametrize(
     "piece",
     [
-        "“",
-        "„",
-        "«",
-        "「",
-        "『",
-        "‘[",
-        "'[",
-        '"',
-        "-",
-        "$",
-        "\n",
-        " ",
-        "{",
-        '{"a":',
-        "\\boxed{",
-        '"<think>" ',
-        "Verdict: A\n",
-        "Winner: A — ",
-        "because A, ",
-        "on a ",
-        "Response A's :",
-        "\\text{",
-        "【",
-        "**",
-        "A > ",
+        *(
+            "\n",
+            "*",
+            "`",
+            "[[A ",
+            "[[A]] ",
+            "[[A]]\n[[B]]\n",
+            "verdict:\n",
+            "so, ",
+            "```\n",
+            "<",
+            "&",
+            " ",
+            "“",
+            '"',
+            "-",
+        ),
+        *(
+            "$",
+            "{",
+            '{"a":',
+            "\\boxed{",
+            '"<think>" ',
+            "Verdict: A\n",
+            "Winner: A — ",
+            "Response A's :",
+            "\\text{",
+            "A > ",
+        ),
     ],
 )
 @pytest.mark.parametrize("ending", ["", '\nVerdict: "[[B]]"', '"}'])
-def test_reading_takes_time_in_proportion_to_the_text(said, piece, ending):
+def test_parsing_takes_time_in_proportion_to_the_text(said, piece, ending):
     def seconds(count):
         text = f"x{piece * count}{ending}"
         spent = []
@@ -205,6 +201,5 @@ def test_reading_takes_time_in_proportion_to_the_text(said, piece, ending):
             spent.append(time.process_time() - start)
         return min(spent)
 
-    assert (
-        seconds(10_000) < 40 * seconds(1_000) + 0.01
-    )  # time that grows with the square takes 100 times as long
+    # Quadratic time would be 100 times as long.
+    assert seconds(10_000) < 40 * seconds(1_000) + 0.01

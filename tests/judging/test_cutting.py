@@ -1,4 +1,4 @@
-"""Cutting, on contexts of numbered words, so that what was cut can be told from what is left."""
+"""Cutting, on contexts of numbered words, so that it is known which were cut."""
 
 import re
 from dataclasses import replace
@@ -73,7 +73,7 @@ def long(query):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_it_fits_and_nearly_fills_the_limit(tokenizer, long, policy):
+def test_the_result_fits_and_nearly_fills_the_limit(tokenizer, long, policy):
     calls = []
     measure = measured(tokenizer, calls)
     total = measure(long)
@@ -105,7 +105,7 @@ def test_only_the_context_is_cut_and_where_the_policy_says(tokenizer, long, poli
         assert (head, tail)[policy == "left"]
 
 
-def test_what_fits_is_left_alone(tokenizer, long):
+def test_a_query_that_fits_is_not_changed(tokenizer, long):
     measure = measured(tokenizer)
     assert fit(long, measure, measure(long), tokenizer, "middle") == (long, None)
     assert fit(long, measure, measure(long), tokenizer, "refuse") == (long, None)
@@ -128,7 +128,7 @@ def test_what_fits_is_left_alone(tokenizer, long):
     ],
     ids=["unknown", "too short", "no plain text"],
 )
-def test_what_cannot_fit_is_refused(tokenizer, long, change):
+def test_a_query_that_cannot_fit_is_refused(tokenizer, long, change):
     measure = measured(tokenizer)
     limit = measure(long) // 2
     assert fit(long, measure, limit, tokenizer, "middle")

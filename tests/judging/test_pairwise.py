@@ -16,7 +16,7 @@ PROSE = st.text("abcdefghijklmnopqrstuvwxyz ,.\n", max_size=200)
 @given(
     letter=st.sampled_from(sorted(VERDICTS)), analysis=PROSE, space=st.sampled_from(["", " ", "\n", "\n\n"])
 )
-def test_an_answer_in_the_form_asked_for_is_read_back(query, letter, analysis, space):
+def test_an_answer_in_the_requested_form_is_parsed(query, letter, analysis, space):
     reading = PAIRWISE.parse(f"{analysis}\n[[{letter}]]{space}", query("Marlow.", "Tamsin."))
     assert reading is not None
     assert reading.values == VERDICTS[letter]
@@ -51,12 +51,12 @@ def test_the_last_of_many_verdicts_counts(query, verdicts, analysis):
         ("[[1]]", None),  # numbers only where a verdict pattern asks for them
     ],
 )
-def test_relations_are_read_without_their_strength(query, marker, points):
+def test_relations_are_parsed_without_their_strength(query, marker, points):
     reading = PAIRWISE.parse(f"My final verdict is: {marker}", query("Marlow.", "Tamsin."))
     assert (reading and reading.values) == points
 
 
-def test_contradiction_comes_with_the_reading(query):
+def test_contradiction_is_part_of_the_verdict(query):
     text = "Response A is better. [[{}]]"
     asked = query("Marlow.", "Tamsin.")
     assert PAIRWISE.parse(text.format("A"), asked) == ParsedVerdict(A, (), False)
@@ -66,13 +66,11 @@ def test_contradiction_comes_with_the_reading(query):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_it_takes_two_responses(query, count):
-    with pytest.raises(
-        DataError, match=f"'c1': the pairwise format judges 2 responses, and there are {count}"
-    ):
+    with pytest.raises(DataError, match=f"'c1'.*{count}"):
         PAIRWISE.render(query(*["x"] * count))
 
 
-def test_the_prompt_asks_in_the_form_that_is_read(query):
+def test_the_prompt_asks_for_the_form_that_is_parsed(query):
     ((message,),) = PAIRWISE.render(query("Marlow.", "Tamsin."))
     last = message["content"].splitlines()[-1]
     assert all(f"[[{letter}]]" in last and f"[[{letter}]]" in PAIRWISE.reminder for letter in VERDICTS)

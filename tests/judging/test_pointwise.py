@@ -8,7 +8,7 @@ POINTWISE = load_format("pointwise")
 
 
 @given(tenths=st.integers(0, 100), suffix=st.sampled_from(["", "/10", " / 10", " out of 10"]))
-def test_an_answer_in_the_form_asked_for_is_read_back(query, tenths, suffix):
+def test_an_answer_in_the_requested_form_is_parsed(query, tenths, suffix):
     reading = POINTWISE.parse(f"All of it is supported.\n\n[[{tenths / 10}{suffix}]]", query("x", "y"))
     assert reading is not None
     assert (reading.values, reading.order) == ((tenths / 10,), ())
@@ -47,7 +47,7 @@ def test_scores_go_from_0_to_10(query, text, score):
     assert (reading and reading.values) == (None if score is None else (score,))
 
 
-def test_contradiction_comes_with_the_reading(query):
+def test_contradiction_is_part_of_the_verdict(query):
     text = "I would give this response 3/10.\n[[{}]]"
     assert POINTWISE.parse(text.format(3), query("x")).contradicted is False
     assert POINTWISE.parse(text.format(8), query("x")).contradicted is True
@@ -62,7 +62,7 @@ def test_every_response_is_judged_alone(query):
         assert [name for name in ("Marlow.", "Tamsin.", "Quill.") if name in after] == [shown]
 
 
-def test_a_model_that_repeats_what_it_was_asked_has_given_no_verdict(query):
+def test_a_repeated_prompt_is_no_verdict(query):
     ((message,),) = POINTWISE.render(query("x"))
     assert "[[5]]" in message["content"]
     assert POINTWISE.parse(message["content"], query("x")) is None

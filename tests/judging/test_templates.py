@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -46,78 +47,57 @@ def test_pointwise_templates_see_one_response(template, query):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text", "named"),
     [
-        (
-            "pairwise",
-            "x\n{% if %}{{ responses }}",
-            r"prompt.jinja is not valid jinja2, line 2: Expected an expression",
-        ),
-        ("pairwise", "{{ responses|nosuch }}", r"not valid jinja2, line 1: No filter named 'nosuch'"),
-        ("pairwise", "{{ respones }}", r"shows 'respones', which there is not; did you mean 'responses'\?"),
-        ("pairwise", "{{ response }}", r"shows 'response', which there is not; did you mean 'responses'\?"),
-        ("pointwise", "{{ responses }}", r"did you mean 'response'\?"),
-        (
-            "pairwise",
-            "{{ responses }} {{ gold }}",
-            r"'gold', which there is not; known: conversation, context, ",
-        ),
-        ("pairwise", "Who wins?", r"does not show what is to be judged; show 'responses'"),
+        ("pairwise", "x\n{% if %}{{ responses }}", "line 2"),
+        ("pairwise", "{{ responses|nosuch }}", "nosuch"),
+        ("pairwise", "{{ respones }}", "'respones'.*'responses'"),
+        ("pointwise", "{{ responses }}", "'response'"),
+        ("pairwise", "{{ responses }} {{ gold }}", "'gold'"),
+        ("pairwise", "Who wins?", "'responses'"),
     ],
 )
-def test_a_bad_file_is_refused_before_any_work(template, name, text, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_bad_template_is_refused_before_any_work(template, name, text, named):
+    with pytest.raises(ConfigError, match=rf"prompt\.jinja.*{named}"):
         template(text, name)
 
 
 def test_a_missing_file_and_an_unknown_format_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"none.jinja: cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"none\.jinja"):
         load_format("pairwise", template=tmp_path / "none.jinja")
-    (tmp_path / "bytes.jinja").write_bytes(b"\xff\xfe{{ responses }}")
-    with pytest.raises(ConfigError, match=r"bytes.jinja: not UTF-8 text"):
-        load_format("pairwise", template=tmp_path / "bytes.jinja")
-    with pytest.raises(
-        ConfigError, match=r"no judging format 'ranked'; known: pairwise, listwise, pointwise"
-    ):
+    with pytest.raises(ConfigError, match="'ranked'"):
         load_format("ranked")
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("{{ responses[5] }}", "cannot be rendered: list object has no element 5"),
-        ("{{ responses.__class__.__mro__ }}", "cannot be rendered: .*unsafe"),
-        ("{{ responses.append('x') }}", "cannot be rendered"),
-        ("{% include 'x' %}{{ responses }}", "cannot be rendered"),
+        "{{ responses[5] }}",
+        "{{ responses.__class__.__mro__ }}{{ responses }}",
+        "{{ responses.append('x') }}",
+        "{% include 'x' %}{{ responses }}",
     ],
 )
-def test_a_file_that_fails_is_named(template, query, text, message):
-    with pytest.raises(ConfigError, match=message):
+def test_templates_run_in_a_sandbox(template, query, text):
+    with pytest.raises(ConfigError, match=r"prompt\.jinja"):
         template(text).render(query("Marlow.", "Tamsin."))
 
 
 @pytest.mark.parametrize(
     ("name", "unknown"), [("context", {"context": ()}), ("question", {"question": None})]
 )
-def test_what_is_not_known_is_not_shown_as_nothing(template, query, name, unknown):
+def test_an_unknown_span_is_an_error(template, query, name, unknown):
     judging = template(f"{{{{ {name} }}}} {{{{ responses }}}}")
     asked = query("Marlow.", "Tamsin.")
     assert judging.render(asked)
-    with pytest.raises(DataError, match=f"'c1': the template .* shows the {name}, and where it stands"):
+    with pytest.raises(DataError, match=f"'c1'.*'{name}'"):
         judging.render(replace(asked, **unknown))
     assert template("{{ conversation }} {{ responses }}").render(replace(asked, **unknown))
 
 
-@pytest.mark.parametrize(
-    ("verdict", "message"),
-    [
-        ("Better: [AB]", "needs exactly one group, .* has 0"),
-        ("(Better): (A|B)", r"needs exactly one group, .* has 2; write other groups as \(\?:\.\.\.\)"),
-        ("Better: (A", "is not a regular expression: missing \\)"),
-    ],
-)
-def test_a_bad_pattern_is_refused(verdict, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("verdict", ["Better: [AB]", "(Better): (A|B)", "Better: (A"])
+def test_a_bad_pattern_is_refused(verdict):
+    with pytest.raises(ConfigError, match=re.escape(verdict)):
         load_format("pairwise", verdict=verdict)
 
 
@@ -125,7 +105,7 @@ def test_a_bad_pattern_is_refused(verdict, message):
     ("said", "points"),
     [("A", (1, 0)), ("B", (0, 1)), ("1", (1, 0)), ("2", (0, 1)), ("tie", (0.5, 0.5)), ("3", None)],
 )
-def test_what_a_pattern_finds_is_mapped(template, query, said, points):
+def test_matches_of_the_own_pattern_are_mapped(template, query, said, points):
     judging = template("{{ responses }}", verdict=VERDICT)
     asked = query("Marlow.", "Tamsin.")
     reading = judging.parse(f"<think>\nBetter: A\n</think>\nBetter: B\nOr rather\nBetter: {said}\n", asked)
@@ -134,7 +114,7 @@ def test_what_a_pattern_finds_is_mapped(template, query, said, points):
     assert "[[A]]" not in judging.reminder
 
 
-def test_a_pattern_finds_rankings_and_scores(query):
+def test_the_own_pattern_finds_rankings_and_scores(query):
     ranked = load_format("listwise", verdict=r"<order>(.*)</order>")
     assert ranked.parse("<order>3, 1, 2</order>", query("x", "y", "z")).order == (2, 0, 1)
     assert ranked.parse("<order>CAB</order>", query("x", "y", "z")).order == (2, 0, 1)
@@ -144,5 +124,5 @@ def test_a_pattern_finds_rankings_and_scores(query):
     assert scored.parse('{"why": "so", "score": 75}', query("x")) is None
 
 
-def test_a_template_without_a_pattern_is_read_as_the_format(template, query):
+def test_a_template_without_a_pattern_is_parsed_as_the_format(template, query):
     assert template("{{ responses }}").parse("[[B]]", query("Marlow.", "Tamsin.")).values == (0.0, 1.0)

@@ -375,7 +375,7 @@ def test_a_template_and_a_pattern_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "limit", "words"),
     [
-        (JudgeSettings(template="mine.txt"), None, "needs judge.format"),
+        (JudgeSettings(template="mine.txt"), None, "judge.format"),
         (JudgeSettings(max_length=2000), None, "max_length cannot be kept"),
         (JudgeSettings(cut="left"), 5000, 'cut = "left" needs'),
         (JudgeSettings(max_tokens=512), 512, "leaves no room"),

@@ -153,10 +153,7 @@ def test_what_does_not_fit_is_counted_or_cut(folder):
     counted = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(max_length=500))
     judged = counted.judge([long, short])
     assert [judgment.outcome for judgment in judged] == [Outcome.TOO_LONG, Outcome.ANSWERED]
-    assert (
-        "> 500 tokens; prompt and longest response have more than the model reads; judge.cut names"
-        in judged[0].detail
-    )
+    assert "> 500 tokens;" in judged[0].detail
     cutting = longrm.load(f"likelihood:{folder}", judge=JudgeSettings(max_length=500, cut="middle"))
     (judgment,) = cutting.judge([long])
     assert judgment.cut.policy == "middle"

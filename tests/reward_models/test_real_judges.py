@@ -6,7 +6,7 @@ import pytest
 
 import longrm
 from longrm.data.tokenizing import Tokenizer
-from longrm.judging.token_formats import load_token_format
+from longrm.judging import load_token_format
 from longrm.reward_models import JudgeSettings
 from longrm.types import query_of
 from longrm.worlds import WorldPlan, generate

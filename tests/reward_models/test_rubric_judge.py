@@ -11,9 +11,8 @@ import pytest
 import longrm
 from longrm.clients import Completion
 from longrm.errors import ConfigError, DataError
-from longrm.judging import load_format
+from longrm.judging import load_format, load_token_format
 from longrm.judging.prompts import CRITERIA
-from longrm.judging.token_formats import load_token_format
 from longrm.reward_models import JudgeSettings, packed
 from longrm.reward_models.compress import CompressRewardModel
 from longrm.reward_models.ensemble import EnsembleRewardModel
@@ -279,10 +278,8 @@ def test_a_template_shows_the_criterion_or_is_refused(tmp_path):
     file.write_text("{{ conversation }} {{ responses }} By: {{ criterion }}")
     form = load_format("pairwise", template=file)
     assert text_of(form.render(replace(query(), criterion="It is true."))[0]).endswith("By: It is true.")
-    with pytest.raises(
-        ConfigError, match=r"shows 'criterion', and there is none; name the rubrics in judge.rubrics"
-    ):
+    with pytest.raises(ConfigError, match="judge.rubrics"):
         form.render(query())
     file.write_text("{{ conversation }} {{ responses }}")
-    with pytest.raises(ConfigError, match=r"does not show 'criterion', by which alone it is to ask"):
+    with pytest.raises(ConfigError, match="'criterion'"):
         load_format("pairwise", template=file).render(replace(query(), criterion="It is true."))

@@ -1,26 +1,29 @@
-"""How a judge is asked, and how its verdict is read: one file a format, which renders and parses."""
+"""How judges are asked, and how their answers are parsed: one file a format."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from longrm.errors import ConfigError, nearest
 from longrm.judging.cutting import Policy, fit, too_long, why_uncut
-from longrm.judging.format import JudgingFormat, ParsedVerdict
-from longrm.judging.listwise import Listwise
-from longrm.judging.pairwise import Pairwise
-from longrm.judging.pointwise import Pointwise
-from longrm.judging.templates import Template, verdict_pattern
+from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat
+from longrm.judging.listwise import Listwise, TokenListwise
+from longrm.judging.pairwise import Pairwise, TokenPairwise
+from longrm.judging.pointwise import Pointwise, TokenPointwise
+from longrm.judging.prompts import Template, verdict_pattern
 
 __all__ = [
     "JUDGING_FORMATS",
+    "TOKEN_FORMATS",
     "JudgingFormat",
     "ParsedVerdict",
     "Policy",
+    "TokenFormat",
     "fit",
     "format_for",
     "load_format",
     "load_formats",
+    "load_token_format",
     "too_long",
     "why_uncut",
 ]
@@ -28,20 +31,29 @@ __all__ = [
 AnyFormat = TypeVar("AnyFormat", bound=JudgingFormat)
 
 JUDGING_FORMATS: dict[str, type[JudgingFormat]] = {
-    kind.name: kind for kind in (Pairwise, Listwise, Pointwise)
+    "pairwise": Pairwise,
+    "listwise": Listwise,
+    "pointwise": Pointwise,
 }
-"""The registry of formats."""
+"""The registry of formats that are answered in words."""
+
+TOKEN_FORMATS: dict[str, type[TokenFormat]] = {
+    "pairwise": TokenPairwise,
+    "listwise": TokenListwise,
+    "pointwise": TokenPointwise,
+}
+"""The registry of formats that are answered by one token."""
 
 
 def load_format(name: str, *, template: Path | None = None, verdict: str | None = None) -> JudgingFormat:
-    """Makes a format, with the user's own prompt or verdict pattern where they are given.
+    """Makes a format.
 
     Args:
-        name: One of `FORMATS`.
-        template: A jinja2 file that becomes the one user's message of every prompt: see `templates.Template`.
-        verdict: A regular expression with one group around what the verdict says; `^` and `$` match at line ends,
-            and the last match counts. Pairwise the group holds A, B, C or tie, 1, 2, or a relation such as A>B;
-            listwise letters or numbers, best first; pointwise a number from 0 to 10.
+        name: A key of `JUDGING_FORMATS`.
+        template: A jinja2 file with a prompt of your own; see `prompts.Template`.
+        verdict: A regular expression with one group for the verdict; `^` and `$` match at line ends, and the last match
+            counts. Pairwise the group matches A, B, C or tie, 1, 2, or a relation such as A>B; listwise letters or
+            numbers, best first; pointwise a number from 0 to 10.
 
     Raises:
         ConfigError: An unknown name, a template that cannot be used, or a pattern without exactly one group.
@@ -49,33 +61,61 @@ def load_format(name: str, *, template: Path | None = None, verdict: str | None 
     if name not in JUDGING_FORMATS:
         raise ConfigError(f"no judging format '{name}'; {nearest(name, JUDGING_FORMATS)}")
     kind = JUDGING_FORMATS[name]
-    return kind(
-        None if template is None else Template(template, alone=kind.alone),
-        None if verdict is None else verdict_pattern(verdict),
-    )
+    own = None if template is None else Template(template, alone=kind.alone)
+    return kind(own, None if verdict is None else verdict_pattern(verdict))
+
+
+def load_token_format(
+    name: str, *, template: Path | None = None, tokens: Sequence[str] | None = None
+) -> TokenFormat:
+    """Makes a token format.
+
+    Args:
+        name: A key of `TOKEN_FORMATS`.
+        template: A jinja2 file with a prompt of your own; see `prompts.Template`.
+        tokens: The tokens that the template asks for; see `TokenFormat.tokens`.
+
+    Raises:
+        ConfigError: An unknown name, a template that cannot be used, or tokens that are blank, equal or too few.
+    """
+    if name not in TOKEN_FORMATS:
+        raise ConfigError(f"no judging format '{name}'; {nearest(name, TOKEN_FORMATS)}")
+    kind = TOKEN_FORMATS[name]
+    made = kind(None if template is None else Template(template, alone=kind.alone))
+    if tokens is not None:
+        if template is None:
+            raise ConfigError("judge.tokens requires judge.template, a prompt that asks for them")
+        distinct = {token.strip() for token in tokens}
+        if "" in distinct or len(distinct) < len(tokens):
+            raise ConfigError(f"judge.tokens must be distinct and not blank, got {list(tokens)}")
+        if len(tokens) < 2 or (name != "listwise" and len(tokens) != 2):
+            needed = "at least 2" if name == "listwise" else "2"
+            raise ConfigError(f"judge.tokens needs {needed} tokens for the {name} format, got {len(tokens)}")
+        made.tokens = tuple(tokens)
+    return made
 
 
 def load_formats(
     name: str | None, template: str | None, make: Callable[[str, Path | None], AnyFormat]
 ) -> dict[str, AnyFormat]:
-    """The formats that a judge needs, by their names: the one that is named, else pairwise and listwise.
+    """The formats that a judge needs, by name: the given one, else pairwise and listwise.
 
     Args:
         name: The setting `judge.format`.
         template: The setting `judge.template`.
-        make: Makes a format of its name and the file of a template.
+        make: Makes a format from its name and a template's file.
 
     Raises:
-        ConfigError: A template without the name of its format, or as `make` raises it.
+        ConfigError: A template without a format, or as `make` raises it.
     """
     if template and name is None:
-        raise ConfigError("a template needs judge.format: say whether it is pairwise, listwise or pointwise")
+        raise ConfigError("judge.template requires judge.format: pairwise, listwise or pointwise")
     file = Path(template) if template else None
     return {name: make(name, file) for name in ([name] if name else ["pairwise", "listwise"])}
 
 
 def format_for(formats: Mapping[str, AnyFormat], responses: int) -> AnyFormat:
-    """The one format there is, else pairwise for two responses and listwise for more."""
+    """The only format, else pairwise for two responses and listwise for more."""
     if len(formats) == 1:
         return next(iter(formats.values()))
     return formats["pairwise" if responses <= 2 else "listwise"]

@@ -1,4 +1,4 @@
-"""What does not fit is cut out of the context, and of nothing else, by a policy that the user has named."""
+"""Shortens prompts that do not fit, by cutting tokens out of the context and nothing else."""
 
 from collections.abc import Callable, Sequence
 from math import ceil
@@ -11,32 +11,32 @@ from longrm.types import Cut, Judgment, Outcome, Query, Span, message_text
 Policy = Literal["middle", "left", "right", "refuse"]
 
 MARK = "\n[... cut ...]\n"
-"""Stands where text was cut out."""
+"""Replaces the text that was cut."""
 
-_MEASUREMENTS = 8
-_SLACK = 8
+_MEASUREMENTS = 8  # attempts at finding the smallest cut
+_SLACK = 8  # tokens; a result this close to the limit is not improved
 
 
 class _Piece(NamedTuple):
-    """A part of the context that may be cut, and where each of its tokens starts, in characters of the message."""
+    """A span of the context that may be cut."""
 
     span: Span
-    starts: list[int]
+    starts: list[int]  # where each of its tokens starts, in characters of the message
 
 
 def why_uncut(query: Query, policy: Policy) -> str:
-    """What to add to the news that a query does not fit: why nothing was cut."""
+    """The end of a message that a query is too long: why it was not cut."""
     if policy == "refuse":
-        return "; judge.cut names what may be cut"
+        return "; judge.cut can shorten the context"
     if not query.context:
-        return "; nothing was cut, for the data does not say where its context stands"
-    return "; what remains without the context does not fit either"
+        return "; it was not cut because the data does not mark the context"
+    return "; it is too long even without the context"
 
 
 def too_long(query: Query, policy: Policy, tokens: int, limit: int, prompt_tokens: int) -> Judgment:
-    """The judgment of a query whose prompt and longest response have more tokens than a model reads."""
-    said = "prompt and longest response have more than the model reads"
-    detail = f"{tokens:,} > {limit:,} tokens; {said}{why_uncut(query, policy)}"
+    """The judgment of a query whose prompt and longest response exceed a model's context window."""
+    why = f"prompt and longest response exceed the context window{why_uncut(query, policy)}"
+    detail = f"{tokens:,} > {limit:,} tokens; {why}"
     return Judgment(Outcome.TOO_LONG, detail=detail, prompt_tokens=prompt_tokens)
 
 
@@ -45,14 +45,18 @@ def fit(
 ) -> tuple[Query, Cut | None] | None:
     """Cuts tokens out of a query's context until it fits; several spans are cut as if they were joined.
 
-    The question and the responses stay as they are. A mark stands where text was cut out: from the "middle" of the
-    context, its beginning ("left") or its end ("right"). `limit` is the most tokens as `measure` counts them, and the
-    tokenizer tells where a cut may stand.
+    The question and the responses are not changed, and `MARK` replaces what was cut.
+
+    Args:
+        query: The query.
+        measure: Counts the tokens of a query.
+        limit: The most tokens by that count.
+        tokenizer: Its token boundaries are where a cut may start and end.
+        policy: What to cut of the context: its "middle", "left" (the beginning) or "right" (the end).
 
     Returns:
-        The query, with its spans moved, and what was cut: None where it fits as it is. None instead of both where
-        it cannot fit: the policy is "refuse", the context is not known or is no plain text, or something of it
-        would not remain.
+        The query, with its spans adjusted, and the cut (None if it fits uncut). None instead of both if it cannot fit:
+        the policy is "refuse", the context is not marked or not plain text, or would be cut entirely.
     """
     total = measure(query)
     if total <= limit:
@@ -72,13 +76,13 @@ def fit(
             best = tokens, shorter
         if tokens >= total or limit - _SLACK <= tokens <= limit:
             break
-        # A template may show the context twice, or a token may count for more or less in another tokenizer.
+        # Linear interpolation: a template may show the context twice, and `measure` may use another tokenizer.
         count = min(count + ceil((tokens - limit) * count / (total - tokens)), most)
     return None if best is None else (best[1], Cut(policy, total - best[0]))
 
 
 def _pieces(query: Query, tokenizer: Tokenizer) -> list[_Piece]:
-    """The context without the question, in reading order; empty where a message of it is no plain text."""
+    """The context without the question, in reading order; empty if one of its messages is not plain text."""
     if not all(isinstance(query.prompt[span.message].get("content"), str) for span in query.context):
         return []
     pieces = []
@@ -90,7 +94,7 @@ def _pieces(query: Query, tokenizer: Tokenizer) -> list[_Piece]:
 
 
 def _holes(pieces: Sequence[_Piece], first: int, end: int) -> list[Span]:
-    """Where the tokens `first` to `end` (exclusive) of all pieces together stand, in reading order."""
+    """The spans of the tokens `first` to `end` (exclusive), counted over all pieces."""
     holes = []
     for piece in pieces:
         size = len(piece.starts)

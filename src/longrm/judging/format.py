@@ -1,16 +1,17 @@
-"""What every format of judging has: how a judge is asked, and how its answer is read."""
+"""What all judging formats share: rendering a prompt, and finding the verdict in an answer."""
 
 import json
+import math
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
 from longrm.errors import DataError
 from longrm.judging.answers import answer_of, boxed, plain, unquoted
-from longrm.judging.prompts import prompt_text, response_text
-from longrm.judging.templates import Template
+from longrm.judging.prompts import Template, prompt_text, response_text
 from longrm.reading import is_number
 from longrm.types import Message, Query, Scale
 
@@ -19,13 +20,13 @@ _REMINDER = "Your answer holds no verdict that can be read. Reply with the verdi
 
 @dataclass(frozen=True, slots=True)
 class ParsedVerdict:
-    """What one answer of a judge says.
+    """The verdict of one answer.
 
     Attributes:
-        values: Pairwise: 1 for the better response and 0 for the other, or 0.5 each. Pointwise: one score from 0
-            to 10. Listwise: empty unless responses tie, then from 1 for the best place to 0 for the last.
-        order: Listwise without ties: presented positions from the best response to the worst. Otherwise empty.
-        contradicted: Whether the explanation argues for another verdict; None where nothing tells.
+        values: Pairwise: 1 for the better response and 0 for the other, or 0.5 each. Pointwise: one score from 0 to 10.
+            Listwise: empty unless responses tie, then from 1 for the best place to 0 for the last.
+        order: Listwise without ties: presented positions, best first. Otherwise empty.
+        contradicted: Whether the explanation argues for another verdict; None if it does not say.
     """
 
     values: tuple[float, ...] = ()
@@ -33,24 +34,47 @@ class ParsedVerdict:
     contradicted: bool | None = None
 
 
+def marked(content: str) -> re.Pattern[str]:
+    """Finds content between double square brackets, as in [[A]]."""
+    return re.compile(rf"\[\[\s*({content})\s*\]\]", re.IGNORECASE)
+
+
+def valued(content: str) -> re.Pattern[str]:
+    """Matches a text that is nothing but the content, in square brackets or without."""
+    return re.compile(rf"\W*?({content})[\s\].。!]*", re.IGNORECASE)
+
+
+def labeled(labels: str, content: str) -> re.Pattern[str]:
+    """Matches a line with a label and the content, as in "Final verdict: Response A"."""
+    return re.compile(
+        rf"(?:.*[.!?]\s+)?[\W_]*(?:(?:so|therefore|thus|hence),?\s+)?(?:(?:my|the|final|overall)\s+)*(?:{labels})"
+        rf"(?:\s*[:=]|\s+is\b:?)\s*\[*({content})[\s\].。!]*",
+        re.IGNORECASE,
+    )
+
+
 class JudgingFormat(ABC):
-    """One way to ask for a judgment and to read it.
+    """One way to ask for a judgment and to parse the answer.
+
+    Args:
+        template: The user's own prompt; by default the format's.
+        verdict: The user's own pattern, whose one group is the verdict; by default the format's rules.
 
     Attributes:
-        name: How settings and the command line call it.
+        name: Its name in settings and on the command line.
         scale: What a difference of two scores means.
-        counts: How many responses it can judge.
-        alone: Whether every response is judged in a prompt of its own.
-        instruction: Stands between the conversation and the responses.
-        by_criterion: Stands there where one criterion is asked about, which is named behind the responses.
+        counts: The numbers of responses it can judge.
+        alone: Whether every response is judged in its own prompt.
+        instruction: Follows the conversation and precedes the responses.
+        by_criterion: Replaces `instruction` if one criterion is asked about, which follows the responses.
         request: Ends the prompt: what to write, and in which form.
         form: The form of the verdict, in words.
         reminder: The user's message of a retry, which asks for the verdict only.
-        marker: Finds a verdict in the form asked for; group 1 is what it says.
-        labeled: Matches a line that is a label and a verdict, likewise.
-        value: Matches a text that is a verdict and nothing else, as in a box or a field of JSON, likewise.
-        keys: The fields of JSON that hold a verdict, by their letters in lower case.
-        boxes: Whether a box on a line of its own holds a verdict. A number in it answers the question far more often.
+        marker: Finds a verdict in the requested form. In this and the next two, group 1 is the verdict.
+        labeled: Matches a line with a label and a verdict.
+        value: Matches a text that is nothing but a verdict, as in a box or a JSON field.
+        keys: The JSON fields that hold a verdict, lower-case letters only.
+        boxes: Whether a box on its own line is a verdict. A number in a box usually answers the question instead.
     """
 
     name: ClassVar[str]
@@ -73,19 +97,18 @@ class JudgingFormat(ABC):
         self.reminder = f"{_REMINDER}: {form}"
 
     def render(self, query: Query) -> list[tuple[Message, ...]]:
-        """The prompts of a query: one, or one for each response where they are judged alone.
+        """The prompts of a query: one, or one for each response if they are judged alone.
 
-        What depends on neither the responses nor their order comes first, so that its tokens are shared; the
-        criterion comes last but for the request.
+        Everything independent of the responses and their order comes first, so that prompts share its tokens.
 
         Raises:
-            DataError: The format cannot show so many responses, or the template shows what is not known.
+            DataError: The format cannot judge so many responses, or the template shows an unknown span.
             ConfigError: The template cannot be rendered.
         """
         if len(query.responses) not in self.counts:
             bounds = " to ".join(map(str, sorted({self.counts[0], self.counts[-1]})))
             raise DataError(
-                f"comparison '{query.id}': the {self.name} format judges {bounds} responses, and there are "
+                f"comparison '{query.id}': the {self.name} format judges {bounds} responses, not "
                 f"{len(query.responses)}; use the {'listwise' if len(self.counts) == 1 else 'pointwise'} format"
             )
         shown = [response_text(response, query) for response in query.responses]
@@ -98,70 +121,74 @@ class JudgingFormat(ABC):
         return [({"role": "user", "content": text},) for text in texts]
 
     def parse(self, text: str, query: Query) -> ParsedVerdict | None:
-        """Reads the last verdict of an answer; None where there is none.
+        """Parses the last verdict of an answer; None if there is none.
 
-        Thoughts are set aside, and so is the form when the judge repeats it. The user's own pattern is searched in what
-        remains. Otherwise the verdict is, in this order: the last one in double square brackets outside of quotations
-        (none where its line has two different ones); a field of a JSON object that ends the answer; the last line,
-        where it holds the only verdict in brackets (in quotation marks) or is a box; the whole answer; the last line
-        that is a label with a verdict; the last line, where it is a sentence that only states one.
+        Thoughts are removed, and so is the form in case the judge repeats it. The user's own pattern is searched in
+        the rest. Otherwise the verdict is the last one in double square brackets outside of quotations (none if its
+        line has two different ones), else what `_verdict_at_end` finds.
         """
         answer, count = answer_of(text).replace(self.form, ""), len(query.responses)
+        explanation = plain(unquoted(answer))
         if self._verdict is not None:
             matches = [match[1] for match in self._verdict.finditer(answer) if match[1]]
             verdict = matches[-1] if matches else None
+        elif self.marker.search(explanation):
+            verdict = self._marked(explanation, count)
         else:
-            verdict = self._marked(plain(unquoted(answer)), count) or self._at_end(answer, count)
-        return None if verdict is None else self.read(verdict, plain(unquoted(answer)), count)
+            verdict = self._verdict_at_end(answer, count)
+        return None if verdict is None else self.read(verdict, explanation, count)
 
     @abstractmethod
     def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
-        """Reads what a verdict says about so many responses; None where it says nothing that can be."""
+        """Interprets the text of a verdict about so many responses; None if it is not one."""
 
     def text_of(self, verdict: Any) -> str:
-        """What a field of JSON says, as text; empty where it is of no kind that could be a verdict."""
+        """The text of a JSON field; empty if its type cannot be a verdict."""
         return str(verdict) if isinstance(verdict, str) or is_number(verdict) else ""
 
     def claimed(self, line: str) -> str | None:
-        """The verdict of a sentence such as "Assistant A wins."; most formats know no such sentence."""
+        """The verdict of a sentence such as "Assistant A wins."."""
         return None
 
     def _marked(self, text: str, count: int) -> str | None:
         lines = [line for line in text.split("\n") if self.marker.search(line)]
         if not lines:
             return None
-        said = [match[1] for match in self.marker.finditer(lines[-1])]
-        return said[-1] if len({self.read(one, "", count) for one in said}) == 1 else None
+        verdicts = [match[1] for match in self.marker.finditer(lines[-1])]
+        return verdicts[-1] if len({self.read(verdict, "", count) for verdict in verdicts}) == 1 else None
 
-    def _at_end(self, answer: str, count: int) -> str | None:
-        """The verdict that the end of an answer without one in brackets states, or that all of it is."""
-        if self.marker.search(plain(unquoted(answer))):
-            return None
-        if (found := self._in_json(answer)) is not None:
-            return found
+    def _verdict_at_end(self, answer: str, count: int) -> str | None:
+        """The verdict at the end of an answer that has none in brackets outside of quotations.
+
+        In this order: a field of a JSON object that ends the answer; the last line, if it has brackets in quotation
+        marks or is a box; the whole answer; the last line with a label; the last two lines, if they are a heading and a
+        verdict; the last line, if it is a sentence that only states a verdict.
+        """
+        if (verdict := self._verdict_in_json(answer)) is not None:
+            return verdict
         lines = [line for line in answer.split("\n") if re.search(r"\w", line)]
         if not lines:
             return None
         box, line = boxed(lines[-1]) if self.boxes else None, plain(lines[-1]).strip().rpartition("\n")[2]
-        if (found := self._marked(line, count)) is not None:
-            return found
-        alone = len(lines) == 1 or box is not None
-        whole = self.value.fullmatch(line if box is None else plain(box)) if alone else None
-        if whole:
-            return whole[1]
+        if (verdict := self._marked(line, count)) is not None:
+            return verdict
+        if len(lines) == 1 or box is not None:
+            whole = self.value.fullmatch(line if box is None else plain(box))
+            if whole:
+                return whole[1]
         labels = (self.labeled.fullmatch(plain(one).strip().rpartition("\n")[2]) for one in reversed(lines))
         match = next((match for match in labels if match), None)
-        if match is None and len(lines) > 1:  # a heading, and the verdict below it
+        if match is None and len(lines) > 1:
             match = self.labeled.fullmatch(f"{plain(lines[-2]).strip(' #_:')}: {line}")
         return match[1] if match else self.claimed(line.strip(" _#.!。"))
 
-    def _in_json(self, answer: str) -> str | None:
-        """What the JSON object that ends an answer says under the one key of a verdict."""
+    def _verdict_in_json(self, answer: str) -> str | None:
+        """The verdict in the JSON object that ends the answer, if exactly one field has the name of one."""
         end = answer.rstrip("` \t\n.")
         if not end.endswith("}"):
             return None
         fields = None
-        # The outermost object comes first; a text full of brackets is not tried from each of them.
+        # The outermost object is tried first. The limit keeps a text full of brackets from taking quadratic time.
         for start in islice((found.start() for found in re.finditer(r"\{", end)), 50):
             try:
                 fields, stop = json.JSONDecoder().raw_decode(end, start)
@@ -172,8 +199,51 @@ class JudgingFormat(ABC):
             fields = None
         if not isinstance(fields, dict):
             return None
-        said = [
+        verdicts = [
             value for key, value in fields.items() if re.sub("[^a-z]|^final", "", key.lower()) in self.keys
         ]
-        values = [self.value.fullmatch(plain(self.text_of(value)).replace("_", " ")) for value in said]
-        return values[0][1] if len(values) == 1 and values[0] else None
+        if len(verdicts) != 1:
+            return None
+        match = self.value.fullmatch(plain(self.text_of(verdicts[0])).replace("_", " "))
+        return match[1] if match else None
+
+
+class TokenFormat(JudgingFormat):
+    """A format whose verdict is one token: nothing is generated or parsed, its probability is read.
+
+    SWE-RM reads the logits of YES and NO in this way, and vLLM serves a language model as such a classifier
+    (`classifier_from_token`, `from_2_way_softmax`).
+
+    Attributes:
+        tokens: One for each response in presented order or, if responses are judged alone, the token for the response
+            and the one against it.
+    """
+
+    tokens: tuple[str, ...]
+
+    def scores(self, logprobs: Sequence[Sequence[float]], responses: int) -> tuple[float, ...]:
+        """Scores whose differences are log-odds.
+
+        Args:
+            logprobs: For every prompt, the log-probability of every token as the first of the answer.
+            responses: The number of responses.
+
+        Returns:
+            If judged alone, log P(for) - log P(against). Otherwise the log-probability of each response's token among
+            those of all responses.
+        """
+        if self.alone:
+            return tuple(yes - no for yes, no in logprobs)
+        (row,) = logprobs
+        shown = row[:responses]
+        highest = max(shown)
+        if not math.isfinite(highest):
+            return tuple(shown)
+        total = highest + math.log(sum(math.exp(value - highest) for value in shown))
+        return tuple(value - total for value in shown)
+
+    def explain(self, row: Sequence[float]) -> str:
+        """The probabilities among all tokens: if they are small, the model would rather say something else."""
+        return ", ".join(
+            f"P({token}) = {math.exp(value):.4f}" for token, value in zip(self.tokens, row, strict=False)
+        )

@@ -4,10 +4,9 @@ import re
 from string import ascii_uppercase as LETTERS
 from typing import Any
 
-from longrm.judging.contradiction import argues_otherwise
-from longrm.judging.format import JudgingFormat, ParsedVerdict
+from longrm.judging.answers import argues_otherwise
+from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat, labeled, marked, valued
 from longrm.judging.prompts import CRITERIA, ONE_CRITERION
-from longrm.judging.verdicts import labeled, marked, valued
 
 _NAME = r"(?:(?:response|assistant|answer|candidate|model)\s+)?"
 _NAMES = re.compile(r"\b(?:response|assistant|answer|candidate|model)\b", re.IGNORECASE)
@@ -25,8 +24,8 @@ _FORM = (
 class Listwise(JudgingFormat):
     """Asks for a ranking of 2 to 26 responses, best first: [[B > A > C]].
 
-    Letters with equal signs between them tie, though none are asked for. What a verdict pattern finds may also
-    be numbers, counted from 1.
+    Letters joined by equal signs tie, although the prompt asks for no ties. The user's own pattern may also find
+    numbers from 1.
     """
 
     name = "listwise"
@@ -62,9 +61,9 @@ class Listwise(JudgingFormat):
         return super().text_of(verdict)
 
     def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
-        """Reads letters or numbers as an order; every response must stand in it once.
+        """Letters or numbers, each response once.
 
-        With ties it is read as values: 1 for the first place down to 0 for the last, their mean where some tie.
+        A ranking with ties becomes values: 1 for the first place down to 0 for the last, and their mean for a tie.
         """
         blocks = _blocks(verdict)
         order = tuple(position for block in blocks for position in block)
@@ -82,7 +81,7 @@ class Listwise(JudgingFormat):
 
 
 def _blocks(verdict: str) -> list[list[int]]:
-    """Positions from the best to the worst, those that tie in one block; none where it is no ranking."""
+    """Positions, best first, with ties in one block; empty if the text is not a ranking."""
     plain = _NAMES.sub(" ", verdict).upper()
     blocks: list[list[int]] = []
     if not _RANKING.fullmatch(plain):
@@ -94,3 +93,19 @@ def _blocks(verdict: str) -> list[list[int]]:
         else:
             blocks.append([position])
     return blocks
+
+
+class TokenListwise(TokenFormat, Listwise):
+    """Asks which of 2 to 26 responses is the best, by its letter."""
+
+    instruction = (
+        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
+        "letter. Decide which is the best: the most faithful one or, among equally faithful ones, the most helpful "
+        "one.\n\n" + CRITERIA
+    )
+    by_criterion = (
+        "Above stands what the models were given; below stand several responses to its last turn, each named by a "
+        "letter. Decide which is the best by one criterion.\n\n" + ONE_CRITERION
+    )
+    request = "Answer with one letter and nothing else: that of the best response."
+    tokens = tuple(LETTERS)

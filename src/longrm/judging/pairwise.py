@@ -2,10 +2,9 @@
 
 import re
 
-from longrm.judging.contradiction import argues_otherwise
-from longrm.judging.format import JudgingFormat, ParsedVerdict
+from longrm.judging.answers import argues_otherwise
+from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat, labeled, marked, valued
 from longrm.judging.prompts import CRITERIA, ONE_CRITERION
-from longrm.judging.verdicts import labeled, marked, valued
 
 _NAME = r"(?:(?:response|assistant|answer|candidate|model|option)\s+)?"
 _BETTER = (
@@ -52,8 +51,8 @@ _CLAIM = re.compile(
 class Pairwise(JudgingFormat):
     """Asks which of two responses is better: [[A]], [[B]], or [[C]] for neither.
 
-    Arena-Hard's [[A>>B]], [[A>B]], [[A=B]], [[B>A]] and [[B>>A]] are read too, without their strength; what a
-    verdict pattern finds may also be 1, 2 or "tie".
+    Arena-Hard's [[A>>B]], [[A>B]], [[A=B]], [[B>A]] and [[B>>A]] are accepted, and their strength is dropped. The
+    user's own pattern may also find 1, 2 or "tie".
     """
 
     name = "pairwise"
@@ -79,7 +78,7 @@ class Pairwise(JudgingFormat):
     keys = _KEYS
 
     def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
-        """Reads a letter, a relation or a number as the points of the two responses."""
+        """A letter, a relation or a number as the points of the two responses."""
         points = _points(verdict)
         return None if points is None else ParsedVerdict(points, (), argues_otherwise(explanation, points))
 
@@ -102,3 +101,10 @@ def _points(verdict: str) -> tuple[float, float] | None:
     if {one, other} != {_FIRST, _SECOND}:
         return None
     return {">": one, "<": other, "=": _TIE}[match["sign"][0]]
+
+
+class TokenPairwise(TokenFormat, Pairwise):
+    """Asks which of two responses is better, A or B."""
+
+    request = "Answer with one letter and nothing else: A if response A is better, B if response B is better."
+    tokens = ("A", "B")

@@ -4,10 +4,9 @@ import math
 import re
 import sys
 
-from longrm.judging.contradiction import names_another_score
-from longrm.judging.format import JudgingFormat, ParsedVerdict
+from longrm.judging.answers import names_another_score
+from longrm.judging.format import JudgingFormat, ParsedVerdict, TokenFormat, labeled, marked, valued
 from longrm.judging.prompts import CRITERIA, ONE_CRITERION
-from longrm.judging.verdicts import labeled, marked, valued
 
 _SAID = r"[-+]?[0-9]+(?:[.,][0-9]+)?(?:\s*(?:/|out of)\s*[0-9]+)?"
 _SCORE = re.compile(r"\s*([0-9]+(?:[.,][0-9]+)?)(?:\s*(?:/|out of)\s*10)?\s*", re.IGNORECASE)
@@ -49,9 +48,24 @@ class Pointwise(JudgingFormat):
     boxes = False
 
     def read(self, verdict: str, explanation: str, responses: int) -> ParsedVerdict | None:
-        """Reads a number from 0 to 10."""
+        """A number from 0 to 10."""
         score = _SCORE.fullmatch(verdict)
         points = float(score[1].replace(",", ".")) if score else math.inf
         if points > _MOST:
             return None
         return ParsedVerdict((points,), (), names_another_score(explanation, points))
+
+
+class TokenPointwise(TokenFormat, Pointwise):
+    """Asks whether one response is good, Yes or No."""
+
+    instruction = (
+        "Above stands what a model was given; below stands its response to the last turn. Decide whether the response "
+        "is good: faithful in all that matters, and an answer to the question.\n\n" + CRITERIA
+    )
+    by_criterion = (
+        "Above stands what a model was given; below stands its response to the last turn. Decide whether the response "
+        "is good by one criterion, which it meets or does not.\n\n" + ONE_CRITERION
+    )
+    request = "Answer with one word and nothing else: Yes if the response is good, No if it is not."
+    tokens = ("Yes", "No")

@@ -8,8 +8,7 @@ from longrm.clients import Completion, Request
 from longrm.clients.openai import OpenAIClient
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.judging import JudgingFormat, ParsedVerdict
-from longrm.judging.token_formats import TokenFormat, load_token_format
+from longrm.judging import JudgingFormat, ParsedVerdict, TokenFormat, load_token_format
 from longrm.reward_models.generative import Conversation, GenerativeRewardModel, connect
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.kinds import LoadRequest
@@ -72,7 +71,7 @@ class TokenEndpoint(GenerativeRewardModel):
             return
         least = min((value for _, value in told if math.isfinite(value)), default=-math.inf)
         row = [least if value is None else value for value in found]
-        one.texts.append(format.spoken(row))
+        one.texts.append(format.explain(row))
         one.verdict = ParsedVerdict(format.scores([row], responses))
 
 

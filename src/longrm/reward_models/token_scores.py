@@ -8,8 +8,7 @@ from torch import Tensor
 from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
-from longrm.judging import format_for, load_formats
-from longrm.judging.token_formats import load_token_format
+from longrm.judging import format_for, load_formats, load_token_format
 from longrm.modeling.heads import next_logprobs
 from longrm.modeling.loading import LanguageModel, load_language_model
 from longrm.modeling.shared_prefix import Packed
@@ -77,9 +76,9 @@ class TokenRewardModel(PackedRewardModel):
         count = len(query.responses)
         format = format_for(self._formats, count)
         if format.alone:
-            said = [f"Response {number}: {format.spoken(row)}" for number, row in enumerate(rows, start=1)]
+            said = [f"Response {number}: {format.explain(row)}" for number, row in enumerate(rows, start=1)]
             return format.scores(rows, count), "\n".join(said)
-        return format.scores(rows, count), format.spoken(rows[0][:count])
+        return format.scores(rows, count), format.explain(rows[0][:count])
 
     def _prompt_tokens(self, items: Sequence[Encoded]) -> int:
         return max(item.longest for item in items)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from longrm.benchmarks.answer_metrics.token_f1 import word_overlap
 from longrm.config import Config
-from longrm.judging.contradiction import names_another_score
+from longrm.judging.answers import names_another_score
 from longrm.types import Message
 
 UNPARSED = -1

@@ -1,6 +1,6 @@
 import pytest
 
-from longrm.judging.contradiction import argues_otherwise, names_another_score
+from longrm.judging.answers import argues_otherwise, names_another_score
 
 A, B, TIE = (1.0, 0.0), (0.0, 1.0), (0.5, 0.5)
 

@@ -1,16 +1,14 @@
 import json
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import krippendorff
 import pytest
 
-from longrm.auditing import AuditSettings, as_html, as_text, audit
-from longrm.auditing.audit_tables import tables
+from longrm.auditing import AuditSettings, as_html, as_text, audit, duplicates
+from longrm.auditing.rendering import tables
 from longrm.data import write, write_rows
 from longrm.errors import DataError
 from longrm.evaluation.wording import FEW, FEW_NOTE
@@ -48,21 +46,6 @@ def test_clean_rows_are_clean(put):
     assert counts(found) == {}
     assert (found.rows, found.groups, found.kinds) == (8, 8, {"comparison": 8})
     assert "nothing odd found" in as_text(found)
-
-
-@pytest.mark.parametrize(
-    "odd", [{"chosen_model": ["a"]}, {"scores": {"a": True}}, {"reject_models": "b", "conf": "c"}]
-)
-def test_facts_of_other_types_are_not_read(odd, put):
-    row = {
-        "chat_template": "Judge.",
-        "chosen": "So.",
-        "rejects": ["No."],
-        "chosen_model": "a",
-        "scores": {"a": 8, "b": 2},
-    }
-    assert audit(put("a.jsonl", row)).labels == {"8": 1}
-    assert audit(put("a.jsonl", row | odd)).rows == 1
 
 
 def test_exact_and_near_duplicates_are_counted_apart(put):
@@ -123,9 +106,9 @@ def test_leakage_against_a_named_benchmark(put):
     assert told["leaked_contexts"] == ["row 1", "row 2"]
     assert told["leaked_questions"] == ["row 3"]
     assert told["leaked_responses"] == ["row 4"]
-    assert "of which 100% stands here" in found["leaked_contexts"].examples[0]
-    assert "100% of it stands in" in found["leaked_contexts"].examples[1]
-    # What was not looked for is not told as clean.
+    assert "of which 100% is here" in found["leaked_contexts"].examples[0]
+    assert "100% of it is in" in found["leaked_contexts"].examples[1]
+    # What was not looked for is not reported as clean.
     assert "leaked_contexts" not in audit(rows).findings
 
 
@@ -214,9 +197,7 @@ def test_unreadable_rows_are_counted_and_the_rest_is_audited(put):
     path.write_text('{"prompt": "q", "responses": ["one"]}\n')
     with pytest.raises(DataError):
         audit(path)
-    with pytest.raises(DataError, match="these are candidates, which nobody has judged yet"):
-        audit(put("d.jsonl", {"document": "d", "model": "m", "text": "yes", "perturbation": ""}))
-    with pytest.raises(DataError, match="no known format"):
+    with pytest.raises(DataError, match="unknown format"):
         audit(put("c.jsonl", {"color": "red"}))
 
 
@@ -278,17 +259,6 @@ def test_odd_rows_are_counted(put):
     assert counts(audit(put("a.jsonl", *rows))) == {"ties": 1, "unknown_order": 1, "lengths_off": 1}
 
 
-def test_a_stated_length_is_a_whole_number(put):
-    stated = [128.0, 64_000.0, True, 1e30, "4k", -1, 0.5]
-    rows = [
-        comparison(n, text(n), f"Why {n}?", f"a {n}", f"b {n}", length=length)
-        for n, length in enumerate(stated)
-    ]
-    found = audit(put("a.jsonl", *rows))
-    assert counts(found) == {"lengths_off": 1}
-    assert found.counts["stated length"] == {"128": 1, "65536": 1}
-
-
 @pytest.mark.parametrize(("stated", "off"), [(16, 1), (64, 0), (1024, 0), (4096, 1)])
 def test_a_stated_length_is_of_the_prompt_or_with_the_longest_response(put, stated, off):
     prompt, longest = " ".join(map(str, range(100))), " ".join(map(str, range(900)))
@@ -335,23 +305,14 @@ def test_json_text_and_page_tell_the_same(put):
     assert page == as_html(audit(found.path))
 
 
-def test_an_audit_needs_no_torch():
-    probe = "import sys, longrm.auditing; assert not {'torch', 'transformers'} & set(sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_context_made_of_many_benchmark_texts_has_leaked(put):
+def test_a_context_made_of_many_benchmark_texts_has_leaked(put, monkeypatch):
+    monkeypatch.setattr(duplicates, "NGRAM_SAMPLING", 1)
     parts = [text(seed, 400) for seed in range(20, 26)]
     bench = put("bench.jsonl", *(comparison(at, part) for at, part in enumerate(parts)))
     quarters = [" ".join(part.split()[:100]) for part in parts]
     mixed, alone = " ".join(quarters), f"{quarters[0]} {text(40, 500)}"
     rows = put("rows.jsonl", comparison(1, mixed), comparison(2, alone))
-    (found,) = (
-        audit(rows, AuditSettings(against=(f"file:{bench}",), ngram_sampling=1))
-        .findings["leaked_contexts"]
-        .examples
-    )
+    (found,) = audit(rows, AuditSettings(against=(f"file:{bench}",))).findings["leaked_contexts"].examples
     assert found.startswith("row 1: 90% of it")  # at each of five seams 12 runs are new
 
 
@@ -539,17 +500,3 @@ def test_a_length_that_gives_the_answer_away_is_told_as_the_baseline_has_it(bett
     else:
         _, _, absent = " ".join(as_text(found).split()).partition("Looked for and not found")
         assert "length shortcut" in absent.partition(".")[0]
-
-
-def test_the_folder_of_an_evaluation_is_known_and_what_shows_it_is_said(put, tmp_path):
-    from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-
-    path = put("rows.jsonl", *answers(4, long_word, short_word))
-    settings = Evaluation.resolve(
-        None, {"model": "baseline:longest", "bench": f"file:{path}", "judging.resamples": 100}
-    )
-    run_evaluation(settings, tmp_path / "run")
-    told = rf"run: the folder of a run \(evaluation\).*longrm report .*/run; .*longrm audit file:{re.escape(str(path))}"
-    with pytest.raises(DataError, match=told):
-        audit(tmp_path / "run")
-    assert audit(f"file:{path}").rows == 4

@@ -53,14 +53,14 @@ def test_json_is_one_object_and_flags_change_settings(put):
     path = put("rows.jsonl", *map(row, range(3)))
     bench = put("bench.jsonl", row(1))
     config = path.parent / "audit.toml"
-    config.write_text("similarity_threshold = 0.9\nshingle = 3\n")
+    config.write_text("similarity_threshold = 0.9\nngram = 3\n")
     done = longrm(
-        path, "--json", "--tokenizer", "words", "--against", f"file:{bench}", "--config", config, "--set", "shingle=4"
+        path, "--json", "--tokenizer", "words", "--against", f"file:{bench}", "--config", config, "--set", "ngram=4"
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert done.exit_code == 0
     assert (
-        found["settings"] | {"similarity_threshold": 0.9, "shingle": 4, "tokenizers": ["words"]}
+        found["settings"] | {"similarity_threshold": 0.9, "ngram": 4, "tokenizers": ["words"]}
         == found["settings"]
     )
     assert [*found["lengths"]] == ["words"]
@@ -71,7 +71,7 @@ def test_json_is_one_object_and_flags_change_settings(put):
     ("arguments", "said"),
     [
         (["nowhere.jsonl"], "no such file or folder"),
-        (["{odd}"], "of no known format"),
+        (["{odd}"], "unknown format"),
         (["{good}", "--against", "levall:x"], "did you mean 'leval:PATH'"),
         (["{odd}", "--set", "similarity_treshold=0.9"], "did you mean 'similarity_threshold'"),
         (["{good}", "--html", "{good}/audit.html"], "cannot write"),

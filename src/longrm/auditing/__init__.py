@@ -1,7 +1,6 @@
-"""`longrm audit`: what is in a data set, and what is wrong with it, before anything is trained or measured on it."""
+"""`longrm audit`: the contents of a data set and its problems, before anything is trained or measured on it."""
 
-from longrm.auditing.data_set_audit import audit
+from longrm.auditing.data_set_audit import AuditSettings, DataSetAudit, audit
 from longrm.auditing.rendering import as_html, as_text
-from longrm.auditing.result import AuditSettings, DataSetAudit
 
 __all__ = ["AuditSettings", "DataSetAudit", "as_html", "as_text", "audit"]

@@ -1,185 +1,314 @@
-"""One pass over a data set, which may be of any size: what is kept of a row is small."""
+"""One pass over a data set of any size: only small things are kept of each row."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longrm.auditing.audited_rows import AuditedRow, AuditedRows
-from longrm.auditing.duplicates import Duplicates
-from longrm.auditing.leakage import Leakage
+from pydantic import Field
+
+from longrm.auditing.duplicates import Duplicates, Leakage
 from longrm.auditing.measures import (
+    Bias,
     BiasMeasure,
     DepthMeasure,
+    Depths,
     LengthMeasure,
+    Lengths,
     VoteMeasure,
-    check,
-    length_shortcut,
+    Votes,
 )
-from longrm.auditing.result import FINDINGS, AuditSettings, DataSetAudit
-from longrm.benchmarks.auditor import AuditFinding, FindingCounter
+from longrm.auditing.rows import AuditedRow, AuditedRows
+from longrm.benchmarks.auditor import AuditFinding, FindingCounter, findings_as_dict
 from longrm.benchmarks.benchmark_data import bucket
+from longrm.column_names import ColumnNames
+from longrm.config import Config
 from longrm.errors import DataError
 from longrm.runs.progress import Progress, no_progress
 
-_FREELY_LISTED = "longrm"  # the other formats list the best response first
-_STATED, _RESPONSES = "stated length", "number of responses"
-_OF_COMPARISONS = ("ties", "unknown_order")
-_OF_ALL = ("rows_not_as_counted", "unfinished_run", "length_shortcut")  # not of one row
-_OF_JUDGMENTS = ("without_contrast", "contrast_of_form_only")
+SCHEMA_VERSION = 1
+
+FINDINGS: Mapping[str, str] = {
+    "unreadable_rows": "rows that could not be read; excluded from all other counts",
+    "exact_duplicates": "rows whose prompt and responses repeat those of an earlier row",
+    "near_duplicates": "rows whose question and responses nearly repeat an earlier row about the same context",
+    "repeated_elsewhere": "rows whose question and responses nearly repeat a row about another context",
+    "near_contexts": "contexts that nearly repeat one of another group: groups that are not independent, or one "
+    "document on both sides of a split",
+    "leaked_contexts": "rows whose context shares text with a benchmark's",
+    "leaked_questions": "rows whose question is word for word in a benchmark",
+    "leaked_responses": "rows whose response shares text with a benchmark's",
+    "without_contrast": "rows whose rejected judgments all give the chosen one's score",
+    "contrast_of_form_only": "rows whose rejected judgments give the chosen one's score or no readable score",
+    "ties": "comparisons in which all gold ranks are the same",
+    "unknown_order": "comparisons without gold ranks",
+    "empty_responses": "rows with an empty response",
+    "evidence_not_found": "rows with an answer or evidence that is not in their context",
+    "lengths_off": "rows whose stated length is more than twice or less than half of the measured length",
+    "rows_not_as_counted": "rows more or fewer than the run's manifest counts",
+    "length_shortcut": "pairs that are decided right by the length of the responses alone; equal lengths count half",
+    "unfinished_run": "the run that writes these rows has not finished",
+}
+"""What an audit looks for, where its rows have what is needed; it lists only what it looked for."""
+
+# Findings that are not counted row by row.
+_OF_THE_WHOLE = ("rows_not_as_counted", "unfinished_run", "length_shortcut")
+
+
+class AuditSettings(Config):
+    """Settings of `longrm audit`.
+
+    Attributes:
+        tokenizers: What measures lengths: "words", or files, folders or Hub ids of tokenizers; by default words and
+            punctuation marks are counted, which approximates tokens.
+        format: The rows' format; by default recognized from the columns.
+        columns: The names in the file of columns that longrm calls otherwise, as `prompt = "question"`.
+        similarity_threshold: Jaccard similarity of word 5-grams from which on two texts are near duplicates.
+        against: Benchmarks that the rows must not share text with, by name, such as `leval:PATH`.
+        ngram: Words of the n-grams by which leakage is measured: longer than what two texts share by chance.
+        leakage_threshold: A row has leaked if this share of its n-grams is in benchmark texts, or this share of the
+            n-grams of one benchmark text is in the row.
+        seed: Seed of the bootstrap.
+    """
+
+    tokenizers: tuple[str, ...] = ()
+    format: str | None = None
+    columns: ColumnNames | None = None
+    similarity_threshold: float = Field(0.8, gt=0, lt=1)
+    against: tuple[str, ...] = ()
+    ngram: int = Field(13, ge=1)
+    leakage_threshold: float = Field(0.5, gt=0, le=1)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetAudit:
+    """The result of an audit.
+
+    Attributes:
+        path: What was read.
+        format: Its format.
+        kinds: Rows by kind: comparison, judgment, demonstration, document.
+        groups: Different documents or contexts, as far as is known.
+        counts: Rows by task, source, stated length and number of responses.
+        labels: Rows by the score of the judgment to learn, or by the metric of a document's answer.
+        lengths: By tokenizer, the lengths of "prompts", "contexts" and "responses".
+        depths: Where in their contexts the evidence is.
+        places: Comparisons with one best response, by its place in the list, from 1.
+        first: How often the best response is listed first; undefined where the format lists it first by rule.
+        longer: How often the better of two responses is the longer one in characters: the pair accuracy of
+            `baseline:longest`, where equal lengths count half.
+        votes: The votes of judgment rows; None where no row has them.
+        findings: All that was looked for: those of `FINDINGS` and those of a benchmark.
+        settings: The settings.
+        origin: The manifest of the run that made the rows; empty outside of a run folder.
+    """
+
+    path: str
+    format: str
+    kinds: Mapping[str, int]
+    groups: int
+    counts: Mapping[str, Mapping[str, int]]
+    labels: Mapping[str, int]
+    lengths: Mapping[str, Mapping[str, Lengths]]
+    depths: Depths
+    places: Mapping[int, int]
+    first: Bias
+    longer: Bias
+    votes: Votes | None
+    findings: Mapping[str, AuditFinding]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows that could be read."""
+        return sum(self.kinds.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The audit as JSON values."""
+        plain = asdict(self)
+        plain["findings"] = findings_as_dict(self.findings)
+        plain["places"] = {str(place): count for place, count in self.places.items()}
+        for measured in plain["lengths"].values():
+            for lengths in measured.values():
+                lengths["buckets"] = {str(size): count for size, count in lengths["buckets"].items()}
+        plain["depths"]["tenths"] = list(self.depths.tenths)
+        return {"schema_version": SCHEMA_VERSION, "rows": self.rows, **plain}
 
 
 def audit(
     path: str | Path, settings: AuditSettings | None = None, *, progress: Progress = no_progress
 ) -> DataSetAudit:
-    """Audits a data set.
+    """Audits a data set: counts, lengths, biases, duplicates, leakage and unreadable rows.
 
     Args:
-        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's or
-            Long-RewardBench's folder, a run folder of `longrm synthesize`, or a benchmark's name with its path,
-            such as `long-rewardbench:PATH`.
-        settings: How closely is looked, and against which benchmarks.
-        progress: Told how many rows are done.
+        path: A file or folder of comparisons, judgments, demonstrations or documents, L-Eval's or Long-RewardBench's
+            folder, a run folder of `longrm synthesize`, or a benchmark's name with its path, such as
+            `long-rewardbench:PATH`.
+        settings: Thresholds, tokenizers, and the benchmarks to compare with.
+        progress: Called with the number of rows so far.
 
     Raises:
         ConfigError: An unknown benchmark, or a package that is not installed.
-        DataError: There is nothing to read, or no row that can be read.
+        DataError: There is nothing to read, or no row can be read.
         ModelError: There is no such tokenizer.
         RunError: The manifest of the run folder is damaged.
     """
     settings = settings or AuditSettings()
     rows = AuditedRows(path, settings.format, settings.columns)
-    audit_pass = _AuditPass(settings, rows.format)
+    lengths = [LengthMeasure(name) for name in settings.tokenizers or (None,)]
+    leakage = (
+        Leakage(settings.against, settings.ngram, settings.leakage_threshold) if settings.against else None
+    )
+    duplicates = Duplicates(settings.similarity_threshold)
+    # Formats other than longrm's own list the best response first.
+    depths, biases, votes = DepthMeasure(), BiasMeasure(listed=rows.format == "longrm"), VoteMeasure()
+    kinds: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    counts: dict[str, Counter[str]] = {
+        name: Counter() for name in ("task", "source", "stated length", "number of responses")
+    }
+    groups: set[str] = set()
+    any_question = False
+    found = FindingCounter({kind: what for kind, what in FINDINGS.items() if kind not in _OF_THE_WHOLE})
+
     for number, row in enumerate(rows, start=1):
-        audit_pass.see(row)
-        progress("rows", number, 0)
-    if not audit_pass.kinds:
-        first = f"; the first: {rows.unreadable.examples[0]}" if rows.unreadable.examples else ""
-        raise DataError(f"{path}: no row that can be read{first}")
-    return audit_pass.result(str(path), rows)
-
-
-class _AuditPass:
-    """Everything that is counted in one pass."""
-
-    def __init__(self, settings: AuditSettings, format: str) -> None:
-        self._settings = settings
-        self._lengths = [LengthMeasure(name) for name in settings.tokenizers or (None,)]
-        self._leakage = Leakage(settings) if settings.against else None
-        self._duplicates = Duplicates(settings)
-        self._depths, self._biases = DepthMeasure(), BiasMeasure(listed=format == _FREELY_LISTED)
-        self._groups: set[str] = set()
-        self._counts: dict[str, Counter[str]] = {
-            name: Counter() for name in ("task", "source", _STATED, _RESPONSES)
-        }
-        self._labels: Counter[str] = Counter()
-        self._findings = FindingCounter(
-            {
-                kind: what
-                for kind, what in FINDINGS.items()
-                if kind not in _OF_ALL and (settings.against or not kind.startswith("leaked_"))
-            }
-        )
-        self._votes = VoteMeasure()
-        self._any_question = False  # whether any row tells its question
-        self.kinds: Counter[str] = Counter()
-
-    def see(self, row: AuditedRow) -> None:
-        """Takes in a row."""
-        self.kinds[row.kind] += 1
-        self._groups.add(row.group)
-        measured = [lengths.see(row) for lengths in self._lengths]
-        prompt, responses = measured[0]
-        self._count(row)
-        self._depths.see(row)
-        self._biases.see(row)
-        oddities = [*check(row), *self._duplicates.see(row)]
-        if self._leakage is not None:
-            oddities += self._leakage.see(row)
-        stated = (row.facts or {}).get("length")
-        # A length may be that of the prompt, or with the longest response.
-        whole = prompt + max(responses, default=0)
-        if isinstance(stated, int) and (whole < stated / 2 or prompt > 2 * stated):
-            oddities.append(("lengths_off", f"{row.id}: {stated} is stated, {prompt} were measured"))
-        for kind, example in oddities:
-            self._findings.note(kind, example)
-
-    def result(self, path: str, rows: AuditedRows) -> DataSetAudit:
-        """What was found."""
-        first, longer = self._biases.result(self._settings)
-        counts = {name: dict(found.most_common()) for name, found in self._counts.items() if found}
-        for name in (_STATED, _RESPONSES):  # numbers rise; of names the most frequent ones come first
-            if name in counts:
-                counts[name] = dict(sorted(counts[name].items(), key=lambda item: int(item[0])))
-        findings = {kind: one for kind, one in self._findings.findings.items() if self._applies(kind, one)}
-        findings["unreadable_rows"] = rows.unreadable
-        if longer.value is not None:
-            findings["length_shortcut"] = length_shortcut(longer)
-        findings |= rows.noted | _of_run(rows.origin, sum(self.kinds.values()) + rows.unreadable.count)
-        return DataSetAudit(
-            path=path,
-            format=rows.format,
-            kinds=dict(self.kinds),
-            groups=len(self._groups),
-            counts=counts,
-            labels=dict(sorted(self._labels.items(), key=_by_number)),
-            lengths={lengths.name: lengths.result() for lengths in self._lengths},
-            depths=self._depths.result(),
-            places=dict(sorted(self._biases.places.items())),
-            first=first,
-            longer=longer,
-            votes=self._votes.result(self._settings),
-            findings=findings,
-            settings=self._settings.to_dict(),
-            origin=rows.origin,
-        )
-
-    def _count(self, row: AuditedRow) -> None:
         facts = row.facts or {}
+        kinds[row.kind] += 1
+        groups.add(row.group)
         for fact in ("task", "source"):
             if fact in facts:
-                self._counts[fact][str(facts[fact])] += 1
-        if isinstance(facts.get("length"), int):
-            self._counts[_STATED][str(bucket(facts["length"]))] += 1
+                counts[fact][str(facts[fact])] += 1
         if row.ranks:
-            self._counts[_RESPONSES][str(len(row.responses))] += 1
-        self._votes.see(row)
-        self._any_question |= bool(row.question)
+            counts["number of responses"][str(len(row.responses))] += 1
         if row.label:
-            self._labels[row.label] += 1
+            labels[row.label] += 1
+        any_question |= bool(row.question)
+        depths.see(row)
+        biases.see(row)
+        votes.see(row)
+        (prompt, responses), *_ = [measure.see(row) for measure in lengths]
+        for kind, example in _oddities(row):
+            found.note(kind, example)
+        for kind, example in duplicates.see(row):
+            found.note(kind, example)
+        if leakage is not None:
+            for kind, example in leakage.see(row):
+                found.note(kind, example)
+        stated = facts.get("length")
+        if isinstance(stated, int):
+            counts["stated length"][str(bucket(stated))] += 1
+            # A stated length may be that of the prompt, or include the longest response.
+            if prompt + max(responses, default=0) < stated / 2 or prompt > 2 * stated:
+                found.note("lengths_off", f"{row.id}: {stated} stated, {prompt} measured")
+        progress("rows", number, 0)
 
-    def _applies(self, kind: str, found: AuditFinding) -> bool:
-        """Whether any row told what is needed to find this; if not, its count of 0 would say nothing."""
-        if found.count:
-            return True
-        if kind in _OF_COMPARISONS:
-            return bool(self.kinds["comparison"] + self.kinds["judgment"])
-        if kind in _OF_JUDGMENTS:
-            return bool(self._votes.rows)
-        if kind == "leaked_questions":
-            return self._any_question
-        if kind == "evidence_not_found":
-            return bool(self._depths.result().known)
-        return kind != "lengths_off" or bool(self._counts[_STATED])
+    unreadable, messages = rows.unreadable
+    if not kinds:
+        raise DataError(f"{path}: no row can be read{f'; the first: {messages[0]}' if messages else ''}")
+    first, longer = biases.result(settings.seed)
+    spread = depths.result()
+    # A count of 0 would say nothing where no row has what is needed to find this.
+    comparisons = bool(kinds["comparison"] + kinds["judgment"])
+    looked_for = {
+        "ties": comparisons,
+        "unknown_order": comparisons,
+        "without_contrast": bool(votes.rows),
+        "contrast_of_form_only": bool(votes.rows),
+        "leaked_contexts": leakage is not None,
+        "leaked_questions": leakage is not None and any_question,
+        "leaked_responses": leakage is not None,
+        "evidence_not_found": bool(spread.known),
+        "lengths_off": bool(counts["stated length"]),
+    }
+    findings = {
+        kind: finding
+        for kind, finding in found.findings.items()
+        if finding.count or looked_for.get(kind, True)
+    }
+    findings["unreadable_rows"] = AuditFinding(FINDINGS["unreadable_rows"], unreadable, messages)
+    if longer.value is not None:
+        findings["length_shortcut"] = _length_shortcut(longer)
+    findings |= {
+        kind: one for kind, one in rows.noted.items() if one.count and kind not in (*FINDINGS, "duplicates")
+    }
+    findings |= _of_run(rows.origin, kinds.total() + unreadable)
+    return DataSetAudit(
+        path=str(path),
+        format=rows.format,
+        kinds=dict(kinds),
+        groups=len(groups),
+        counts={name: _sorted_counts(name, some) for name, some in counts.items() if some},
+        labels=dict(sorted(labels.items(), key=_numbers_first)),
+        lengths={measure.name: measure.result() for measure in lengths},
+        depths=spread,
+        places=dict(sorted(biases.places.items())),
+        first=first,
+        longer=longer,
+        votes=votes.result(settings.seed),
+        findings=findings,
+        settings=settings.to_dict(),
+        origin=rows.origin,
+    )
+
+
+def _oddities(row: AuditedRow) -> Iterator[tuple[str, str]]:
+    """What is odd about one row alone."""
+    if row.kind in ("comparison", "judgment"):
+        if not row.ranks:
+            yield "unknown_order", row.id
+        elif len({*row.ranks}) == 1:
+            yield "ties", row.id
+    if not all(response.strip() for response in row.responses):
+        yield "empty_responses", row.id
+    contrast = "" if row.votes is None else row.votes.contrast
+    if contrast == "none":
+        yield "without_contrast", row.id
+    if contrast == "format":
+        yield "contrast_of_form_only", row.id
+    if row.evidence_missing:
+        yield "evidence_not_found", row.id
+
+
+def _length_shortcut(longer: Bias) -> AuditFinding:
+    """How many pairs the length decides right, if that differs from chance by its 95% interval."""
+    what = FINDINGS["length_shortcut"]
+    value, low, high = longer.value, longer.low, longer.high
+    if value is None or low is None or high is None or low <= 0.5 <= high:
+        return AuditFinding(what)
+    rule = "longest"
+    if value < 0.5:
+        rule, value, low, high = "shortest", 1 - value, 1 - high, 1 - low
+    example = f"baseline:{rule} is right on {value:.1%} of {longer.n:,} pairs [{low:.1%}, {high:.1%}]"
+    return AuditFinding(what, round(value * longer.n), (example,))
 
 
 def _of_run(origin: Mapping[str, Any], rows: int) -> dict[str, AuditFinding]:
-    """Whether a run's folder holds what its manifest says."""
+    """Whether a run folder has the rows that its manifest counts."""
     if not origin:
         return {}
     counts = origin.get("counts") or {}
-    counted = counts.get("rows")
-    advice = ("the same command continues it",) * (not counts)
+    advice = () if counts else ("rerun the same command to continue it",)
     findings = {"unfinished_run": AuditFinding(FINDINGS["unfinished_run"], int(not counts), advice)}
+    counted = counts.get("rows")
     if isinstance(counted, int):
-        example = (f"{counted} are counted, {rows} are there",) if counted != rows else ()
-        what = FINDINGS["rows_not_as_counted"]
-        findings["rows_not_as_counted"] = AuditFinding(what, abs(counted - rows), example)
+        example = (f"{counted} counted, {rows} found",) if counted != rows else ()
+        findings["rows_not_as_counted"] = AuditFinding(
+            FINDINGS["rows_not_as_counted"], abs(counted - rows), example
+        )
     return findings
 
 
-def _by_number(item: tuple[str, int]) -> tuple[bool, float, str]:
-    """Scores by their size, and names after them."""
+def _sorted_counts(name: str, counts: Counter[str]) -> dict[str, int]:
+    """Numbers ascend; of names the most frequent come first."""
+    if name in ("stated length", "number of responses"):
+        return dict(sorted(counts.items(), key=lambda item: int(item[0])))
+    return dict(counts.most_common())
+
+
+def _numbers_first(item: tuple[str, int]) -> tuple[bool, float, str]:
     label = item[0]
     number = label.replace(".", "", 1).isdecimal()
     return not number, float(label) if number else 0.0, label

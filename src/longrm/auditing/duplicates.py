@@ -1,171 +1,132 @@
-"""Exact and near duplicates: hashes for the ones, MinHash sketches (`datasketch`) and their bands for the others.
+"""Exact and near duplicates within a data set, and text that it shares with benchmarks.
 
-Two to three KB are kept of a row with a context of its own, whatever its length.
+Exact duplicates are found by hashes, near ones by MinHash sketches in `datasketch`'s LSH index, shared text by n-grams
+of words.
 """
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from longrm.auditing.audited_rows import AuditedRow
-from longrm.auditing.result import AuditSettings
-from longrm.auditing.shingles import Numbers, shingles
+from longrm.auditing.rows import AuditedRow, benchmark, of_comparison
+from longrm.data.chunking import words_of
 from longrm.errors import importing
 
-_AT_ONCE = 8192  # numbers; each takes 8 bytes for every permutation
-_FRESH = 1 << 15  # bands that wait to be sorted in
-_Sketch = npt.NDArray[np.uint32]
+Numbers = npt.NDArray[np.uint64]
+
+SHINGLE_WORDS = 5
+"""Words of the n-grams by which near duplicates are found."""
+
+PERMUTATIONS = 128
+"""Of a MinHash: the standard error of a similarity of 0.8 is 0.035."""
+
+NGRAM_SAMPLING = 4
+"""One in so many n-grams of contexts is looked up, the same ones everywhere. Questions and responses are short."""
+
+# Hash values at once; each takes 8 bytes for every permutation.
+_AT_ONCE = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
-    """An earlier text, numbered from 0 as texts are taken in, and the estimated Jaccard similarity to it."""
+def ngrams(text: str, size: int) -> Numbers:
+    """The different n-grams of `size` words in a text as sorted 64-bit hashes, equal on every machine; [n-grams].
 
-    number: int
-    similarity: float
+    Case and punctuation do not count. A text with fewer words has one n-gram: all of them.
+    """
+    words = words_of(text)
+    if not words:
+        return np.empty(0, np.uint64)
+    numbers = np.array([_word_hash(word) for word in words], np.uint64)
+    size = min(size, len(numbers))
+    count = len(numbers) - size + 1
+    found = np.full(count, size, np.uint64)
+    for place in range(size):  # a polynomial hash, which wraps around at 64 bits
+        found = found * np.uint64(0x9E3779B97F4A7C15) + numbers[place : place + count]
+        # The finalizer of splitmix64: every bit of the input changes half of those of the output.
+        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        found = found ^ (found >> np.uint64(31))
+    return np.unique(found)
+
+
+@lru_cache(maxsize=200_000)
+def _word_hash(word: str) -> int:
+    data = word.encode(errors="surrogatepass")
+    return zlib.crc32(data) << 32 | zlib.adler32(data)
 
 
 class NearTexts:
-    """Finds texts that nearly repeat earlier ones.
+    """Finds texts that nearly repeat earlier ones; texts are numbered from 0 as they come.
+
+    Args:
+        threshold: Jaccard similarity of word n-grams from which on texts are near.
 
     Raises:
         MissingPackageError: The package `datasketch` is not installed.
     """
 
-    def __init__(self, settings: AuditSettings) -> None:
+    def __init__(self, threshold: float) -> None:
         with importing("an audit"):
             import datasketch  # here, because only audits need it
-        self._settings, self._datasketch = settings, datasketch
-        # What a band wrongly proposes costs a comparison of two sketches; what it misses is lost.
-        plan = datasketch.MinHashLSH(
-            threshold=settings.similarity_threshold, num_perm=settings.permutations, weights=(0.05, 0.95)
-        )
-        self._bands, self._width = int(plan.b), int(plan.r)
-        self._index = BandIndex()
-        self._sketches: _Sketch = np.empty((64, settings.permutations), np.uint32)
-        self._empty: set[int] = set()
-        self._count = 0
+        self._threshold, self._datasketch = threshold, datasketch
+        # A false candidate costs a comparison of two sketches; a missed one is lost.
+        self._index = datasketch.MinHashLSH(threshold, PERMUTATIONS, weights=(0.05, 0.95))
+        self._sketches: list[npt.NDArray[np.uint32] | None] = []  # None for a text without words
 
-    def see(self, text: str) -> list[Near]:
-        """Takes in a text; the earlier texts that it nearly repeats, the nearest first."""
-        number, numbers = self._count, shingles(text, self._settings.shingle)
-        self._count += 1
-        if not len(numbers):  # a text without a word is near to nothing
-            self._empty.add(number)
+    def see(self, text: str) -> list[tuple[int, float]]:
+        """Takes in a text; returns numbers of earlier texts that it nearly repeats and similarities, nearest first."""
+        number, shingles = len(self._sketches), ngrams(text, SHINGLE_WORDS)
+        if not len(shingles):
+            self._sketches.append(None)
             return []
-        sketch = self._sketch(numbers)
-        bands = self._bands_of(sketch)
-        proposed = self._index.having(bands)
-        similar = (self._sketches[proposed] == sketch).mean(axis=1)
-        if number >= len(self._sketches):
-            longer: _Sketch = np.empty((2 * number, self._settings.permutations), np.uint32)
-            longer[: len(self._sketches)] = self._sketches
-            self._sketches = longer
-        self._sketches[number] = sketch
-        self._index.add(number, bands)
-        near = [
-            Near(int(other), float(share))
-            for other, share in zip(proposed, similar, strict=True)
-            if share >= self._settings.similarity_threshold
-        ]
-        return sorted(near, key=lambda one: (-one.similarity, one.number))
-
-    def are_near(self, one: int, other: int) -> bool:
-        """Whether two texts that were taken in are nearly the same."""
-        if one == other:
-            return True
-        if {one, other} & self._empty:
-            return False
-        return bool(
-            (self._sketches[one] == self._sketches[other]).mean() >= self._settings.similarity_threshold
-        )
-
-    def _sketch(self, numbers: Numbers) -> _Sketch:
-        sketch: Any = self._datasketch.MinHash(num_perm=self._settings.permutations, hashfunc=int)
-        short = numbers >> np.uint64(32)  # its hash values have 32 bits
+        sketch: Any = self._datasketch.MinHash(num_perm=PERMUTATIONS, hashfunc=int)
+        short = shingles >> np.uint64(32)  # datasketch's hash values have 32 bits
         for start in range(0, len(short), _AT_ONCE):
             sketch.update_batch(short[start : start + _AT_ONCE].tolist())
-        hashed: _Sketch = sketch.hashvalues.astype(np.uint32)
-        return hashed
+        self._sketches.append(sketch.hashvalues.astype(np.uint32))
+        similar = [(other, self._similarity(number, other)) for other in self._index.query(sketch)]
+        self._index.insert(number, sketch, check_duplication=False)
+        near = [(other, share) for other, share in similar if share >= self._threshold]
+        return sorted(near, key=lambda one: (-one[1], one[0]))
 
-    def _bands_of(self, sketch: _Sketch) -> Numbers:
-        """One number a band; equal bands at the same place have equal numbers."""
-        bands = sketch[: self._bands * self._width].reshape(self._bands, self._width)
-        digests = b"".join(
-            hashlib.blake2b(place.to_bytes(4, "big") + band.tobytes(), digest_size=8).digest()
-            for place, band in enumerate(bands)
-        )
-        return np.frombuffer(digests, np.uint64)
+    def are_near(self, one: int, other: int) -> bool:
+        """Whether two earlier texts are the same or nearly so."""
+        return one == other or self._similarity(one, other) >= self._threshold
 
-
-class BandIndex:
-    """Which texts have a band: 12 bytes for every one, sorted in once many have come together.
-
-    `datasketch.MinHashLSH` proposes the same texts, and keeps 5 to 6 KB of each for it: of a row that is four times
-    what an audit keeps altogether.
-    """
-
-    def __init__(self) -> None:
-        self._fresh: dict[int, list[int]] = {}
-        self._waiting = 0
-        self._levels: list[
-            tuple[Numbers, npt.NDArray[np.int32]]
-        ] = []  # each more than twice as large as the next
-
-    def add(self, number: int, bands: Numbers) -> None:
-        """Takes in a text's bands under its number."""
-        for band in bands.tolist():
-            self._fresh.setdefault(band, []).append(number)
-        self._waiting += len(bands)
-        if self._waiting >= _FRESH:
-            self._settle()
-
-    def having(self, bands: Numbers) -> npt.NDArray[np.int64]:
-        """The numbers of all texts that have any of these bands, in rising order."""
-        numbers = {number for band in bands.tolist() for number in self._fresh.get(band, ())}
-        for held, owner in self._levels:
-            low, high = np.searchsorted(held, bands, "left"), np.searchsorted(held, bands, "right")
-            for start, end in zip(low, high, strict=True):
-                numbers.update(owner[start:end].tolist())
-        return np.array(sorted(numbers), np.int64)
-
-    def _settle(self) -> None:
-        held = np.array([band for band, owners in self._fresh.items() for _ in owners], np.uint64)
-        owner = np.array([one for owners in self._fresh.values() for one in owners], np.int32)
-        self._fresh, self._waiting = {}, 0
-        while self._levels and len(self._levels[-1][0]) <= 2 * len(held):
-            above, owners = self._levels.pop()
-            held, owner = np.concatenate([above, held]), np.concatenate([owners, owner])
-        order = np.argsort(held, kind="stable")
-        self._levels.append((held[order], owner[order]))
+    def _similarity(self, one: int, other: int) -> float:
+        """An estimate of the Jaccard similarity of two texts."""
+        first, second = self._sketches[one], self._sketches[other]
+        return 0.0 if first is None or second is None else float((first == second).mean())
 
 
 class Duplicates:
-    """Looks for rows that came before, for rows that nearly did, and for contexts that nearly are others."""
+    """Looks for rows and contexts that repeat earlier ones.
 
-    def __init__(self, settings: AuditSettings) -> None:
+    Args:
+        threshold: As for `NearTexts`.
+    """
+
+    def __init__(self, threshold: float) -> None:
         self._exact: dict[bytes, str] = {}
-        self._near_rests, self._near_contexts = NearTexts(settings), NearTexts(settings)
-        # Of every row: its id, and the number of its context; of every context: its group.
-        self._rows: list[tuple[str, int]] = []
+        self._near_rests, self._near_contexts = NearTexts(threshold), NearTexts(threshold)
+        self._rows: list[tuple[str, int]] = []  # of every row its id and the number of its context
         self._contexts: dict[bytes, int] = {}
-        self._groups: dict[int, tuple[str, str]] = {}
+        self._groups: list[tuple[str, str]] = []  # of every context its group and the id of its first row
 
     def see(self, row: AuditedRow) -> Iterator[tuple[str, str]]:
-        """Takes in a row; what was found: the kind of finding, and an example."""
+        """Takes in a row; yields the kind of each finding and an example."""
         digest = _digest(row.context)
-        known = digest in self._contexts
         context = self._contexts.setdefault(digest, len(self._contexts))
-        if not known:
-            self._groups[context] = row.group, row.id
-            for one in self._near_contexts.see(row.context):
-                group, name = self._groups[one.number]
+        if context == len(self._groups):  # it is new
+            self._groups.append((row.group, row.id))
+            for number, similarity in self._near_contexts.see(row.context):
+                group, name = self._groups[number]
                 if group != row.group:
-                    yield "near_contexts", f"that of {row.id} is {one.similarity:.0%} like that of {name}"
+                    yield "near_contexts", f"the context of {row.id} is {similarity:.0%} like that of {name}"
                     break
         row_digest = _digest(row.prompt, *sorted(row.responses))
         if row_digest in self._exact:
@@ -174,13 +135,117 @@ class Duplicates:
         self._exact[row_digest] = row.id
         self._rows.append((row.id, context))
         near = self._near_rests.see(row.rest)
-        here = [one for one in near if self._near_contexts.are_near(self._rows[one.number][1], context)]
+        here = [one for one in near if self._near_contexts.are_near(self._rows[one[0]][1], context)]
         if near:
+            number, similarity = (here or near)[0]
             kind = "near_duplicates" if here else "repeated_elsewhere"
-            nearest = (here or near)[0]
-            yield kind, f"{row.id} is {nearest.similarity:.0%} like {self._rows[nearest.number][0]}"
+            yield kind, f"{row.id} is {similarity:.0%} like {self._rows[number][0]}"
 
 
 def _digest(*texts: str) -> bytes:
-    whole = "\x00".join(texts).encode(errors="surrogatepass")
-    return hashlib.sha256(whole).digest()[:16]
+    return hashlib.sha256("\x00".join(texts).encode(errors="surrogatepass")).digest()[:16]
+
+
+class TextIndex:
+    """Which of the named texts have an n-gram, at 12 bytes for each.
+
+    Args:
+        texts: Names and n-grams.
+    """
+
+    def __init__(self, texts: Iterable[tuple[str, Numbers]]) -> None:
+        self._names: list[str] = []
+        pieces, owners = [np.empty(0, np.uint64)], [np.empty(0, np.int32)]
+        for name, numbers in texts:
+            pieces.append(numbers)
+            owners.append(np.full(len(numbers), len(self._names), np.int32))
+            self._names.append(name)
+        numbers, owner = np.concatenate(pieces), np.concatenate(owners)
+        order = np.argsort(numbers, kind="stable")
+        self._numbers, self._owner = numbers[order], owner[order]
+        self._sizes = np.array([len(piece) for piece in pieces[1:]], np.int64)
+
+    def shared(self, numbers: Numbers) -> tuple[float, float, str] | None:
+        """What texts share with these n-grams; None where none shares any.
+
+        Returns:
+            The share of the n-grams that the texts have together, since a long context may be made of several; of the
+            text that shares the most, the share of its own n-grams that is shared; and its name.
+        """
+        low = np.searchsorted(self._numbers, numbers, "left")
+        high = np.searchsorted(self._numbers, numbers, "right")
+        counts = high - low
+        if not counts.any():
+            return None
+        places = np.repeat(high - np.cumsum(counts), counts) + np.arange(counts.sum())  # low .. high of each
+        found = np.bincount(self._owner[places], minlength=len(self._names))
+        best = int(np.argmax(np.maximum(found / len(numbers), found / np.maximum(self._sizes, 1))))
+        of_row = float(np.count_nonzero(counts) / len(numbers))
+        return of_row, float(found[best] / self._sizes[best]), self._names[best]
+
+
+class Leakage:
+    """Compares rows with benchmarks: contexts and responses by n-grams, questions word for word.
+
+    Args:
+        names: Names of benchmarks, such as `leval:PATH`.
+        ngram: Words of an n-gram.
+        threshold: The share from which on a row has leaked.
+    """
+
+    def __init__(self, names: Sequence[str], ngram: int, threshold: float) -> None:
+        self._ngram, self._threshold = ngram, threshold
+        self._questions: dict[str, str] = {}
+        contexts: dict[str, Numbers] = {}
+        responses: dict[str, Numbers] = {}
+        groups: set[str] = set()
+        known: set[str] = set()
+        for name in names:
+            for comparison in benchmark(name).comparisons:
+                row = of_comparison(comparison)
+                where = f"{name} {row.id}"
+                if row.group not in groups:
+                    groups.add(row.group)
+                    contexts[where] = self._context_ngrams(row)
+                if question := _words(row.question):
+                    self._questions.setdefault(question, where)
+                for place, response in enumerate(row.responses, start=1):
+                    if self._long_enough(response) and response not in known:
+                        known.add(response)
+                        responses[f"{where}, response {place}"] = ngrams(response, ngram)
+        self._contexts, self._responses = TextIndex(contexts.items()), TextIndex(responses.items())
+
+    def see(self, row: AuditedRow) -> Iterator[tuple[str, str]]:
+        """What a row shares: yields the kind of each finding and an example."""
+        if self._long_enough(row.context):
+            yield from self._leaks("leaked_contexts", row, self._contexts, [self._context_ngrams(row)])
+        where = self._questions.get(_words(row.question))
+        if where is not None:
+            yield "leaked_questions", f"{row.id}: {where}"
+        texts = [ngrams(text, self._ngram) for text in row.responses if self._long_enough(text)]
+        yield from self._leaks("leaked_responses", row, self._responses, texts)
+
+    def _leaks(
+        self, kind: str, row: AuditedRow, index: TextIndex, texts: Sequence[Numbers]
+    ) -> Iterator[tuple[str, str]]:
+        found = [shared for numbers in texts if (shared := index.shared(numbers)) is not None]
+        # A short text within a long one is shared as well, whichever of the two is the row's.
+        of_row, of_benchmark, name = max(found, key=lambda one: max(one[:2]), default=(0.0, 0.0, ""))
+        if max(of_row, of_benchmark) >= self._threshold:
+            yield (
+                kind,
+                f"{row.id}: {of_row:.0%} of it is in benchmarks, mostly in {name}, of which {of_benchmark:.0%} is here",
+            )
+
+    def _context_ngrams(self, row: AuditedRow) -> Numbers:
+        numbers = ngrams(row.context, self._ngram)
+        sampled: Numbers = numbers[numbers % np.uint64(NGRAM_SAMPLING) == 0]
+        return sampled
+
+    def _long_enough(self, text: str) -> bool:
+        """Whether a text has an n-gram at all: shorter texts are shared by chance."""
+        return len(words_of(text)) >= self._ngram
+
+
+def _words(text: str) -> str:
+    return " ".join(words_of(text))

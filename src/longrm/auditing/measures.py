@@ -1,153 +1,196 @@
-"""What is counted while the rows of an audit stream by: a few numbers a row are kept, and no text."""
+"""What is measured while rows stream by: a few numbers per row are kept, and no text."""
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from itertools import combinations, zip_longest
 
 import numpy as np
 from scipy import stats
 
-from longrm.auditing.audited_rows import AuditedRow
-from longrm.auditing.result import FINDINGS, AuditSettings, Bias, Depths, Lengths, Votes
-from longrm.benchmarks.auditor import AuditFinding
+from longrm.auditing.rows import AuditedRow
 from longrm.benchmarks.benchmark_data import bucket, measure_with
 from longrm.evaluation.estimates import ratio
+from longrm.runs.records import Estimate
 from longrm.synthesis.labels.agreement import Agreement
 
+RESAMPLES = 1000
+"""Of the bootstrap."""
+
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-_FOR_A_TEST = 50  # five a tenth: fewer make a chi-squared test unreliable
-_FINE = 0.05  # share of its context that a piece of evidence takes at most, if depths are to be even
-_MEASURED = "approximate tokens"
 
 
-def check(row: AuditedRow) -> Iterator[tuple[str, str]]:
-    """What is odd about one row alone: the kind of finding, and an example."""
-    if row.kind in ("comparison", "judgment"):
-        if not row.ranks:
-            yield "unknown_order", row.id
-        elif len({*row.ranks}) == 1:
-            yield "ties", row.id
-    if not all(response.strip() for response in row.responses):
-        yield "empty_responses", row.id
-    contrast = "" if row.votes is None else row.votes.contrast
-    if contrast == "none":
-        yield "without_contrast", row.id
-    if contrast == "format":
-        yield "contrast_of_form_only", row.id
-    if row.places.missing:
-        yield "evidence_not_found", row.id
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of texts in tokens."""
+
+    texts: int
+    total: int
+    quantiles: Mapping[str, float]  # by the share of the texts that are no longer: 0, 0.05, 0.25, 0.5, ...
+    buckets: Mapping[int, int]  # texts by the power of two that their length is rounded up to
 
 
 class LengthMeasure:
-    """Lengths of prompts, contexts and responses by one tokenizer, or by words and punctuation marks.
-
-    Args:
-        tokenizer: "words", or a tokenizer's file, folder or Hub id; None counts words and punctuation marks.
-
-    Raises:
-        ModelError: There is no such tokenizer.
-    """
+    """Lengths by one tokenizer, or by words and punctuation marks."""
 
     def __init__(self, tokenizer: str | None) -> None:
-        self.name = tokenizer or _MEASURED
+        self.name = tokenizer or "approximate tokens"
         self._count: Callable[[str], int] = measure_with(tokenizer)
-        self._held = {part: array("Q") for part in ("prompts", "contexts", "responses")}
-        self._last = ("", 0)
+        self._lengths = {part: array("Q") for part in ("prompts", "contexts", "responses")}
+        self._last_context = ("", 0)
 
     def see(self, row: AuditedRow) -> tuple[int, tuple[int, ...]]:
-        """Measures a row: its prompt's tokens, and those of its responses."""
-        if row.context != self._last[0]:  # rows about one context follow each other
-            self._last = (row.context, self._count(row.context))
-        context = self._last[1]
+        """Measures a row: the tokens of its prompt, and of each response."""
+        if row.context != self._last_context[0]:  # rows about one context usually follow each other
+            self._last_context = (row.context, self._count(row.context))
+        context = self._last_context[1]
         prompt = context if row.prompt == row.context else self._count(row.prompt)
         responses = tuple(map(self._count, row.responses))
-        self._held["prompts"].append(prompt)
+        self._lengths["prompts"].append(prompt)
         if row.context != row.prompt:
-            self._held["contexts"].append(context)
-        self._held["responses"].extend(responses)
+            self._lengths["contexts"].append(context)
+        self._lengths["responses"].extend(responses)
         return prompt, responses
 
     def result(self) -> dict[str, Lengths]:
-        """The lengths of what there was."""
+        """Lengths of prompts, contexts and responses, where there were any."""
         found = {}
-        for part, held in self._held.items():
-            if held:
-                values = np.array(held)
+        for part, lengths in self._lengths.items():
+            if lengths:
+                values = np.array(lengths)
                 quantiles = zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True)
                 found[part] = Lengths(
-                    len(held),
+                    len(lengths),
                     int(values.sum()),
                     {f"{share:g}": float(value) for share, value in quantiles},
-                    dict(sorted(Counter(map(bucket, held)).items())),
+                    dict(sorted(Counter(map(bucket, lengths)).items())),
                 )
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Depths of evidence: the share of the rest of the context that precedes it, from 0 to 1."""
+
+    known: int  # pieces of evidence whose depth is known; rows with the same context count once
+    tenths: tuple[int, ...]  # how many are in each tenth of the depth
+    mean: float | None
+    # The p-value of a chi-squared test that depths are uniform, over pieces of at most a twentieth of their context:
+    # large pieces have few possible depths. None for fewer than 50 pieces.
+    even: float | None
+
+
 class DepthMeasure:
-    """Where the evidence of all contexts stands."""
+    """Depths of the evidence of all contexts."""
 
     def __init__(self) -> None:
-        self._tenths, self._fine = [0] * 10, [0] * 10
+        self._tenths, self._small = [0] * 10, [0] * 10
         self._sum = 0.0
         self._seen: set[int] = set()
 
     def see(self, row: AuditedRow) -> None:
-        """Takes in a row's evidence, unless an earlier row shares its context."""
-        places = row.places
-        key = hash((row.group, places))
-        if not places.depths or key in self._seen:
+        """Takes in a row's evidence, unless an earlier row has the same context."""
+        key = hash((row.group, row.depths, row.shares, row.evidence_missing))
+        if not row.depths or key in self._seen:
             return
         self._seen.add(key)
-        for depth, share in zip_longest(places.depths, places.shares, fillvalue=1.0):
+        for depth, share in zip_longest(row.depths, row.shares, fillvalue=1.0):
             tenth = min(9, int(depth * 10))
             self._tenths[tenth] += 1
-            self._fine[tenth] += share <= _FINE
+            self._small[tenth] += share <= 0.05
             self._sum += depth
 
     def result(self) -> Depths:
-        """The spread of the depths."""
+        """The distribution of the depths."""
         known = sum(self._tenths)
-        even = float(stats.chisquare(self._fine).pvalue) if sum(self._fine) >= _FOR_A_TEST else None
+        # Fewer than five expected in each tenth would make the test unreliable.
+        even = float(stats.chisquare(self._small).pvalue) if sum(self._small) >= 50 else None
         return Depths(known, tuple(self._tenths), self._sum / known if known else None, even)
 
 
+@dataclass(frozen=True, slots=True)
+class Bias(Estimate):
+    """How often an irrelevant feature goes with the better response, and how often it would by chance."""
+
+    chance: float | None
+
+
+class _Shares:
+    """For each observation: its group, whether it holds (a half at a tie), and the probability by chance."""
+
+    def __init__(self) -> None:
+        self._groups, self._found, self._chance = array("q"), array("d"), array("d")
+
+    def add(self, group: int, found: float, chance: float) -> None:
+        self._groups.append(group)
+        self._found.append(found)
+        self._chance.append(chance)
+
+    def bias(self, seed: int) -> Bias:
+        if not self._groups:
+            return Bias(None, None, None, 0, 0, None)
+        group, found = np.array(self._groups, np.int64), np.array(self._found)
+        estimate = ratio(found, np.ones(len(found)), group, seed=seed, resamples=RESAMPLES)
+        return Bias(**asdict(estimate), chance=float(np.array(self._chance).mean()))
+
+
 class BiasMeasure:
-    """Whether the place or the length of a response gives away how good it is."""
+    """Whether the place or the length of a response gives away how good it is.
+
+    Args:
+        listed: Whether the format leaves the order of responses to the data.
+    """
 
     def __init__(self, *, listed: bool) -> None:
-        """Begins; `listed` says whether the order in which responses are listed is left to the data."""
         self._listed = listed
         self.places: Counter[int] = Counter()
         self._groups: dict[str, int] = {}
-        # For every comparison with one best response, and for every pair of which one is better: its group, whether the
-        # best is first or the better one longer (a half where neither is), and what chance would make of it.
-        self._first = array("q"), array("d"), array("d")
-        self._longer = array("q"), array("d"), array("d")
+        self._first, self._longer = _Shares(), _Shares()
 
     def see(self, row: AuditedRow) -> None:
-        """Takes in a comparison."""
+        """Takes in a row, if it is a comparison."""
         if row.kind not in ("comparison", "judgment") or not row.ranks:
             return
         group = self._groups.setdefault(row.group, len(self._groups))
         if self._listed and row.ranks.count(min(row.ranks)) == 1:
             place = row.ranks.index(min(row.ranks)) + 1
             self.places[place] += 1
-            _add(self._first, group, place == 1, 1 / len(row.ranks))
+            self._first.add(group, place == 1, 1 / len(row.ranks))
         for one, other in combinations(range(len(row.ranks)), 2):
             better = row.ranks[other] - row.ranks[one]
-            longer = len(row.responses[one]) - len(row.responses[other])  # as the baselines measure
+            longer = len(row.responses[one]) - len(
+                row.responses[other]
+            )  # in characters, as the baselines measure
             if better:
-                _add(self._longer, group, 0.5 if not longer else (better > 0) == (longer > 0), 0.5)
+                self._longer.add(group, 0.5 if not longer else (better > 0) == (longer > 0), 0.5)
 
-    def result(self, settings: AuditSettings) -> tuple[Bias, Bias]:
+    def result(self, seed: int) -> tuple[Bias, Bias]:
         """How often the best response is listed first, and the better one is the longer one."""
-        return _bias(self._first, settings), _bias(self._longer, settings)
+        return self._first.bias(seed), self._longer.bias(seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """The votes of judgment rows, counted again by the rules of the run that wrote them, if its folder has them.
+
+    Otherwise judges with equal scores form a cluster, and the only largest one decides. Rows without a decision were
+    not kept, so these votes are a selection.
+    """
+
+    rows: int  # rows that record each judge's score
+    recorded: int  # of these, rows that record the sizes of their clusters
+    same_clusters: int  # of these, rows whose clusters have the recorded sizes
+    chosen_inside: int  # rows whose chosen judgment is in the only largest cluster
+    chosen_agrees: int  # of these, rows in which no other explanation agrees better with those of the cluster
+    rejected: int  # rejected judgments
+    rejected_outside: int  # of these, those outside the cluster or without a score
+    alpha: Estimate  # Krippendorff's alpha over all scores
+    pairwise: Estimate  # the share of pairs of scores that are equal
 
 
 class VoteMeasure:
-    """Counts the votes of judgment rows again; `rows` told theirs so far."""
+    """Counts the votes of judgment rows again; `rows` is how many have votes."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -155,7 +198,7 @@ class VoteMeasure:
         self._agreement = Agreement()
 
     def see(self, row: AuditedRow) -> None:
-        """Takes in a row that tells its votes."""
+        """Takes in a row, if it has votes."""
         found = row.votes
         if found is None:
             return
@@ -170,39 +213,10 @@ class VoteMeasure:
             rejected_outside=len(found.outside),
         )
 
-    def result(self, settings: AuditSettings) -> Votes | None:
-        """What was counted."""
+    def result(self, seed: int) -> Votes | None:
+        """The counts, and how far the judges agree."""
         if not self.rows:
             return None
-        draws = {"resamples": settings.resamples, "seed": settings.seed}
-        alpha, pairwise = self._agreement.alpha(**draws), self._agreement.pairwise(**draws)
+        alpha = self._agreement.alpha(resamples=RESAMPLES, seed=seed)
+        pairwise = self._agreement.pairwise(resamples=RESAMPLES, seed=seed)
         return Votes(rows=self.rows, **self._counts, alpha=alpha, pairwise=pairwise)
-
-
-_Columns = tuple["array[int]", "array[float]", "array[float]"]
-
-
-def _add(columns: _Columns, group: int, found: float, chance: float) -> None:
-    columns[0].append(group)
-    columns[1].append(found)
-    columns[2].append(chance)
-
-
-def length_shortcut(longer: Bias) -> AuditFinding:
-    """What a rule that goes by the length alone gets right, where that is more than chance by its 95% interval."""
-    what = FINDINGS["length_shortcut"]
-    value, low, high = longer.value, longer.low, longer.high
-    if value is None or low is None or high is None or low <= 0.5 <= high:
-        return AuditFinding(what)
-    rule, right = ("longest", value) if value > 0.5 else ("shortest", 1 - value)
-    limits = sorted((low, high) if value > 0.5 else (1 - low, 1 - high))
-    told = f"baseline:{rule} is right on {right:.1%} of {longer.n:,} pairs [{limits[0]:.1%}, {limits[1]:.1%}]"
-    return AuditFinding(what, round(right * longer.n), (told,))
-
-
-def _bias(columns: _Columns, settings: AuditSettings) -> Bias:
-    group, found, chance = np.array(columns[0], np.int64), np.array(columns[1]), np.array(columns[2])
-    if not len(group):
-        return Bias(None, None, None, 0, 0, None)
-    measured = ratio(found, np.ones(len(found)), group, seed=settings.seed, resamples=settings.resamples)
-    return Bias(**asdict(measured), chance=float(chance.mean()))

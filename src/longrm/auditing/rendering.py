@@ -1,36 +1,72 @@
-"""An audit as text for the terminal and as one self-contained HTML page; `Audit.as_dict` is its JSON."""
+"""An audit as text for the terminal and as a self-contained HTML page, from the same tables."""
 
-from longrm.auditing.audit_tables import facts, headline, not_found, shown_findings, tables
-from longrm.auditing.result import DataSetAudit
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from longrm.auditing.data_set_audit import DataSetAudit
+from longrm.auditing.measures import Depths, Lengths, Votes
+from longrm.auditing.rows import NOT_READ
+from longrm.evaluation.wording import few, few_note, plural, tokens
 from longrm.reading import visible
 from longrm.report.html_page import html_page
+from longrm.runs.records import Estimate
 from longrm.text_tables import fact_lines, table_lines, wrapped
 
-_NARROWEST = 40
+_MAX_ROWS = 21  # of a count; the rest is summed up, and listed in the JSON
+_MAX_EXAMPLES = 3
+_QUANTILES = {
+    "least": "0",
+    "5%": "0.05",
+    "25%": "0.25",
+    "median": "0.5",
+    "75%": "0.75",
+    "95%": "0.95",
+    "most": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTable:
+    """A table; its first column has the names of the rows. `bars` are shares from 0 to 1, one per row, or empty."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    bars: tuple[float, ...] = ()
 
 
 def as_text(audit: DataSetAudit, width: int = 80) -> str:
-    """The whole audit as lines for a terminal or a log; a word or a row of numbers that is wider stays whole."""
-    width = max(width, _NARROWEST)
+    """The audit as lines for a terminal or a log; a word or a row of numbers that is wider is not broken."""
+    width = max(width, 40)
     lines = [*wrapped(audit.path, width), *wrapped(headline(audit), width), ""]
     lines += fact_lines(facts(audit), width, indent="  ")
-    for one in shown_findings(audit):
-        lines += ["", *wrapped(f"{one.name}: {one.count}", width, "! "), *wrapped(one.what, width, "  ")]
-        for example in one.examples:
-            lines += wrapped(example, width, "  - ", "    ")
+    for kind, finding in audit.findings.items():
+        if finding.count:
+            lines += ["", *wrapped(f"{_name(kind)}: {tokens(finding.count)}", width, "! ")]
+            lines += wrapped(finding.what, width, "  ")
+            for example in finding.examples[:_MAX_EXAMPLES]:
+                lines += wrapped(example, width, "  - ", "    ")
     lines += ["", *wrapped(not_found(audit), width)] if not_found(audit) else []
     for table in tables(audit):
-        lines += [
-            "",
-            *wrapped(table.title, width),
-            *table_lines(table.columns, table.rows, width, indent="  ", bars=table.bars),
-        ]
+        lines += ["", *wrapped(table.title, width)]
+        lines += table_lines(table.columns, table.rows, width, indent="  ", bars=table.bars)
         lines += wrapped(table.note, width, "  ") if table.note else []
     return "\n".join(lines) + "\n"
 
 
 def as_html(audit: DataSetAudit) -> str:
-    """The whole audit as one page that holds all it needs and loads nothing. Equal audits give equal bytes."""
+    """The audit as one page that loads nothing. Equal audits give equal bytes."""
+    findings = [
+        {
+            "name": _name(kind),
+            "what": finding.what,
+            "count": tokens(finding.count),
+            "examples": finding.examples[:_MAX_EXAMPLES],
+        }
+        for kind, finding in audit.findings.items()
+        if finding.count
+    ]
     page = html_page(
         "auditing/page.html.j2",
         command="longrm audit",
@@ -38,11 +74,173 @@ def as_html(audit: DataSetAudit) -> str:
         heading=audit.path,
         headline=headline(audit),
         facts=facts(audit),
-        findings=shown_findings(audit),
+        findings=findings,
         not_found=not_found(audit),
         tables=tables(audit),
         settings=audit.settings,
     )
-    return visible(
-        page
-    )  # no name in the data turns the direction of a line, or steers a terminal that shows the page
+    # A name in the data must not reverse the direction of a line, or control a terminal that shows the page.
+    return visible(page)
+
+
+def headline(audit: DataSetAudit) -> str:
+    """What was read and whether anything was found, in one sentence."""
+    kinds = ", ".join(plural(count, kind) for kind, count in audit.kinds.items())
+    found = sum(1 for finding in audit.findings.values() if finding.count)
+    findings = f"{plural(found, 'kind')} of findings" if found else "nothing odd found"
+    return f"{kinds} about {plural(audit.groups, 'text')}: {findings}"
+
+
+def facts(audit: DataSetAudit) -> list[tuple[str, str]]:
+    """Names and values: the format, what all rows share, and the run that made them."""
+    lines = [("format", audit.format)]
+    lines += [(name, next(iter(counts))) for name, counts in audit.counts.items() if len(counts) == 1]
+    origin = audit.origin
+    if origin:
+        started = f", started {origin['started']}" if "started" in origin else ""
+        lines.append(("made by", f"{origin['kind']}{started}"))
+        for source in origin.get("sources") or ():
+            path = f" at {source['path']}" if source.get("path") else ""
+            license = source.get("license", "unknown")
+            lines.append(("made from", f"{source.get('name', 'unnamed')}{path}, license: {license}"))
+        lines += [(role, str(name)) for role, name in (origin.get("models") or {}).items()]
+        lines += [("seed", str(origin["seed"]))] if "seed" in origin else []
+    return lines
+
+
+def not_found(audit: DataSetAudit) -> str:
+    """What was looked for and not found, in one sentence; empty where everything was found."""
+    names = [_name(kind) for kind, finding in audit.findings.items() if not finding.count]
+    return f"Looked for and not found: {', '.join(names)}." if names else ""
+
+
+def tables(audit: DataSetAudit) -> tuple[AuditTable, ...]:
+    """All tables of an audit that have rows."""
+    every = [_lengths(name, measured) for name, measured in audit.lengths.items()]
+    for name, measured in audit.lengths.items():
+        buckets = {f"up to {tokens(size)}": count for size, count in measured["prompts"].buckets.items()}
+        every.append(_count_table(f"Prompts by length ({name})", ("tokens", "rows"), buckets))
+    places = {str(place): count for place, count in audit.places.items()}
+    every += [
+        _biases(audit),
+        _count_table("Best response by its place in the list", ("place", "rows"), places),
+    ]
+    every += [_depths(audit.depths)] if audit.depths.known else []
+    every += [_votes(audit.votes)] if audit.votes is not None else []
+    every += [
+        _count_table(f"Rows by {name}", (name, "rows"), some)
+        for name, some in audit.counts.items()
+        if len(some) > 1
+    ]
+    if [*audit.labels] != [NOT_READ]:
+        if [*audit.kinds] == ["document"]:
+            every.append(_count_table("Rows by metric of the gold answer", ("metric", "rows"), audit.labels))
+        else:
+            every.append(_count_table("Scores of the judgments to learn", ("score", "rows"), audit.labels))
+    # What the run that made the rows read, kept and dropped.
+    steps = (audit.origin.get("counts") or {}).get("steps") or {}
+    kept = [(name, tokens(step["in"]), tokens(step["kept"])) for name, step in steps.items()]
+    dropped = [
+        (f"{name}: {reason}", tokens(count))
+        for name, step in steps.items()
+        for reason, count in step["dropped"].items()
+    ]
+    every += [
+        AuditTable("Steps of the run that made it, by its manifest", ("step", "in", "kept"), tuple(kept)),
+        AuditTable("Dropped on the way, by its manifest", ("step and reason", "dropped"), tuple(dropped)),
+    ]
+    shown = []
+    for table in every:
+        if table.rows:
+            mark = few_note(cell for row in table.rows for cell in row)
+            shown.append(replace(table, note=f"{table.note} {mark}".strip()) if mark else table)
+    return tuple(shown)
+
+
+def _name(kind: str) -> str:
+    return kind.replace("_", " ")
+
+
+def _lengths(name: str, measured: Mapping[str, Lengths]) -> AuditTable:
+    rows = [
+        ("texts", *(tokens(lengths.texts) for lengths in measured.values())),
+        ("tokens", *(tokens(lengths.total) for lengths in measured.values())),
+    ]
+    for head, share in _QUANTILES.items():
+        rows.append((head, *(tokens(lengths.quantiles[share]) for lengths in measured.values())))
+    note = "Without the chat template."
+    return AuditTable(f"Lengths in tokens ({name})", ("", *measured), tuple(rows), note)
+
+
+def _biases(audit: DataSetAudit) -> AuditTable:
+    rows = []
+    for name, bias in (("listed first", audit.first), ("the longer one", audit.longer)):
+        if bias.value is not None and bias.chance is not None:
+            interval = ""
+            if bias.low is not None and bias.high is not None:
+                interval = f"{bias.low:.2f} to {bias.high:.2f}{few(bias.groups)}"
+            rows.append((name, f"{bias.value:.2f}", interval, f"{bias.chance:.2f}", tokens(bias.n)))
+    return AuditTable(
+        "The better response is …",
+        ("", "share", "95% interval", "chance", "n"),
+        tuple(rows),
+        "95% intervals (bootstrap over texts). If chance is outside, a judge can gain from this without reading. "
+        "Length is in characters; equal lengths count half.",
+    )
+
+
+def _depths(depths: Depths) -> AuditTable:
+    tenths = {
+        f"{place / 10:.1f} to {(place + 1) / 10:.1f}": count for place, count in enumerate(depths.tenths)
+    }
+    note = (
+        "0 is the start and 1 the end of the context; rows with the same context count once. "
+        f"{plural(depths.known, 'piece')} known, mean {depths.mean:.2f}."
+    )
+    if depths.even is not None:
+        p = "p < 0.001" if depths.even < 0.001 else f"p = {depths.even:.3f}"
+        note += f" Chi-squared test against uniform depths: {p}."
+    return _count_table("Evidence by depth", ("depth", "pieces"), tenths, note)
+
+
+def _votes(votes: Votes) -> AuditTable:
+    rows = [
+        ("rows with votes", tokens(votes.rows)),
+        ("clusters of the recorded sizes", f"{votes.same_clusters:,} of {votes.recorded:,}"),
+        ("chosen is in the only largest cluster", f"{votes.chosen_inside:,} of {votes.rows:,}"),
+        ("and agrees best with the rest of it", f"{votes.chosen_agrees:,} of {votes.chosen_inside:,}"),
+        ("rejected judgments outside it", f"{votes.rejected_outside:,} of {votes.rejected:,}"),
+        ("alpha", _estimate(votes.alpha)),
+        ("equal scores", _estimate(votes.pairwise)),
+    ]
+    note = (
+        "By the rules of the run that wrote the rows; otherwise judges with equal scores form a cluster. Rows "
+        "without a decision were not kept, so these votes are a selection and agree more than all did. "
+        "Alpha is Krippendorff's for interval data (1 is agreement, 0 chance); equal scores is the share of pairs of "
+        "judges. 95% intervals over texts."
+    )
+    known = tuple(row for row in rows if row[1] and not row[1].endswith(" of 0"))
+    return AuditTable("Votes of the judges, counted again", ("", "found"), known, note)
+
+
+def _estimate(one: Estimate) -> str:
+    if one.value is None:
+        return ""
+    if one.low is None or one.high is None:
+        return f"{one.value:.2f}"
+    return f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]{few(one.groups)}"
+
+
+def _count_table(
+    title: str, columns: tuple[str, str], counts: Mapping[str, int], note: str = ""
+) -> AuditTable:
+    """A table of counts with bars; its last row sums up what is beyond `_MAX_ROWS`."""
+    names, most = list(counts), max(counts.values(), default=1)
+    shown = names if len(names) <= _MAX_ROWS else names[: _MAX_ROWS - 1]
+    rows = [(tokens(int(name)) if name.isdecimal() else name, tokens(counts[name])) for name in shown]
+    bars = [counts[name] / most for name in shown]
+    if len(shown) < len(names):
+        rest = sum(counts[name] for name in names[len(shown) :])
+        rows.append((f"{len(names) - len(shown)} others", tokens(rest)))
+        bars.append(0.0)
+    return AuditTable(title, columns, tuple(rows), note, tuple(bars))

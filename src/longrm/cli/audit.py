@@ -9,7 +9,7 @@ from longrm.cli.options import NamedPath, OutputFile, columns_option, resolve, s
 from longrm.cli.terminal import echo, print_json
 
 
-@click.command("audit", short_help="Tell what is in a data set and what is wrong with it.")
+@click.command("audit", short_help="Inspect a data set and list its problems.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 @click.option("--html", metavar="FILE", type=OutputFile(), help="Write it as one HTML page, too.")
@@ -26,7 +26,7 @@ from longrm.cli.terminal import echo, print_json
     help="A benchmark that the rows must not share text with; repeatable.",
 )
 @columns_option()
-@click.option("--format", "row_format", help="The rows' format; told by their columns if not given.")
+@click.option("--format", "row_format", help="The rows' format (default: recognized from the columns).")
 @click.option("--config", "config_file", type=NamedPath(), help="TOML file of settings.")
 @set_option("similarity_threshold=0.9")
 def command(
@@ -49,7 +49,7 @@ def command(
 
     PATH is a file or folder of comparisons, judgments, demonstrations or documents in any format that longrm
     reads, a folder that `longrm synthesize` wrote, L-Eval's folder, or a benchmark's NAME:PATH. Findings
-    are no failure: the exit status is 0.
+    are not errors: the exit status is 0.
     """
     from longrm.auditing import AuditSettings, as_html, as_text, audit
     from longrm.cli.progress_bar import progress

@@ -1,0 +1,374 @@
+"""The rows of an audit: comparisons, judgments, demonstrations and documents in one form."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+from longrm.benchmarks import BENCHMARKS, BenchmarkSource, Leval, LoadedBenchmark, Probe, leval, load
+from longrm.benchmarks.auditor import AuditFinding, Auditor
+from longrm.benchmarks.long_rewardbench import TASKS
+from longrm.data import read, read_demonstrations
+from longrm.data.fields import group_of, whole_length
+from longrm.data.files import find_files, raw_rows
+from longrm.data.formats import recognize
+from longrm.data.readers import Skipped
+from longrm.errors import ConfigError, DataError
+from longrm.reading import FieldError, cut, is_number, located, read_toml, reading
+from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
+from longrm.synthesis.inputs.documents import Document, document_of, is_leval, read_documents
+from longrm.synthesis.labels.consensus import VotingSettings
+from longrm.synthesis.labels.vote_verification import VoteVerification, verify_votes
+from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
+
+NOT_READ = "not read"
+"""The label of a completion that does not end with a score."""
+
+# Judges with equal scores form a cluster, and the only largest one decides: the rules of released rows, and of rows
+# outside the folder of the run that wrote them.
+_RELEASED_RULES = VotingSettings(majority=0.0)
+_SCORE = re.compile(r"\[\[?\s*(?:score\s*[:：]\s*)?(\d+(?:\.\d+)?)\s*(?:/\s*10\s*)?\]?\]\W*\Z", re.IGNORECASE)
+_CONTEXT = re.compile(r"<(context(?:-\d+)?)>\n")  # the start of longrm's own judging prompts
+_KINDS_WITHOUT_ROWS = ("evaluation", "training", "scoring", "demo")
+# Metrics of answers that need not appear word for word in the context.
+_FREE_METRICS = {"rouge_l", "chrf", "right_choices", "math_equality", "edit_similarity"}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRow:
+    """One row of any kind."""
+
+    id: str
+    kind: str  # "comparison", "judgment", "demonstration" or "document"
+    group: str  # shared by rows about one document or context
+    prompt: str
+    context: str  # the prompt where the context is not known
+    rest: str  # what distinguishes rows about one context: question (or prompt) and responses
+    question: str = ""
+    responses: tuple[str, ...] = ()  # to choose from, or to learn
+    ranks: tuple[int, ...] = ()  # empty without a gold order
+    depths: tuple[
+        float, ...
+    ] = ()  # of each piece of evidence found, the share of the rest of the context before it
+    shares: tuple[float, ...] = ()  # the share of the context that each piece takes; empty where unknown
+    evidence_missing: bool = False  # whether the row names evidence that its context does not contain
+    label: str = ""  # what is learned: the score of a judgment, or the metric of a document's answer
+    votes: VoteVerification | None = None  # the votes of the row's judges, counted again
+    facts: Mapping[str, Any] | None = None  # task, source and stated length, where the row has them
+
+
+class AuditedRows:
+    """The rows of a path; every iteration reads them again.
+
+    Args:
+        path: As for `longrm.audit`.
+        format: A key of `longrm.data.FORMATS`, "demonstrations", "documents" or "leval"; by default recognized.
+        columns: As for `longrm.data.read`.
+
+    Attributes:
+        format: The format.
+        origin: The manifest of the run that made the rows; empty outside of its folder.
+        unreadable: How many rows the latest iteration could not read, and messages about the first ones.
+        noted: What only the reader of a benchmark can find, such as L-Eval's repeated documents.
+    """
+
+    def __init__(
+        self, path: str | Path, format: str | None = None, columns: Mapping[str, str] | None = None
+    ) -> None:
+        name, _, place = str(path).partition(":")
+        is_benchmark = bool(place) and name in BENCHMARKS
+        self._path = Path(place) if is_benchmark else Path(path)
+        with reading(self._path, DataError):
+            self.origin = read_manifest(self._path) if (self._path / MANIFEST).is_file() else {}
+            settings = read_toml(self._path / CONFIG, ConfigError) if (self._path / CONFIG).is_file() else {}
+            if (kind := self.origin.get("kind")) in _KINDS_WITHOUT_ROWS:
+                source = f"; audit what it judged: {settings['bench']}" if "bench" in settings else ""
+                raise DataError(located(self._path, f"a folder of kind '{kind}' has no rows{source}"))
+            if not is_benchmark and format is None and _is_long_rewardbench(self._path):
+                is_benchmark, name, path = True, "long-rewardbench", f"long-rewardbench:{path}"
+        self._benchmark = str(path) if is_benchmark else ""
+        self._given_format, self._columns = format, columns
+        # Votes are counted by the rules of the run that wrote the rows, if its folder has them.
+        self._voting, self._weights = _RELEASED_RULES, None
+        if self.origin:
+            self._weights = (self.origin.get("agreement") or {}).get("weights")
+            if "voting" in settings:
+                self._voting = VotingSettings.resolve(None, settings["voting"])
+        self.format = name if is_benchmark else format or _recognized(self._path, columns)
+        if columns and self.format == "leval":
+            raise ConfigError("--columns is not supported for L-Eval")
+        self.unreadable: tuple[int, tuple[str, ...]] = (0, ())
+        self.noted: dict[str, AuditFinding] = {}
+
+    def __iter__(self) -> Iterator[AuditedRow]:
+        if self._benchmark:
+            bench = benchmark(self._benchmark, self._columns)
+            for comparison in bench.comparisons:
+                row = of_comparison(comparison)
+                if not bench.states_length:
+                    row = replace(
+                        row, facts={key: one for key, one in (row.facts or {}).items() if key != "length"}
+                    )
+                yield row
+            self._note(bench.audit)
+        elif self.format == "leval":
+            auditor = Auditor(leval.FINDINGS)
+            yield from map(_of_document, read_documents(self._path, "leval", auditor))
+            self._note(auditor)
+        elif self.format == "documents":
+            yield from self._documents()
+        elif self.format == "demonstrations":
+            demonstrations = read_demonstrations(self._path, on_bad_row="skip", columns=self._columns)
+            for demonstration in demonstrations:
+                yield _of_demonstration(demonstration.demonstration)
+            self._skip(demonstrations.skipped)
+        else:
+            rows = read(self._path, format=self._given_format, on_bad_row="skip", columns=self._columns)
+            for one in rows:
+                yield of_comparison(one.comparison, self._voting, self._weights)
+            self._skip(rows.skipped)
+
+    def _documents(self) -> Iterator[AuditedRow]:
+        skipped = Skipped()
+        for raw in raw_rows(find_files(self._path), columns=self._columns):
+            if raw.value is None:
+                skipped = skipped.with_one_more(raw.message)
+                continue
+            try:
+                document = document_of(raw.value, raw.number, raw.place)
+            except DataError as error:
+                skipped = skipped.with_one_more(str(error))
+                continue
+            yield _of_document(document)
+        self._skip(skipped)
+
+    def _skip(self, skipped: Skipped) -> None:
+        self.unreadable = skipped.count, skipped.messages
+
+    def _note(self, auditor: Auditor | None) -> None:
+        """Takes over what a benchmark's own audit found."""
+        self.noted = {} if auditor is None else dict(auditor.findings)
+        unreadable = self.noted.pop("unreadable_rows", None)
+        if unreadable is not None:
+            self.unreadable = unreadable.count, unreadable.examples
+
+
+def benchmark(name: str, columns: Mapping[str, str] | None = None) -> LoadedBenchmark:
+    """A benchmark by its name and path; rows that cannot be read are skipped."""
+    source = BenchmarkSource(on_bad_row="skip", columns=columns)
+    return load(name, source=source, probe=Probe(), leval=Leval())
+
+
+def _is_long_rewardbench(folder: Path) -> bool:
+    """Whether all files of a folder are named after that benchmark's tasks."""
+    try:
+        return folder.is_dir() and all(file.name.split(".")[0] in TASKS for file in find_files(folder))
+    except DataError:
+        return False
+
+
+def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
+    """The format, by the columns of the first row that can be read."""
+    if is_leval(path):
+        return "leval"
+    first_message = ""
+    for row in raw_rows(find_files(path), columns=columns):
+        if row.value is not None:
+            break
+        first_message = first_message or f"; the first: {row.message}"
+    else:
+        raise DataError(located(path, f"no row can be read{first_message}"))
+    assert row.value is not None
+    filled = {name for name, value in row.value.items() if value is not None}
+    if filled & {"golden", "completion"} and not filled & {"chosen", "responses", "candidates"}:
+        return "demonstrations"
+    name = recognize(filled)
+    if name is None and filled >= {"context", "question", "answer"}:
+        return "documents"
+    if name is None:
+        names = cut(", ".join(sorted(filled)))
+        message = f"unknown format (columns {names}); map yours with --columns prompt=QUESTION,chosen=GOOD"
+        raise DataError(located(row.place, message))
+    return name
+
+
+def of_comparison(
+    row: Comparison, voting: VotingSettings = _RELEASED_RULES, weights: Mapping[str, float] | None = None
+) -> AuditedRow:
+    """The row of a comparison, or of judgments, whose votes are counted again by these rules."""
+    prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
+    question = _span_text(row.prompt, row.question)
+    depths, shares, missing = _places(row.evidence, row.context or _region(row.prompt))
+    label, is_judgment = "", row.role == "judgment"
+    if is_judgment:
+        label = _score_of(row.metadata, responses[row.best_first()[0]] if row.ranks else "")
+        if not row.evidence:
+            depths, shares, missing = _recorded_places(row.metadata, row.prompt)
+            # Released rows name their critical chunk as "context".
+            missing = missing or (not depths and "context" in row.metadata)
+    return AuditedRow(
+        id=row.id,
+        kind="judgment" if is_judgment else "comparison",
+        group=row.group,
+        prompt=prompt,
+        context="\n".join(_span_text(row.prompt, span) for span in row.context) or prompt,
+        rest="\n".join([question if row.context and question else prompt, *sorted(responses)]),
+        question=question,
+        responses=responses,
+        ranks=row.ranks or (),
+        depths=depths,
+        shares=shares,
+        evidence_missing=missing,
+        label=label,
+        votes=verify_votes(row, voting, weights),
+        facts=_facts(row.metadata),
+    )
+
+
+def _of_demonstration(row: Demonstration) -> AuditedRow:
+    prompt, completion = text_of(row.prompt), text_of(row.completion)
+    group = row.metadata.get("group") or row.metadata.get("document") or group_of({}, row.prompt, (), None)
+    question = row.metadata.get("question")
+    question = question if isinstance(question, str) else ""
+    depths, shares, missing = _recorded_places(row.metadata, row.prompt)
+    return AuditedRow(
+        id=row.id,
+        kind="demonstration",
+        group=str(group),
+        prompt=prompt,
+        context=prompt,
+        rest=f"{question or prompt}\n{completion}",
+        question=question,
+        responses=(completion,),
+        depths=depths,
+        shares=shares,
+        evidence_missing=missing,
+        label=_score_of(row.metadata, completion),
+        facts=_facts(row.metadata),
+    )
+
+
+def _of_document(document: Document) -> AuditedRow:
+    """The row of a document.
+
+    Its gold answer is evidence if it appears in the text exactly once, as whole words: one that appears more often may
+    mean anything. It is only missing where the metric compares words, not choices, numbers or summaries.
+    """
+    answer, text = document.answer.strip(), document.text
+    depths: tuple[float, ...] = ()
+    missing = False
+    if answer and document.metric not in _FREE_METRICS:
+        words = rf"(?<![A-Za-z0-9]){re.escape(answer)}(?![A-Za-z0-9])"
+        found = [match.start() for match in islice(re.finditer(words, text, re.IGNORECASE), 2)]
+        missing = not found
+        if len(found) == 1 and len(text) > len(answer):
+            depths = (found[0] / (len(text) - len(answer)),)
+    return AuditedRow(
+        id=document.id,
+        kind="document",
+        group=document.group,
+        prompt=f"{text}\n{document.question}",
+        context=text,
+        rest=f"{document.question}\n{document.answer}",
+        question=document.question,
+        responses=(document.answer,),
+        depths=depths,
+        shares=(len(answer) / len(text),) if depths else (),
+        evidence_missing=missing,
+        label=document.metric or "a judge only",
+        facts=_facts({"task": document.task, **document.metadata}),
+    )
+
+
+_Places = tuple[tuple[float, ...], tuple[float, ...], bool]
+"""The depths and shares of the evidence that was found, and whether some was not."""
+
+
+def _places(spans: Sequence[Span | None], regions: Sequence[Span]) -> _Places:
+    """Locates spans of evidence, None for a malformed one, within the regions of a context in reading order."""
+    sizes = [region.end - region.start for region in regions]
+    total = sum(sizes)
+    depths, shares, missing = [], [], False
+    for span in spans:
+        before = None  # characters of the context before the evidence
+        for region, earlier in zip(regions, accumulate(sizes, initial=0), strict=False):
+            if (
+                span is not None
+                and region.message == span.message
+                and region.start <= span.start <= span.end <= region.end
+            ):
+                before = earlier + span.start - region.start
+                break
+        if span is None or before is None:
+            missing = True
+            continue
+        size = span.end - span.start
+        if size < total:  # evidence that is all of the context has no depth
+            depths.append(before / (total - size))
+            shares.append(size / total)
+    return tuple(depths), tuple(shares), missing
+
+
+def _recorded_places(metadata: Mapping[str, Any], prompt: Sequence[Message]) -> _Places:
+    """The places of a synthesized row: from the spans in its `evidence`, or else its `depths`."""
+    spans = metadata.get("evidence")
+    if isinstance(spans, list) and spans:
+        return _places([_span_of(value) for value in spans], _region(prompt))
+    recorded = metadata.get("depths")
+    depths = [one for one in recorded if isinstance(one, int | float)] if isinstance(recorded, list) else []
+    return tuple(depth for depth in depths if 0 <= depth <= 1), (), False
+
+
+def _region(prompt: Sequence[Message]) -> tuple[Span, ...]:
+    """The context block of one of longrm's judging prompts, or the whole prompt."""
+    texts = [message_text(message) for message in prompt]
+    block = _CONTEXT.match(texts[-1]) if texts else None
+    end = texts[-1].find(f"\n</{block[1]}>", block.end()) if block else -1
+    if block is not None and end > block.end():
+        return (Span(len(texts) - 1, block.end(), end),)
+    return tuple(Span(number, 0, len(text)) for number, text in enumerate(texts))
+
+
+def _span_of(value: Any) -> Span | None:
+    fields = [value.get(name) for name in ("message", "start", "end")] if isinstance(value, Mapping) else []
+    numbers = [number for number in fields if type(number) is int]
+    if len(numbers) != 3 or min(numbers) < 0 or numbers[1] > numbers[2]:
+        return None
+    return Span(*numbers)
+
+
+def _span_text(prompt: Sequence[Message], span: Span | None) -> str:
+    return "" if span is None else message_text(prompt[span.message])[span.start : span.end]
+
+
+def _facts(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Task, source and stated length in tokens, under the column names of known data sets."""
+    columns_of = {
+        "task": ("task", "domain", "perspective", "subset"),
+        "source": ("source",),
+        "length": ("length", "prompt_ctx_length"),
+    }
+    found: dict[str, Any] = {}
+    for fact, columns in columns_of.items():
+        value = next((metadata[name] for name in columns if metadata.get(name) not in (None, "")), None)
+        if fact == "length":
+            with suppress(FieldError):
+                found[fact] = whole_length(value, fact)
+        elif isinstance(value, str | int | float):
+            found[fact] = value
+    return found
+
+
+def _score_of(metadata: Mapping[str, Any], judgment: str) -> str:
+    """The score of the judgment to learn: as recorded, else as written at its end, else `NOT_READ`."""
+    scores, chosen = metadata.get("scores"), metadata.get("chosen_model")
+    recorded = metadata.get("score")
+    if isinstance(scores, Mapping):
+        recorded = scores.get(chosen) if isinstance(chosen, str) else None
+    if is_number(recorded):
+        return f"{recorded:g}"
+    written = _SCORE.search(judgment[-200:])
+    return f"{float(written[1]):g}" if written else NOT_READ

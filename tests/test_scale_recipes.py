@@ -96,9 +96,7 @@ def test_a_plan_says_when_the_cpu_has_to_have_much_memory(name, told):
     file = str(FOLDER / "scale" / f"{name}.toml")
     lines = CliRunner().invoke(plan_command, [file, "--device", "h100-80gb"]).stdout.splitlines()
     assert lines[0].startswith("Fits: ")
-    assert lines[1] == (
-        "Beside that it takes 243 GiB of the CPU's memory, which is not checked" if told else ""
-    )
+    assert lines[1] == ("It also needs 243 GiB of CPU memory, which is not checked" if told else "")
 
 
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "2x8"])  # which slurm.sh starts

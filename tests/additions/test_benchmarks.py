@@ -7,7 +7,7 @@ from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.rules import RULES, ScoringRule
 from longrm.evaluation.summary_schema import read_summary
-from longrm.report.build import build
+from longrm.report import build
 
 RIDDLES = """
 from longrm.benchmarks.auditor import UNREADABLE

@@ -6,13 +6,12 @@ from longrm.report import build
 from longrm.report.sections import SECTIONS
 
 FILE = '''
-from longrm.report.sections.section import Section
-from longrm.report.tables import Table, TableCell, TableRow
+from longrm.report.tables import Cell, Row, Section, Table
 
 
 def sizes(stages):
     """How many groups each model judged."""
-    rows = tuple(TableRow(s.label, (TableCell(str(s.summary.counts.groups)),), s.style) for s in stages)
+    rows = tuple(Row(s.label, (Cell(str(s.summary.counts.groups)),), s.style) for s in stages)
     table = Table("Groups", ("model", "groups"), rows)
     return Section("How many groups there are", "Sizes", "Each group shares a context.", tables=(table,))
 '''

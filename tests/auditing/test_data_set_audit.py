@@ -11,7 +11,7 @@ from longrm.auditing import AuditSettings, as_html, as_text, audit, duplicates
 from longrm.auditing.rendering import tables
 from longrm.data import write, write_rows
 from longrm.errors import DataError
-from longrm.evaluation.wording import FEW, FEW_NOTE
+from longrm.report.formatting import FEW, FEW_NOTE
 from longrm.worlds import WorldPlan, generate
 from longrm.worlds.words_tokenizer import load_tokenizer
 

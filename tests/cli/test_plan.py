@@ -41,19 +41,19 @@ def longrm(*arguments):
     return CliRunner().invoke(cli, ["plan", *arguments])
 
 
-def test_what_does_not_fit_says_what_to_switch_on():
+def test_a_plan_that_does_not_fit_lists_settings():
     done = longrm("mine.toml", "--device", "h100-80gb")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Does not fit: it needs ")
-    assert lines[1] == "It fits with these, each on top of those before it:"
+    assert lines[1].startswith("It fits with these")
     assert "--set memory.gradient_checkpointing=true" in lines[2]
     assert "not yet measured" in done.stdout
     assert "[plan.model]; the model itself is not here" in done.stdout
     assert "[plan.rows]; the data or its tokenizer is not here" in done.stdout
 
 
-def test_what_it_advises_fits():
+def test_its_advice_makes_it_fit():
     first = json.loads(longrm("mine.toml", "--device", "h100-80gb", "--json").stdout)
     assert not first["fits"]
     asked = [part for switch in first["switches"] for part in ("--set", switch["setting"])]
@@ -65,35 +65,19 @@ def test_what_it_advises_fits():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (
-            ("nothere.toml",),
-            "there is no file 'nothere.toml', and no recipe of that name; longrm recipes lists them",
-        ),
-        (
-            ("mine.toml", "--set", "plan.rows=[]"),
-            "data/nowhere.jsonl is not there; make it, or state its rows",
-        ),
-        (
-            ("mine.toml", "--set", 'objective="judge"'),
-            "does not name its objective: begin the file with objective",
-        ),
+        (("--set", "plan.rows=[]"), "data/nowhere.jsonl"),
+        (("--set", 'objective="judge"'), "objective"),
     ],
 )
-def test_wrong_input_is_told(arguments, message):
-    error = longrm(*arguments).exception
+def test_wrong_input_is_an_error(arguments, named):
+    error = longrm("mine.toml", *arguments).exception
     assert isinstance(error, LongRMError)
-    assert message in str(error)
+    assert named in str(error)
 
 
-def test_an_unknown_device_is_told():
-    done = longrm("mine.toml", "--device", "h10")
-    assert done.exit_code == 2
-    assert "'h10' is unknown; known: cpu, rtx3090" in done.output
-
-
-def test_no_prompt_is_promised_that_the_model_does_not_read(tmp_path):
+def test_the_longest_prompt_is_within_the_models_window(tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 100, **sizes}
     (tmp_path / "model").mkdir()
@@ -104,18 +88,15 @@ def test_no_prompt_is_promised_that_the_model_does_not_read(tmp_path):
         "[plan]\nrows = [{rows = 10, prompt = 100, responses = 2, response = 96}]\n"
     )
     done = longrm(str(new), "--device", "h100-80gb")
-    assert (
-        "prompts of 4,000 tokens would fit with these settings; with the response the model reads 4,096"
-        in " ".join(done.stdout.split())
-    ), done.output
+    assert "prompts of 4,000 tokens" in " ".join(done.stdout.split()), done.output
     free = json.loads(
         longrm("mine.toml", "--device", "h100-80gb", "--json", "--set", "model.lora.rank=4").stdout
     )
     assert free["model_reads"] is None
 
 
-def test_small_tensors_on_a_cpu_are_said_to_take_more():
-    """Measured: 1.1 to 1.5 times the prediction, for the C library keeps freed tensors below 4 MiB."""
+def test_small_tensors_on_a_cpu_take_more():
+    """Measured: 1.1 to 1.5 times the prediction, because the C library keeps freed tensors below 4 MiB."""
     rows = "plan.rows=[{rows = 10, prompt = 40, responses = 2, response = 10}]"
     small = ("--set", rows, "--set", "data.per_step=1")
     assert "4 MiB" in longrm("mine.toml", *small).stdout

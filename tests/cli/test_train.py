@@ -72,16 +72,16 @@ def recipes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("objective", ["sft", "preference", "bradley_terry"])
-def test_every_objective_trains_and_says_what_to_do_next(tmp_path, recipes, objective):
+def test_every_objective_trains_and_prints_what_to_do_next(tmp_path, recipes, objective):
     out = tmp_path / "run"
     name = objective.replace("_", "-")
     done = command("train", name, "--config", recipes[objective], "--out", out)
     assert done.exit_code == 0, done.exception
     trained, saved, evaluate = done.stdout.splitlines()
     assert trained.startswith("Trained 4 steps: loss ")
-    assert trained.endswith("a second")
+    assert trained.endswith("per second")
     assert ("pair accuracy" in trained) == (objective != "sft")
-    assert saved == f"The model is saved to {out / 'model'}"
+    assert saved == f"Saved the model to {out / 'model'}"
     assert f"longrm evaluate --model {out / 'model'} --bench probe" in evaluate
     assert (out / "model/README.md").is_file()
     summary = json.loads((out / "summary.json").read_text())
@@ -99,14 +99,14 @@ def check_schema(summary):
 
 
 @pytest.mark.parametrize("objective", ["preference", "bradley_terry"])
-def test_evaluations_of_a_recipe_are_made_and_the_best_is_said(tmp_path, recipes, objective):
+def test_evaluations_of_a_recipe_are_made_and_the_best_is_printed(tmp_path, recipes, objective):
     recipe, out, template = tmp_path / "recipe.toml", tmp_path / "run", tmp_path / "judge.j2"
     template.write_text("{{ conversation }} {{ response }}")  # in words that the model knows
     recipe.write_text(recipes[objective].read_text() + EVALUATION + f'judge.template = "{template}"\n')
     done = command("train", objective.replace("_", "-"), "--config", recipe, "--out", out)
     assert done.exit_code == 0, done.exception
     # A language model that can write four tokens gives no verdict.
-    told = {"bradley_terry": "Best pair_accuracy ", "preference": "No pair_accuracy is known: "}
+    told = {"bradley_terry": "Best pair_accuracy ", "preference": "pair_accuracy is undefined"}
     assert told[objective] in done.stdout
     summary = json.loads((out / "summary.json").read_text())
     check_schema(summary)
@@ -128,16 +128,14 @@ def test_wrong_recipes_are_refused_before_any_work(tmp_path, recipes):
         return refused("train", name, "--config", recipes[config], "--out", tmp_path / "run", *more)
 
     line = train("bradley-terry")
-    assert 'is a recipe for objective = "sft"; the command is: longrm train sft' in line
+    assert "longrm train sft" in line
     line = train("sft", "--set", "objective=bradley_terry")
-    assert "the command is: longrm train bradley-terry" in line
+    assert "longrm train bradley-terry" in line
     assert "wrong value for 'objective'" in train("sft", "--set", "objective=other")
-    assert "did you mean 'steps'?" in train("sft", "--set", "optimizer.step=1")
-    assert "report_to: there is no tracker 'wandbb'; did you mean 'wandb'?" in train(
-        "sft", "--report-to", "wandbb"
-    )
+    assert "'optimizer.steps'" in train("sft", "--set", "optimizer.step=1")
+    assert "'wandb'" in train("sft", "--report-to", "wandbb")
     evaluation = ("--set", 'evaluation.settings={bench = "probe", judgin = 1}')
-    assert "evaluation.settings: unknown key 'judgin'; did you mean 'judging'?" in train("sft", *evaluation)
+    assert "'judging'" in train("sft", *evaluation)
     nowhere = ("--set", 'evaluation.settings={bench = "file:nowhere.jsonl"}')
     assert "nowhere.jsonl" in train("sft", *nowhere)
     assert not (tmp_path / "run").exists()

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from longrm.benchmarks import BenchmarkSource, Probe, ProbeCell
-from longrm.cli.merge_shards import command
+from longrm.cli.runs import merge as command
 from longrm.data import write
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longrm.report.run_listing import listed_runs
+from longrm.cli.runs import listed_runs
 from longrm.runs.folder import CACHE, MANIFEST, SUMMARY
 from longrm.runs.judgments import JUDGMENTS
 from tests.clients.faults import FaultyServer
@@ -74,7 +74,7 @@ def finish(arguments, out: Path) -> float:
         _, errors = process.communicate(timeout=300)
         if process.returncode == 0:
             return time.monotonic() - begun
-        assert "the same command tries them again" in errors, errors
+        assert "the same command retries them" in errors, errors
     raise AssertionError("errors are left after 20 calls")
 
 
@@ -120,7 +120,7 @@ class Killer:
         assert differences(self.out, self.expected) == []
         assert [*(self.out.parent / "tmp").iterdir()] == []
         (run,) = listed_runs(self.out)
-        assert run.state == "finished"
+        assert run["state"] == "finished"
         if self.server:
             again = sum(self.server.answered.values()) - len(self.server.answered)
             assert again <= CONCURRENCY * kills
@@ -198,8 +198,8 @@ class Killer:
         if not self.out.exists():
             return
         for run in listed_runs(self.out):
-            assert run.state in ("stopped", "finished", "incomplete"), run.fault
-            if run.state == "finished":
+            assert run["state"] in ("stopped", "finished", "incomplete"), run["fault"]
+            if run["state"] == "finished":
                 assert differences(self.out, self.expected, ignore=(".part", "-wal", "-shm")) == []
 
     def _known(self) -> tuple[set[str], Counter[bytes]]:

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from longrm.report import build, embedding
+from longrm.report import build, items
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord
 
@@ -249,7 +249,7 @@ def test_what_was_not_kept_says_so(page: Page, report: Path) -> None:
 def test_a_context_beside_the_page_is_linked(
     page: Page, synthetic: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "CONTEXTS", 1)
+    monkeypatch.setattr(items, "CONTEXTS", 1)
     synthetic.write_evaluation(tmp_path / "run", synthetic.judgments(synthetic.CURVES["long"], 1), kept=1)
     build([tmp_path / "run"], tmp_path / "a & b.html")
     follow(page, tmp_path / "a & b.html", "#items?item=records-4096-2-0000")
@@ -261,7 +261,7 @@ def test_a_context_beside_the_page_is_linked(
     beside = Path(urllib.parse.unquote(urllib.parse.urlparse(link).path))
     assert beside.parent == tmp_path / "a & b-items"
     assert "The access code of Edmund is granite." in beside.read_text()
-    assert "did not fit into this file" in page.value("document.querySelector('#items').innerText")
+    assert "do not fit into this file" in page.value("document.querySelector('#items').innerText")
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +302,7 @@ def test_sentences_are_shaded_listed_and_on_the_strip(page: Page, why: Path, wid
     assert lists == [[], ["+2.00", "−1.00", "+0.25"], ["+2.00", "−1.00", "+0.25"]]
     columns = page.value(f"[...{ARTICLE}.querySelectorAll('.model')].map(m => m.innerText)")
     assert ["No map is shown: predicted & true differ." in text for text in columns] == [True, False, False]
-    assert all("falls without random others by" in text for text in columns)
+    assert all("drop without random others" in text for text in columns)
 
 
 def test_what_is_shaded_can_be_chosen_and_a_row_leads_to_its_sentence(page: Page, why: Path) -> None:

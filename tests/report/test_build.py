@@ -4,8 +4,6 @@ import base64
 import html.parser
 import json
 import re
-import sys
-import tomllib
 import xml.etree.ElementTree as ElementTree
 import zlib
 from collections import Counter
@@ -17,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from longrm.errors import MissingPackageError, RunError
-from longrm.evaluation.comparison import compare
+from longrm.errors import RunError
+from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.report import build
-from longrm.report.build import SCRIPTS
+from longrm.report.formatting import headline
 from longrm.runs.folder import RunFolder
 from longrm.types import Outcome
 
@@ -97,7 +95,7 @@ def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def roads_page(two_families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def families_page(two_families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("roads") / "report.html"
     build([two_families], out)
     return out
@@ -124,54 +122,7 @@ def test_the_demo_is_small_and_repeats_byte_for_byte(page: Path, demo: Path, tmp
     assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
 
 
-def test_every_section_of_a_demo_is_there(page: Path) -> None:
-    text = page.read_text()
-    structure = Structure(text)
-    words = structure.words()
-    for said in (
-        "positional extrapolation",
-        "nothing on why 8B models fail",
-        "set to look back",
-        "Where the context boundary lies",
-        "Where in the context the evidence stands",
-        "unrelated context − chance",
-        "at chance, as it must be",
-        "Choosing the best of four",
-        "Tokens a second",
-        "Every comparison",
-        "longrm demo --out NEW_FOLDER --seed 0",
-        "too long",
-        "rows skipped",
-    ):
-        assert said in words, said
-    assert "NaN" not in words
-    assert "None" not in words
-    assert structure.headings[0] == 1
-    assert structure.headings.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(structure.headings))
-
-
-def test_two_families_have_a_figure_and_tables_each(roads_page: Path, page: Path) -> None:
-    words = Structure(roads_page.read_text()).words()
-    for said in (
-        "Discriminative reward models. Pair accuracy against context length",
-        "Generative reward models. Pair accuracy against context length",
-        "Generative reward models. Context boundary, in tokens",
-        "One response at a time",
-        "judge: LOGO, single scores",
-        "Trained on judgments of short contexts, the judge",
-        "after LOGO it",
-    ):
-        assert said in words, said
-    assert "The road that" not in Structure(page.read_text()).words(), "one road needs no name"
-    names = {path.stem for path in roads_page.with_name("report-figures").glob("*.svg")}
-    assert {"accuracy", "accuracy-2", "accuracy-2-narrow", "loss", "loss-2"} <= names
-    drawn = roads_page.with_name("report-figures") / "accuracy-2.svg"
-    assert "judge: LOGO" in drawn.read_text()
-    assert "control" not in drawn.read_text()
-
-
-@pytest.mark.parametrize("made", ["page", "roads_page"])
+@pytest.mark.parametrize("made", ["page", "families_page"])
 def test_markup_is_well_formed_and_accessible(made: str, request: pytest.FixtureRequest) -> None:
     structure = Structure(request.getfixturevalue(made).read_text())
     assert structure.unclosed == []
@@ -254,50 +205,50 @@ def test_hostile_text_stays_text(synthetic: ModuleType, tmp_path: Path) -> None:
         ElementTree.parse(path)
 
 
+def test_two_families_have_a_figure_and_tables_each(families_page: Path) -> None:
+    words = Structure(families_page.read_text()).words()
+    for family in ("Discriminative", "Generative"):
+        assert f"{family} reward models. Pair accuracy against context length" in words
+        assert f"{family} reward models. Context boundary, in tokens" in words
+    names = {path.stem for path in families_page.with_name("report-figures").glob("*.svg")}
+    assert {"accuracy", "accuracy-2", "accuracy-2-narrow", "loss", "loss-2"} <= names
+    drawn = (families_page.with_name("report-figures") / "accuracy-2.svg").read_text()
+    assert "judge: LOGO" in drawn
+    assert "control" not in drawn
+
+
+def test_every_section_of_a_demo_is_there(page: Path) -> None:
+    text = page.read_text()
+    structure = Structure(text)
+    assert {"boundary", "overall", "depth", "differences", "best-of", "training", "items", "provenance"} <= {
+        value for _, name, value in structure.attributes if name == "id"
+    }
+    words = structure.words()
+    assert "unrelated context − chance" in words
+    assert "longrm demo --out NEW_FOLDER --seed 0" in words
+    assert "NaN" not in words
+    assert "None" not in words
+    assert structure.headings[0] == 1
+    assert structure.headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(structure.headings))
+
+
 def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path: Path) -> None:
+    summaries = {}
     for number, name in enumerate(("short", "long")):
-        synthetic.write_evaluation(
-            tmp_path / name,
-            synthetic.judgments(synthetic.CURVES[name], number),
-            model=f"/models/{name}/final",
-        )
+        records = synthetic.judgments(synthetic.CURVES[name], number)
+        summaries[name] = synthetic.write_evaluation(tmp_path / name, records, model=f"/models/{name}/final")
     synthetic.write_training(tmp_path / "trained", timed=False)
     build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
     words = Structure((tmp_path / "mixed.html").read_text()).words()
-    assert "short · final" in words
-    assert "long · final Pair accuracy 9" in words
-    assert "Holds 75% or more up to 4,096 tokens, the longest length measured." in words
+    for name, summary in summaries.items():  # one headline each
+        assert f"{name} · final {headline(parse_evaluation(summary))}" in words
     assert "longrm train bradley-terry --config" in words
-    sentence = compare(tmp_path / "short", tmp_path / "long").sentence
-    assert sentence.startswith("long is right more often than short: ")
-    assert sentence in words
-    for absent in ("positional extrapolation", "Choosing the best of four", "Tokens a second", "controls"):
+    for absent in ("positional extrapolation", "Best of four", "Tokens per second", "controls"):
         assert absent not in words
 
 
-def test_runs_that_share_nothing_are_said_not_to_be_compared(synthetic: ModuleType, tmp_path: Path) -> None:
-    records = synthetic.judgments(synthetic.CURVES["long"], 0)
-    renamed = [replace(record, id=f"other {record.id}") for record in records]
-    for name, judged in (("one", records), ("two", renamed), ("three", records)):
-        synthetic.write_evaluation(tmp_path / name, judged)
-    build([tmp_path / name for name in ("one", "two", "three")], tmp_path / "page.html")
-    words = Structure((tmp_path / "page.html").read_text()).words()
-    assert (
-        f"Not compared: {tmp_path}/one and {tmp_path}/two share no comparison (probe, probe); probe both"
-        in words
-    )
-    assert "No difference between one and three is shown: " in words
-    synthetic.write_evaluation(tmp_path / "four", renamed)
-    build([tmp_path / name for name in ("one", "two", "three", "four")], tmp_path / "page.html")
-    words = Structure((tmp_path / "page.html").read_text()).words()
-    assert words.count("Not compared: ") == 1
-    assert (
-        f"Not compared: 2 runs share no comparison with {tmp_path}/one that both could be scored on" in words
-    )
-    assert "No difference between one and three is shown: " in words
-
-
-def test_sections_without_data_are_left_out(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_runs_without_lengths_or_gold_have_no_figures(synthetic: ModuleType, tmp_path: Path) -> None:
     records = [
         replace(record, length=None, depth=None, ranks=None)
         for record in synthetic.judgments(synthetic.CURVES["long"], 1)[:20]
@@ -305,80 +256,37 @@ def test_sections_without_data_are_left_out(synthetic: ModuleType, tmp_path: Pat
     synthetic.write_evaluation(tmp_path / "plain", records)
     build([tmp_path / "plain"], tmp_path / "plain.html")
     text = (tmp_path / "plain.html").read_text()
-    assert "No judgment has a known gold order" in text
+    assert "accuracy undefined" in text
     assert "NaN" not in Structure(text).words()
-    assert "context boundary lies" not in text
     assert "<figure>" not in text
 
 
-def test_errors_are_counted_and_said(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_errors_are_counted_at_the_top(synthetic: ModuleType, tmp_path: Path) -> None:
     records = synthetic.judgments(synthetic.CURVES["long"], 1)
-    records[:3] = [
-        replace(record, outcome=Outcome.ERROR, scores=(), detail="no answer") for record in records[:3]
-    ]
+    records[:3] = [replace(one, outcome=Outcome.ERROR, scores=(), detail="no answer") for one in records[:3]]
     synthetic.write_evaluation(tmp_path / "run", records)
     build([tmp_path / "run"], tmp_path / "run.html")
-    words = Structure((tmp_path / "run.html").read_text()).words()
-    assert "3 comparisons ended in an error" in words
+    assert "3 errors" in Structure((tmp_path / "run.html").read_text()).words().partition("</section>")[0]
 
 
-def test_a_folder_that_is_no_finished_run_is_refused(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_finished_run_is_refused(
+    synthetic: ModuleType, demo: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "report.html"
-    with pytest.raises(RunError, match="missing: there is no such folder"):
-        build([tmp_path / "missing"], out)
-    with pytest.raises(RunError, match="at least one run folder"):
-        build([], out)
     records = synthetic.judgments(synthetic.CURVES["long"], 1)
     synthetic.write_evaluation(tmp_path / "half", records, finished=False)
-    continued = r"half is not finished; continue it with: longrm evaluate --config \S+half/config\.toml --out \S+half$"
-    with pytest.raises(RunError, match=continued):
-        build([tmp_path / "half"], out)
     with RunFolder(tmp_path / "demo", "demo", synthetic.Settings()):
         pass
-    with pytest.raises(RunError, match=r"continue it with: longrm demo --out \S+demo --seed 0$"):
-        build([tmp_path / "demo"], out)
     with RunFolder(tmp_path / "other", "score", synthetic.Settings()):
         pass
-    with pytest.raises(RunError, match="kind 'score'"):
-        build([tmp_path / "other"], out)
+    for folders, named in (
+        ([tmp_path / "missing"], "missing"),
+        ([], "at least one"),
+        ([tmp_path / "half"], r"longrm evaluate --config \S+half/config\.toml --out \S+half$"),
+        ([tmp_path / "demo"], r"longrm demo --out \S+demo --seed 0$"),
+        ([tmp_path / "other"], "'score'"),
+        ([demo, demo / "training" / "long"], "alone"),
+    ):
+        with pytest.raises(RunError, match=named):
+            build(folders, out)
     assert not out.exists()
-
-
-def test_a_demo_is_reported_alone(demo: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="reported alone"):
-        build([demo, demo / "training" / "long"], tmp_path / "report.html")
-
-
-def test_an_output_that_cannot_be_written_is_one_line(demo: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot write"):
-        build([demo / "training" / "long"], tmp_path / "file" / "report.html")
-
-
-def test_missing_packages_are_named(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "longrm.report.figures", raising=False)
-    monkeypatch.delattr(sys.modules["longrm.report"], "figures", raising=False)
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(MissingPackageError, match=r"'vl_convert'.*pip install '\.\[report\]'"):
-        build([demo], tmp_path / "report.html")
-
-
-def test_the_template_and_its_files_are_in_the_package() -> None:
-    root = Path(__file__).parents[2]
-    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["packages"] == ["src/longrm"]
-    for name in ("page.html.j2", "page.css", *(f"scripts/{name}.js" for name in SCRIPTS)):
-        assert (root / "src/longrm/report" / name).is_file()
-
-
-def test_levels_of_chance_that_are_written_alike_are_one_row():
-    from types import SimpleNamespace
-
-    from longrm.report.tables import _chance_texts
-
-    def stage(level):
-        return SimpleNamespace(summary=SimpleNamespace(chance={"exact_order": level}))
-
-    near, other = stage(0.04166666666666667), stage(0.5)
-    assert _chance_texts(stage(0.041666666666666664), ["exact_order"]) == _chance_texts(near, ["exact_order"])
-    assert _chance_texts(other, ["exact_order"]) != _chance_texts(near, ["exact_order"])

@@ -7,25 +7,24 @@ from types import ModuleType
 import pytest
 
 from longrm.errors import RunError
-from longrm.report.load import DISCRIMINATIVE, GENERATIVE, defined, load_report
-from longrm.runs.records import UNDEFINED, Estimate
+from longrm.report.load import DISCRIMINATIVE, GENERATIVE, load_report
 
 
 def test_material_of_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
     material = load_report([demo])
-    assert [stage.label for stage in material.stages] == ["untrained", "short", "control", "long"]
+    assert [stage.label for stage in material.models] == ["untrained", "short", "control", "long"]
     assert [run.label for run in material.trained] == ["short", "control", "long"]
-    looks = {(stage.style.color, stage.style.dash, stage.style.shape) for stage in material.stages}
+    looks = {(stage.style.color, stage.style.dash, stage.style.shape) for stage in material.models}
     assert all(len({look[part] for look in looks}) == 4 for part in range(3))
     stored = json.loads((demo / "summary.json").read_text())
     held = stored["stages"]["short"]["metrics"]["by_length"]["512"]["pair_accuracy"]["value"]
-    assert material.stages[1].by_length("pair_accuracy")[512].value == held
+    assert material.models[1].by_length("pair_accuracy")[512].value == held
 
 
 def test_the_families_of_a_demo_are_told_apart(two_families: Path, demo: Path) -> None:
     material = load_report([two_families])
     labels: dict[str, list[str]] = {}
-    for stage in material.stages:
+    for stage in material.models:
         labels.setdefault(stage.family, []).append(stage.label)
     judges = ["judge: short", "judge: rescale only", "judge: long alone", "judge: long", "judge: LOGO"]
     assert labels == {DISCRIMINATIVE: ["untrained", "short", "control", "long"], GENERATIVE: judges}
@@ -33,24 +32,18 @@ def test_the_families_of_a_demo_are_told_apart(two_families: Path, demo: Path) -
     assert [stage.label for stage in material.pointwise] == judges
     assert {stage.family for stage in material.best_of} == {DISCRIMINATIVE}
     for family in labels:
-        looks = [stage.style for stage in material.stages if stage.family == family]
+        looks = [stage.style for stage in material.models if stage.family == family]
         assert len({(style.color, style.dash) for style in looks}) == len({style.color for style in looks})
         assert len({style.color for style in looks}) == len(looks)
-    assert {stage.family for stage in load_report([demo]).stages} == {DISCRIMINATIVE}
+    assert {stage.family for stage in load_report([demo]).models} == {DISCRIMINATIVE}
 
 
 def test_a_long_name_of_a_model_is_left_to_the_first_lines(synthetic: ModuleType, tmp_path: Path) -> None:
     records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
     for name in ("short", "a-name-of-more-than-forty-characters-in-all"):
         synthetic.write_evaluation(tmp_path / name[:5], records, model=name)
-    labels = [stage.label for stage in load_report([tmp_path / "short", tmp_path / "a-nam"]).stages]
+    labels = [stage.label for stage in load_report([tmp_path / "short", tmp_path / "a-nam"]).models]
     assert labels == ["short · short", "a-nam"]
-
-
-def test_an_estimate_without_a_value_is_none() -> None:
-    held = Estimate(0.5, 0.4, 0.6, 9, 9)
-    assert defined(held) is held
-    assert defined(UNDEFINED) is defined(None) is None
 
 
 def test_of_several_runs_those_not_finished_are_left_out_aloud(
@@ -60,11 +53,11 @@ def test_of_several_runs_those_not_finished_are_left_out_aloud(
     folders = [tmp_path / name for name in ("one", "two", "three")]
     for folder in folders:
         synthetic.write_evaluation(folder, records, model="m")
-    assert len(load_report(folders).stages) == 3
+    assert len(load_report(folders).models) == 3
     assert not caplog.messages
     (folders[1] / "summary.json").unlink()
     material = load_report(folders)
-    assert [stage.label for stage in material.stages] == ["one · m", "three · m"]
+    assert [stage.label for stage in material.models] == ["one · m", "three · m"]
     assert [run.folder for run in material.runs] == [folders[0], folders[2]]
     (message,) = caplog.messages
     assert message.startswith(
@@ -84,7 +77,7 @@ def test_long_names_of_runs_are_cut_in_their_middle_and_stay_distinct(
     apart = [f"{word}-beginning-of-a-name-that-does-not-end-so-soon" for word in ("early", "later")]
     for name in (*ends, *apart):
         synthetic.write_evaluation(tmp_path / name, records, model="m")
-    labels = [stage.label for stage in load_report([tmp_path / name for name in (*ends, *apart)]).stages]
+    labels = [stage.label for stage in load_report([tmp_path / name for name in (*ends, *apart)]).models]
     assert labels[:2] == ends  # cut, these would be the same
     assert [len(label) for label in labels[2:]] == [40, 40]
     assert [label.partition("…")[0] for label in labels[2:]] == [name[:20] for name in apart]

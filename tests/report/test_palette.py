@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from longrm.report.figures import _spread
-from longrm.report.palette import COLORS, HEAT_STEPS, Style, follow_theme, heat_step
+from longrm.report.charts import spread
+from longrm.report.formatting import COLORS, HEAT_STEPS, Style, follow_theme, heat_step
 
 
 def luminance(color: str) -> float:
@@ -56,7 +56,7 @@ def test_heat_steps_turn_at_the_threshold() -> None:
 
 def test_labels_are_moved_apart_and_keep_their_order() -> None:
     values = [0.99, 1.0, 0.5, 0.505, 1.0]
-    placed = _spread(values, 0.05)
+    placed = spread(values, 0.05)
     assert max(placed) <= 1
     order = sorted(range(5), key=lambda index: placed[index])
     assert [values[index] for index in order] == sorted(values)

@@ -145,7 +145,7 @@ def test_the_command_says_why(scorer, model, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.exception
     assert "Outcomes: 11 answered, 1 unparsed" in result.stdout
     reason = f"first: '{rows[4].id}': the score of response 2 of 2 is nan"
-    assert result.stderr.splitlines()[-1] == f"Without a verdict, unparsed, {reason}"
+    assert result.stderr.splitlines()[-1] == f"No verdict, unparsed, {reason}"
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_a_file_is_scored_but_for_a_score_that_is_no_number(scorer, scored, tmp_
     result, rows = scored(poison(scorer, comparisons(), 4, 1), "out.jsonl")
     assert result.exit_code == 0
     assert "11 answered, 1 unparsed" in result.output
-    assert "Without scores, unparsed, first: row 5: the score of response 2 of 2 is nan" in result.output
+    assert "No scores, unparsed, first: row 5: the score of response 2 of 2 is nan" in result.output
     assert [row["scores_outcome"] for row in rows].count("answered") == 11
     assert (rows[4]["scores"], rows[4]["scores_outcome"]) == (None, "unparsed")
     assert not (tmp_path / "out.jsonl.partial").exists()
@@ -279,7 +279,7 @@ def test_rows_that_memory_does_not_do_for_are_tried_again(scored, limited, monke
     limited(300)
     result, found = scored(rows, "out.jsonl")
     assert isinstance(result.exception, RunError)
-    assert str(result.exception) == "1 of 19 rows ended in errors; the same command tries them again"
+    assert str(result.exception) == "1 of 19 rows ended in errors; the same command retries them"
     assert (found[18]["scores"], found[18]["scores_outcome"]) == (None, "error")
     for row, old in zip(
         found[:18], truth[:18], strict=True

@@ -411,12 +411,12 @@ def test_errors_of_a_model_end_the_command_and_are_tried_again(put, tmp_path, mo
     failing = Failing({"row-2": Outcome.ERROR, "row-3": Outcome.TOO_LONG})
     monkeypatch.setattr(reward_models, "load", lambda *_, **__: failing)
     asked = ("--model", "m", "--data", data, "--out", out, "--min-margin", "-2")
-    with pytest.raises(RunError, match="1 of 4 rows ended in errors; the same command tries them again"):
+    with pytest.raises(RunError, match="1 of 4 rows ended in errors; the same command retries them"):
         run(filter_command, *asked)
     said = capsys.readouterr()
     assert "Wrote 2 of 4 rows (format trl)" in said.out
     assert "dropped: 1 error, 1 too_long" in said.out
-    assert "Without scores, error, first: row 2: why" in said.err
+    assert "No scores, error, first: row 2: why" in said.err
     failing.outcomes = {}
     run(filter_command, *asked)
     assert "Wrote 3 of 4 rows" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longrm.cli.training_evaluator import evaluator_of
+from longrm.cli.train import evaluator_of
 from longrm.errors import ConfigError, DataError, TrainingError
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
@@ -203,7 +203,7 @@ def test_memory_that_runs_out_over_some_comparisons_leaves_the_others(
     summary = train(settings, tmp_path / "run", evaluator=evaluator)
     assert summary["evaluations"]["values"]["4"] is not None
     (line,) = [text for text in caplog.messages if "ended in errors" in text]
-    assert line.startswith("4 of 8 comparisons of the evaluation after step 4 ended in errors, named in ")
+    assert line.startswith("4 of 8 comparisons of the evaluation after step 4 ended in errors")
 
 
 SETTINGS = {
@@ -271,10 +271,10 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
         ({}, "evaluation.settings: the setting 'bench' is required"),
         (
             {"bench": "probe", "model": "x"},
-            "evaluation.settings.model: the model that is trained is evaluated",
+            "evaluation.settings.model",
         ),
         ({"bench": "prob"}, "no benchmark 'prob'; did you mean 'probe'?"),
-        ({"bench": "probe", "judging": {"sede": 1}}, "unknown key 'judging.sede'; did you mean 'seed'?"),
+        ({"bench": "probe", "judging": {"sede": 1}}, "judging.sede"),
     ],
 )
 def test_settings_of_evaluations_are_checked_before_training(settings, message):
@@ -286,5 +286,5 @@ def test_settings_of_evaluations_are_checked_before_training(settings, message):
 def test_a_metric_that_the_benchmark_lacks_is_refused_before_training():
     probe = {"cells": [{"lengths": [64], "groups": 2}]}
     told = {"metric": "top1", "settings": {"bench": "probe", "probe": probe}}
-    with pytest.raises(ConfigError, match="'top1' is of three responses or more, and probe has pairs"):
+    with pytest.raises(ConfigError, match="evaluation.metric: 'top1'"):
         evaluator_of(EvaluationSettings.model_validate(told), no_progress)

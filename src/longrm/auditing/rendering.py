@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from longrm.auditing.data_set_audit import DataSetAudit
 from longrm.auditing.measures import Depths, Lengths, Votes
 from longrm.auditing.rows import NOT_READ
-from longrm.evaluation.wording import few, few_note, plural, tokens
 from longrm.reading import visible
-from longrm.report.html_page import html_page
+from longrm.report.formatting import count as tokens
+from longrm.report.formatting import few, few_note, html_page, plural
 from longrm.runs.records import Estimate
 from longrm.text_tables import fact_lines, table_lines, wrapped
 

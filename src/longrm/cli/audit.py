@@ -5,37 +5,37 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import NamedPath, OutputFile, columns_option, resolve, set_option
-from longrm.cli.terminal import echo, print_json
+from longrm.cli.options import FORMAT, JSON, OUTPUT_FILE, PATH, columns_option, resolve, set_option
+from longrm.cli.terminal import echo, print_json, progress
 
 
 @click.command("audit", short_help="Inspect a data set and list its problems.")
 @click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
-@click.option("--html", metavar="FILE", type=OutputFile(), help="Write it as one HTML page, too.")
 @click.option(
     "--tokenizer",
     "tokenizers",
     multiple=True,
-    help="Measures lengths: words, or a tokenizer's file, folder or Hub id; repeatable.",
+    help="Tokenizer for lengths: words, or a file, folder or Hub id; repeatable.",
 )
 @click.option(
     "--against",
     multiple=True,
     metavar="NAME:PATH",
-    help="A benchmark that the rows must not share text with; repeatable.",
+    help="A benchmark that must not share text with the rows; repeatable.",
 )
 @columns_option()
-@click.option("--format", "row_format", help="The rows' format (default: recognized from the columns).")
-@click.option("--config", "config_file", type=NamedPath(), help="TOML file of settings.")
+@FORMAT
+@click.option("--html", metavar="FILE", type=OUTPUT_FILE, help="Also write one HTML page.")
+@click.option("--config", "config_file", type=PATH, help="TOML file of settings.")
 @set_option("similarity_threshold=0.9")
+@JSON
 def command(
     path: str,
     as_json: bool,
     html: Path | None,
     tokenizers: tuple[str, ...],
     against: tuple[str, ...],
-    row_format: str | None,
+    format: str | None,
     columns: dict[str, str] | None,
     config_file: Path | None,
     assignments: tuple[str, ...],
@@ -47,18 +47,16 @@ def command(
     longrm audit runs/stage1 --tokenizer MODEL --against leval:FOLDER
     longrm audit long-rewardbench:FOLDER --json
 
-    PATH is a file or folder of comparisons, judgments, demonstrations or documents in any format that longrm
-    reads, a folder that `longrm synthesize` wrote, L-Eval's folder, or a benchmark's NAME:PATH. Findings
-    are not errors: the exit status is 0.
+    PATH is a file or folder of comparisons, judgments, demonstrations or documents in any supported format, a folder
+    that longrm synthesize wrote, L-Eval's folder, or a benchmark as NAME:PATH. The exit status is 0 whatever is found.
     """
     from longrm.auditing import AuditSettings, as_html, as_text, audit
-    from longrm.cli.progress_bar import progress
     from longrm.runs.folder import write_file
 
     flags = {
         "tokenizers": list(tokenizers) or None,
         "against": list(against) or None,
-        "format": row_format,
+        "format": format,
         "columns": columns,
     }
     settings = resolve(AuditSettings, config_file, assignments, flags)

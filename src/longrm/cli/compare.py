@@ -5,23 +5,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from longrm.cli.options import NamedPath
+from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_json, print_lines, print_table
 
-if TYPE_CHECKING:  # numpy is not loaded for the other commands
+if TYPE_CHECKING:  # numpy is not loaded for the help
     from longrm.evaluation.comparison import RunComparison
+    from longrm.evaluation.comparison.compared_parts import ComparedPart
     from longrm.evaluation.run import Run
 
-_MOST_IDS = 5
-_IN_JSON_ALONE = "length and depth"
-"""Parts that are small, and many."""
-_COLUMNS = ("first", "second", "difference", "p", "n")
+_IDS = 5
+_JSON_ONLY = "length and depth"  # parts that are many and small
 
 
-@click.command("compare", short_help="Tell which of several evaluated models is better, and where.")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...", type=NamedPath())
+@click.command("compare", short_help="Compare evaluated models on the comparisons they share.")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...", type=PATH)
 @click.option("--metric", help="A metric that is a mean over comparisons (default main accuracy).")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@JSON
 def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
     """Compares evaluations on the comparisons that they share: overall, by length, depth and task.
 
@@ -29,8 +28,8 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
     longrm compare runs/base runs/trained
     longrm compare runs/base runs/trained runs/other --json
 
-    The first run is the reference: every other one is compared with it. Comparisons are the same where prompt and
-    responses are, whatever the benchmark is called. What only one run holds or could judge is left out, and counted.
+    The first run is the reference: every other one is compared with it. Two comparisons are the same if prompt and
+    responses are, whatever the benchmark's name. Comparisons of one run only are left out and counted.
     """
     from longrm.evaluation.comparison import compare
 
@@ -41,52 +40,65 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
     for number, one in enumerate(found.each):
         if number:
             echo()
-        _print_comparison(one)
+        _print(one)
 
 
-def _print_comparison(found: "RunComparison") -> None:
-    from longrm.evaluation.comparison.compared_parts import part_figures
-    from longrm.evaluation.metrics import metric_of
-
-    metric = metric_of(found.metric)
-    print_lines([found.sentence, f"First: {_named(found.first)}", f"Second: {_named(found.second)}"])
-    tables: dict[str, list[tuple[str, ...]]] = {}
-    for kind, name, part in found.parts():
-        if kind == _IN_JSON_ALONE:
-            continue
-        cells = (*part_figures(metric, part), f"{part.n:,}")
-        tables.setdefault("length" if kind == "overall" else kind, []).append((name, *cells))
-    for kind, rows in tables.items():
-        if len(rows) > 1 or kind == "length":
-            print_table((kind, *_COLUMNS), rows)
-    print_lines(_notes(found))
-
-
-def _notes(found: "RunComparison") -> list[str]:
-    """How to read the tables, who won what, and what was left out or differs."""
-    from longrm.evaluation import wording
+def _print(found: "RunComparison") -> None:
     from longrm.evaluation.comparison.shared_items import LEFT_OUT
     from longrm.evaluation.metrics import metric_of
+    from longrm.report.formatting import FEW_NOTE, plural
 
-    names = {"first": found.first.name, "second": found.second.name}
-    whole = found.overall
-    notes = [
-        f"{metric_of(found.metric).title}, second minus first, 95% intervals; p: sign-flip test over "
-        f"{whole.groups:,} groups, Holm-adjusted in each table. McNemar's exact test, for which comparisons of one "
-        f"group are independent: p = {whole.mcnemar.p:.2g}."
-    ]
-    if any(part.few_groups for kind, _, part in found.parts() if kind != _IN_JSON_ALONE):
-        notes.append(f"{wording.FEW_NOTE} Read p.")
-    for side, ids in found.wins.items():
-        shown = f": {', '.join(ids[:_MOST_IDS])}{', ...' if len(ids) > _MOST_IDS else ''}" if ids else ""
-        notes.append(f"Won by {names[side]} alone: {len(ids):,}{shown}")
+    metric, first, second = metric_of(found.metric), found.first, found.second
+    *_, difference, p = _cells(found.overall, metric.is_share)
+    unit = " points" if metric.is_share else ""
+    print_lines(
+        [
+            f"{second.name} minus {first.name}: {metric.title} {difference}{unit} on the same "
+            f"{plural(found.overall.n, 'comparison')}, p = {p}",
+            f"First: {_described(first)}",
+            f"Second: {_described(second)}",
+        ]
+    )
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    parts = [(kind, name, part) for kind, name, part in found.parts() if kind != _JSON_ONLY]
+    for kind, name, part in parts:
+        cells = (name, *_cells(part, metric.is_share), f"{part.n:,}")
+        tables.setdefault("length" if kind == "overall" else kind, []).append(cells)
+    for kind, rows in tables.items():
+        if len(rows) > 1 or kind == "length":
+            print_table((kind, "first", "second", "difference", "p", "n"), rows)
+    print_lines(
+        [
+            f"95% intervals; p: sign-flip test over {found.overall.groups:,} groups, Holm-adjusted within each table. "
+            "McNemar's exact test, which treats comparisons of one group as independent: p = "
+            f"{found.overall.mcnemar.p:.2g}."
+        ]
+    )
+    if any(part.few_groups for _, _, part in parts):
+        print_lines([f"{FEW_NOTE} Read p instead."])
+    for side, run in (("first", first), ("second", second)):
+        ids = found.wins[side]
+        shown = f": {', '.join(ids[:_IDS])}{', ...' if len(ids) > _IDS else ''}" if ids else ""
+        print_lines([f"Won by {run.name} only: {len(ids):,}{shown}"])
+    names = {"first": first.name, "second": second.name}
     left_out = [f"{n:,} {LEFT_OUT[why].format(**names)}" for why, n in found.left_out.items() if n]
-    notes += [f"Left out: {'; '.join(left_out)}."] if left_out else []
-    notes += ["The runs differ in:", *(f"  {line}" for line in found.differs_in)] if found.differs_in else []
-    return notes
+    if left_out:
+        print_lines([f"Left out: {'; '.join(left_out)}"])
+    if found.differs_in:
+        print_lines(["Settings that differ:", *(f"  {line}" for line in found.differs_in)])
 
 
-def _named(run: "Run") -> str:
+def _described(run: "Run") -> str:
     from longrm.reading import short_name
 
     return f"{run.path} ({short_name(run.evaluation.model)} on {short_name(run.evaluation.bench)})"
+
+
+def _cells(part: "ComparedPart", is_share: bool) -> tuple[str, str, str, str]:
+    """Both values, the difference with its interval, and the adjusted p value."""
+    from longrm.report.formatting import decimal, interval, percent, points
+
+    write, gap = (percent, points) if is_share else (decimal, decimal)
+    difference = f"{gap(part.difference.value)} {interval(part.difference, gap)}"
+    p = "< 0.0001" if part.p_holm < 0.0001 else f"{part.p_holm:.4f}"
+    return write(part.first), write(part.second), difference, p

@@ -1,63 +1,55 @@
-"""`longrm evaluate`."""
+"""`longrm evaluate`, and how it, `longrm probe` and `longrm runs merge` print a result."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import columns_option, judging_options, resolve, run_options
-from longrm.cli.progress_bar import shared_work
-from longrm.cli.summary_text import print_evaluation
-from longrm.cli.terminal import echo, print_json
+from longrm.cli.options import JUDGING_OPTIONS, RUN_OPTIONS, columns_option, resolve
+from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table, shared_work
 from longrm.errors import RunError
 from longrm.runs.judgments import JUDGMENTS, read_judgments
 from longrm.types import Outcome
 
-if TYPE_CHECKING:
-    from longrm.evaluation.summaries import EvaluationSummary
+if TYPE_CHECKING:  # numpy is not loaded for the help
+    from longrm.evaluation.summaries import EvaluationSummary, PartAnswers
+    from longrm.runs.records import Estimate
+
+FAILURES = {
+    "format_missed": "no verdict in the text",
+    "context_ignored": "same verdict without the context",
+    "contradicted": "explanation contradicts verdict",
+    "criteria_against": "criteria contradict verdict",
+}
+"""The failure patterns of a summary in words."""
+
+_ADVICE = {
+    Outcome.TOO_LONG: "too long: --cut, shorter lengths, or another model",
+    Outcome.TRUNCATED: "truncated: a larger judge.max_tokens",
+    Outcome.UNPARSED: "unparsed: --retries, --format or --template",
+    Outcome.REFUSED: "refused: another --template or model",
+}
+"""What may help where no answer came. Errors are retried by the same command."""
 
 
-@click.command("evaluate", short_help="Judge a benchmark and measure how far the judgment reaches.")
+@click.command("evaluate", short_help="Judge a benchmark and measure accuracy by context length.")
 @click.option(
     "--model",
     help="Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, longrm:URL, "
     "likelihood:MODEL[#REFERENCE], tokens:MODEL, ensemble:mean-rank:MODEL+MODEL, baseline:NAME, compress:MODEL, "
     "simulated:RATE.",
 )
-@click.option("--recorded", metavar="PATH", help="Evaluate recorded judgments in place of a model.")
-@click.option("--bench", help="probe, or NAME:PATH with a name from above.")
-@run_options("Run folder; the same command continues what is there.")
-@judging_options
-@columns_option("source__columns")
-@click.option(
-    "--on-bad-row",
-    "source__on_bad_row",
-    type=click.Choice(["stop", "skip"]),
-    help="What an unreadable row does (default stop).",
-)
-@click.option(
-    "--strict",
-    "source__strict",
-    is_flag=True,
-    default=None,
-    help="Refuse data whose gold contradicts itself.",
-)
-@click.option(
-    "--votes",
-    "judging__votes",
-    type=int,
-    help="Votes per order of a generative model that samples (default 1).",
-)
+@click.option("--recorded", metavar="PATH", help="Evaluate recorded judgments instead of a model.")
+@click.option("--bench", help="probe, or NAME:PATH with a name from the list above.")
 @click.option(
     "--format",
     "judge__format",
     type=click.Choice(["pairwise", "listwise", "pointwise"]),
-    help="Format of the judgments of a generative model.",
+    help="Format of a generative model's judgments.",
 )
 @click.option("--template", "judge__template", metavar="FILE", help="Your own judging prompt (jinja2).")
-@click.option(
-    "--verdict", "judge__verdict", metavar="REGEX", help="Pattern of the verdict that your template asks for."
-)
+@click.option("--verdict", "judge__verdict", metavar="REGEX", help="Pattern of your template's verdict.")
 @click.option(
     "--retries", "judge__retries", type=int, help="Retries after an answer without a verdict (default 1)."
 )
@@ -67,6 +59,28 @@ if TYPE_CHECKING:
     type=float,
     help="Sampling temperature of a generative model (default 0).",
 )
+@click.option(
+    "--votes",
+    "judging__votes",
+    type=int,
+    help="Votes per order of a generative model that samples (default 1).",
+)
+@click.option(
+    "--strict",
+    "source__strict",
+    is_flag=True,
+    default=None,
+    help="Refuse data whose gold labels contradict each other.",
+)
+@click.option(
+    "--on-bad-row",
+    "source__on_bad_row",
+    type=click.Choice(["stop", "skip"]),
+    help="What to do with an unreadable row (default stop).",
+)
+@columns_option("source__columns")
+@JUDGING_OPTIONS
+@RUN_OPTIONS
 def command(
     out: Path,
     config_file: Path | None,
@@ -85,7 +99,7 @@ def command(
     Benchmarks: probe (generated worlds), long-rewardbench:PATH, rewardbench:PATH, rewardbench-2:PATH,
     judgebench:PATH, rm-bench:PATH, ppe:PATH, memrewardbench:PATH, if-rewardbench:PATH, long-form-rewardbench:PATH,
     plan-rewardbench:PATH, leval:PATH, and file:PATH for your own preference data. docs/cli.md lists every
-    setting that --set can change. Processes that torchrun starts share the comparisons.
+    setting for --set. Processes started by torchrun share the comparisons.
     """
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 
@@ -93,49 +107,141 @@ def command(
     with shared_work() as (group, report):
         summary = run_evaluation(settings, out, place=group, progress=report)
     if group.is_main_process:
-        tell(summary, out, as_json=as_json)
+        print_result(summary, out, as_json=as_json)
 
 
-def tell(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
-    """Prints what an evaluation found, and why comparisons have no verdict.
+def print_result(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    """Prints the result of an evaluation, and the first comparison of each outcome without a verdict.
 
     Raises:
-        RunError: Some ended in errors.
+        RunError: Comparisons ended in errors, or a length, a depth or a task has no answer.
     """
     from longrm.evaluation.summary_schema import parse_evaluation
+    from longrm.evaluation.unanswered import empty_cells
 
+    evaluation = parse_evaluation(summary)
     if as_json:
         print_json(summary)
     else:
-        print_evaluation(parse_evaluation(summary))
-        echo(f"Saved to {out}; see it with: longrm report {out} --out report.html")
-    outcomes = summary["counts"]["outcomes"]
-    left = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
-    for record in read_judgments(out) if left else ():  # why the first of each outcome has no verdict
-        if record.outcome in left:
-            left.remove(record.outcome)
-            echo(f"Without a verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)
-    _check_complete(parse_evaluation(summary), out)
+        print_evaluation(evaluation)
+        echo(f"Saved to {out}; view it with: longrm report {out} --out report.html")
+    outcomes = evaluation.counts.outcomes
+    missing = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
+    for record in read_judgments(out) if missing else ():
+        if record.outcome in missing:
+            missing.remove(record.outcome)
+            echo(f"No verdict, {record.outcome}, first: '{record.id}': {record.detail}", err=True)
 
-
-def _check_complete(summary: "EvaluationSummary", out: Path) -> None:
-    """Tells in one line what a run lacks, and what would help.
-
-    Raises:
-        RunError: A comparison ended in an error, or a length, a depth or a task has no answer.
-    """
-    from longrm.report import findings
-
-    errors, total = summary.counts.outcomes[Outcome.ERROR], summary.counts.comparisons
-    lacks = []
-    if errors:
-        lacks.append(
-            f"{errors} of {total} comparisons ended in errors, named in {out / JUDGMENTS}; the same command tries "
-            "them again"
+    problems = []
+    if errors := outcomes[Outcome.ERROR]:
+        problems.append(
+            f"{errors} of {evaluation.counts.comparisons} comparisons ended in errors (see {out / JUDGMENTS}); the "
+            "same command retries them"
         )
-    if silent := findings.no_answer(summary):
-        helps = findings.what_may_help(summary)
-        advice = f" The same command will not change that; what may: {helps}" if helps else ""
-        lacks.append(f"the run is incomplete. {' '.join(silent)}{advice}")
-    if lacks:
-        raise RunError(". ".join(lacks))
+    if empty := empty_cells(evaluation.missing):
+        where = [f"no answer {name} ({part.reason})" for name, part in [*empty.items()][:4]]
+        more = [f"{len(empty) - 4} more"] if len(empty) > 4 else []
+        found = {outcome for part in empty.values() for outcome in part.outcomes}
+        advice = [text for outcome, text in _ADVICE.items() if outcome in found]
+        hint = f"; this may help: {'; '.join(advice)}" if advice else ""
+        problems.append(f"the run is incomplete: {', '.join([*where, *more])}{hint}")
+    if problems:
+        raise RunError("; ".join(problems))
+
+
+def percentage(estimate: "Estimate | None", *, interval: bool = True) -> str:
+    """A metric as a percentage without its sign, with its 95% interval; a dash where it is undefined."""
+    from longrm.report import formatting
+
+    if estimate is None or estimate.value is None:
+        return formatting.MISSING
+    value = f"{100 * estimate.value:.1f}"
+    if not interval or estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]{formatting.few(estimate.groups)}"
+
+
+def print_evaluation(summary: "EvaluationSummary") -> None:
+    """Prints the headline, accuracy by length and by task, and everything else that was measured as facts."""
+    from longrm.evaluation.rules import RULES
+    from longrm.reading import short_name
+    from longrm.report import formatting
+
+    headline = formatting.headline(summary)
+    print_lines([f"{short_name(summary.model)} on {short_name(summary.bench)}: {headline}"])
+    texts = [headline]
+    if summary.chance:
+        texts += _print_metrics(summary)
+
+    counts, position = summary.counts, summary.position
+    outcomes = ", ".join(f"{n} {outcome.replace('_', ' ')}" for outcome, n in counts.outcomes.items() if n)
+    trials = f", in {counts.trials.total} trials" if counts.trials.total != counts.comparisons else ""
+    facts = [("outcomes", f"{outcomes}{trials}")]
+    if counts.sampled_from is not None:
+        facts.append(("sample", f"of {counts.sampled_from:,} comparisons (--limit)"))
+    if summary.shard is not None:
+        facts.append(("shard", summary.shard))
+    if counts.cut.comparisons:
+        cut = formatting.plural(counts.cut.comparisons, "context")
+        facts.append(("cut to fit", f"{cut}, {formatting.plural(counts.cut.tokens, 'token')}"))
+    if position is not None:
+        facts.append(("same verdict in every order, %", percentage(position.consistency)))
+        facts.append(("prefers the first shown, %", percentage(position.first_wins)))
+    for name, meaning in FAILURES.items():
+        rate = getattr(summary.failures, name)
+        if rate and rate.value:
+            facts.append((f"{meaning}, %", percentage(rate)))
+    if (checks := counts.context_check) and (checks.unanswered or checks.impossible):
+        reasons = f"{checks.unanswered} not answered, {checks.impossible} without a context to remove or swap"
+        facts.append(("context not checked", reasons))
+    for name, one in summary.baselines.items():
+        reads = ", which reads the context" if one.reads_context else ""
+        gap = f"{formatting.points(one.difference.value)} {formatting.interval(one.difference, formatting.points)}"
+        facts.append((f"over baseline {name}", f"{gap} points{'' if one.beaten else ': not beaten'}{reads}"))
+    for name, score in summary.rules.items():
+        note = f" ({score.note})" if score.note else ""
+        facts.append((RULES[name].title, f"{formatting.published(score.overall_percent)}{note}"))
+    findings = summary.audit.findings.values() if summary.audit else ()
+    facts += [("data", f"{finding.what}: {finding.count:,}") for finding in findings if finding.count]
+    if (boundary := summary.boundary) is not None:
+        facts.append(("accuracy threshold of the boundary", f"{boundary.tau:.2f}"))
+        if boundary.pairs_to_resolve is not None:
+            facts.append(("pairs per length to resolve it", f"about {boundary.pairs_to_resolve:,}"))
+    print_facts(facts)
+    texts += [value for _, value in facts]
+    print_lines(filter(None, [formatting.few_note(texts)]))
+
+
+def _print_metrics(summary: "EvaluationSummary") -> list[str]:
+    """Prints accuracy by length and by task; returns the text of the cells."""
+    from longrm.report import formatting
+
+    metrics, missing, name = summary.metrics, summary.missing, summary.main_metric
+    columns = [f"{name.replace('_', ' ')}, %", "n", "groups"]
+    if missing.overall:
+        columns.append("answered")
+
+    def rows(
+        parts: Mapping[str, Mapping[str, "Estimate"]], unanswered: Mapping[str, "PartAnswers | None"]
+    ) -> list[tuple[str, ...]]:
+        lines = []
+        for part, measured in parts.items():
+            estimate, gaps = measured[name], unanswered.get(part)
+            answered = f"{gaps.answered} of {gaps.comparisons}" if gaps else "all"
+            cells = (percentage(estimate), str(estimate.n), str(estimate.groups), answered)
+            lines.append((part, *cells[: len(columns)]))
+        return lines
+
+    by_length = rows(
+        {"all": metrics.overall, **metrics.by_length}, {"all": missing.overall, **missing.by_length}
+    )
+    caption = f"95% intervals; chance is {100 * summary.chance[name]:.1f}%"
+    print_table(("length", *columns), by_length, caption=caption)
+    if summary.measured is not None:
+        print_lines([formatting.measured_with(summary.measured)])
+    by_task: list[tuple[str, ...]] = []
+    if len(metrics.by_task) > 1:
+        mean = ("mean", percentage(metrics.macro.by_task), *[""] * (len(columns) - 1))
+        by_task = [*rows(metrics.by_task, missing.by_task), mean]
+        print_table(("task", *columns), by_task, title="By task")
+    return [cell for row in (*by_length, *by_task) for cell in row]

@@ -5,29 +5,25 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, scoring_options
-from longrm.cli.progress_bar import shared_work
-from longrm.cli.selection_text import SCORES_COLUMN, SCORES_FROM, print_selection
-from longrm.cli.standard_streams import row_files
+from longrm.cli.options import resolve, row_files
+from longrm.cli.score import SELECTION_OPTIONS, print_selection
+from longrm.cli.terminal import shared_work
 
 
-@click.command("filter", short_help="Keep the rows whose chosen response leads by a margin.")
-@click.option("--min-margin", type=float, help="Smallest margin of a row that is kept.")
-@click.option("--max-margin", type=float, help="Largest margin of a row that is kept.")
-@click.option(
-    "--near-tie", type=float, help="Drop rows whose margin is nearer to 0 than this, on either side."
-)
-@scoring_options(model=SCORES_FROM, column=SCORES_COLUMN, required=False)
+@click.command("filter", short_help="Keep rows whose chosen response leads by a margin.")
+@click.option("--min-margin", type=float, help="Smallest margin to keep.")
+@click.option("--max-margin", type=float, help="Largest margin to keep.")
+@click.option("--near-tie", type=float, help="Drop rows whose absolute margin is smaller than this.")
+@SELECTION_OPTIONS
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
-    """Writes the rows whose margin is as asked, as they are, with their scores.
+    """Writes the rows whose margin is in range, unchanged, with their scores.
 
-    Scores are those that longrm score has written; with --model the rows are scored first, as longrm score does, and a
-    killed run continues.
+    Scores are those that longrm score wrote; with --model the rows are scored first, and a killed run continues.
 
-    The margin is the score of the chosen response minus that of the rejected one, so that it is below 0 where the
-    scores contradict the gold order; of several chosen or rejected ones, the best-scored of either side count.
+    The margin is the score of the chosen response minus that of the rejected one, so it is negative where the scores
+    contradict the gold order; of several chosen or rejected responses, the best-scored one counts on each side.
     Without a gold order the response with the best score is the chosen one. Rows without scores, and rows whose gold
-    ranks all tie, are dropped, and counted.
+    ranks all tie, are dropped and counted.
 
     \b
     longrm filter --data scored.jsonl --min-margin 0.5 --out clear.jsonl

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import NamedPath
+from longrm.cli.options import PATH
 from longrm.cli.terminal import echo
 
 
 @click.command("merge", short_help="Merge an adapter into its base model.")
-@click.argument("run", metavar="RUN", type=NamedPath())
-@click.option("--out", required=True, type=NamedPath(), help="Folder to write the model into.")
+@click.argument("run", metavar="RUN", type=PATH)
+@click.option("--out", required=True, type=PATH, help="Folder to write the model into.")
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the base model.")
 def command(run: Path, out: Path, trust_remote_code: bool) -> None:
     """Merges the adapter of a training run or a model folder, and its scalar head, into the base model.
 
-    transformers, vLLM and SGLang load the folder as it is.
+    transformers, vLLM and SGLang load the resulting folder.
 
     \b
     longrm merge runs/lora --out runs/lora/merged

@@ -4,23 +4,23 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import NamedPath
+from longrm.cli.options import PATH
 from longrm.cli.terminal import echo, print_table
 
 
 @click.command("push", short_help="Upload a trained model to the Hugging Face Hub, with its card.")
-@click.argument("run", metavar="RUN", type=NamedPath())
+@click.argument("run", metavar="RUN", type=PATH)
 @click.argument("name", metavar="OWNER/NAME")
 @click.option(
     "--results",
     metavar="RUN",
     multiple=True,
-    type=NamedPath(),
-    help="A finished evaluation of this very model, for the card; repeatable.",
+    type=PATH,
+    help="A finished evaluation of this model, for the card; repeatable.",
 )
-@click.option("--private", is_flag=True, help="Make a repository that nobody else sees.")
-@click.option("--revision", metavar="BRANCH", help="The branch, made where it is not there (default main).")
-@click.option("--dry-run", is_flag=True, help="Show what would be uploaded, without any network.")
+@click.option("--private", is_flag=True, help="Make the repository private.")
+@click.option("--revision", metavar="BRANCH", help="Branch, created if needed (default main).")
+@click.option("--dry-run", is_flag=True, help="Show what would be uploaded, without network access.")
 def command(
     run: Path, name: str, results: tuple[Path, ...], private: bool, revision: str | None, dry_run: bool
 ) -> None:
@@ -30,8 +30,8 @@ def command(
     longrm push runs/rm acme/my-reward-model --dry-run
     longrm push runs/rm acme/my-reward-model --results runs/probe --private
 
-    The card has the results by length of the evaluation made in training and of --results. Only the model's files and
-    its card are uploaded, and the card has no path of this machine. The token is that of hf auth login, or HF_TOKEN.
+    The card has results by length: of the evaluation during training, and of --results. Only the model's files and
+    its card are uploaded, and the card contains no local path. The token is that of hf auth login, or HF_TOKEN.
     """
     from longrm import hub
 
@@ -59,11 +59,9 @@ def command(
         message=f"Upload {name.rpartition('/')[2]} with longrm",
     )
     if done.commit is None:
-        echo(f"{done.url} holds these very files already: nothing was uploaded")
+        echo(f"{done.url} is already up to date")
         return
     if done.was_there:
-        removed = f", and removes {', '.join(done.removed)}" if done.removed else ""
-        echo(
-            f"A model was there already: this is a new commit, {done.commit[:12]}, that replaces it{removed}"
-        )
+        removed = f" and removed {', '.join(done.removed)}" if done.removed else ""
+        echo(f"Replaced the model that was there, in commit {done.commit[:12]}{removed}")
     echo(f"Uploaded {total} to {done.url}")

@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, scoring_options
-from longrm.cli.progress_bar import shared_work
-from longrm.cli.selection_text import SCORES_COLUMN, SCORES_FROM, print_selection
-from longrm.cli.standard_streams import row_files
+from longrm.cli.options import resolve, row_files
+from longrm.cli.score import SELECTION_OPTIONS, print_selection
+from longrm.cli.terminal import shared_work
 
 
 @click.command("rank", short_help="Order responses by their scores; keep the best, or make pairs.")
@@ -16,17 +15,16 @@ from longrm.cli.standard_streams import row_files
 @click.option(
     "--pairs", is_flag=True, default=None, help="Write the best against the worst: chosen, rejected."
 )
-@scoring_options(model=SCORES_FROM, column=SCORES_COLUMN, required=False)
+@SELECTION_OPTIONS
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
-    """Writes rows with their responses in the order of their scores, the best first.
+    """Writes rows with their responses sorted by score, the best first.
 
-    Scores are those that longrm score has written; with --model the rows are scored first, as longrm score does, and a
-    killed run continues.
+    Scores are those that longrm score wrote; with --model the rows are scored first, and a killed run continues.
 
     Rows are written as `prompt`, `responses` and `ranks`, where equal scores tie; with --best 1 as `prompt` and
-    `completion`, to imitate; with --pairs as `prompt`, `chosen` and `rejected`. The scores go with the responses, and
-    `order` tells which of the row's responses each was, from 0. Of identical responses the first is kept. Rows without
-    scores are dropped, and counted.
+    `completion`; with --pairs as `prompt`, `chosen` and `rejected`. The scores move with the responses, and `order`
+    has each response's index in the input row, from 0. Of identical responses the first is kept. Rows without scores
+    are dropped and counted.
 
     \b
     longrm rank --data scored.jsonl --best 1 --out best.jsonl

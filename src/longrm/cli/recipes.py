@@ -1,17 +1,20 @@
 """`longrm recipes`."""
 
+from itertools import takewhile
+from pathlib import Path
+
 import click
 
-from longrm.cli.recipe_files import RecipeFile, packaged_recipes, purpose
+from longrm.cli.options import packaged_recipes, recipe_file
 from longrm.cli.terminal import echo, print_facts
 
 
 @click.command("recipes", short_help="List the recipes of the package, or print one.")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """Lists the recipes that come with the package; with NAME, prints that one, to be changed and saved.
+    """Lists the recipes of the package; with NAME, prints that recipe, to be edited and saved.
 
-    Every command that takes a file of settings takes these names as well.
+    Every command that takes a settings file takes these names too.
 
     \b
     longrm recipes
@@ -19,6 +22,13 @@ def command(name: str | None) -> None:
     longrm train preference --config paper/llama-3.1-8b/logo --out runs/logo
     """
     if name is None:
-        print_facts([(known, purpose(path)) for known, path in packaged_recipes().items()])
+        print_facts([(known, _purpose(path)) for known, path in packaged_recipes().items()])
     else:
-        echo(RecipeFile().convert(name, None, None).read_text(encoding="utf-8").rstrip())
+        echo(recipe_file(name).read_text(encoding="utf-8").rstrip())
+
+
+def _purpose(recipe: Path) -> str:
+    """The first sentence of the comment at the top of a recipe."""
+    lines = recipe.read_text(encoding="utf-8").splitlines()
+    comment = [line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines)]
+    return " ".join(comment).partition(". ")[0].rstrip(".") + "."

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from longrm.cli.options import NamedPath, OutputFile
+from longrm.cli.options import OUTPUT_FILE, PATH
 from longrm.cli.terminal import echo
 
 
 @click.command("report", short_help="Turn run folders into one HTML file.")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=NamedPath())
-@click.option("--out", required=True, type=OutputFile(), help="HTML file to write.")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PATH)
+@click.option("--out", required=True, type=OUTPUT_FILE, help="HTML file to write.")
 def command(runs: tuple[Path, ...], out: Path) -> None:
     """Writes one self-contained HTML file about one or more runs, and its figures as SVG and PNG.
 

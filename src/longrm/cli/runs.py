@@ -1,37 +1,37 @@
-"""`longrm runs`."""
+"""`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
 
-import dataclasses
+import json
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 from rich.cells import cell_len
 
-from longrm.cli import merge_shards, show_run
-from longrm.cli.options import NamedPath
+from longrm.cli.evaluate import percentage, print_result
+from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table
-from longrm.errors import RunError
-from longrm.reading import short_name, visible
+from longrm.errors import ConfigError, RunError, nearest
+from longrm.reading import short, short_name, visible
 
-if TYPE_CHECKING:  # numpy is not loaded for the help
-    from longrm.report.run_listing import ListedRun
-
-_WIDEST = 24  # characters of a cell of text in the table
+_WIDEST = 24  # characters of a name in the table
 _DASH = "–"
+_FILTERS = ("path", "kind", "state", "model", "bench")
+_SORTS = (*_FILTERS, "figure", "date", "size", "seconds", "cost")
 
 
-class _RunCommands(click.Group):
-    """Lists where no subcommand is named."""
+class _DefaultToList(click.Group):
+    """Runs `list` where no subcommand is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         bare = not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names)
         return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
-@click.group("runs", cls=_RunCommands, short_help="List your runs; remove them, and what is cached.")
+@click.group("runs", cls=_DefaultToList, short_help="List, show, merge and remove runs; prune caches.")
 def command() -> None:
-    """Lists the runs in a folder, and takes care of them; without a subcommand it is `longrm runs list`.
+    """Lists and manages the runs in a folder; without a subcommand it is longrm runs list.
 
     \b
     longrm runs
@@ -42,69 +42,343 @@ def command() -> None:
     """
 
 
+# --- list ---
+
+
 @command.command("list", short_help="List every run in a folder.")
-@click.argument("folder", default="runs", type=NamedPath())
+@click.argument("folder", default="runs", type=PATH)
 @click.option(
     "--sort",
     default="path",
     metavar="FIELD",
     show_default=True,
-    help="path, kind, state, model, bench, figure, date, size, seconds or cost; -FIELD for the largest first.",
+    help=f"{', '.join(_SORTS)}; -FIELD reverses.",
 )
 @click.option(
     "--filter",
     "filters",
     multiple=True,
     metavar="FIELD=TEXT",
-    help="Only runs whose path, kind, state, model or bench holds the text; repeatable.",
+    help=f"Only runs with this text in a field: {', '.join(_FILTERS)}; repeatable.",
 )
-@click.option("--all", "every", is_flag=True, help="List the runs inside other runs too.")
-@click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
+@click.option("--all", "every", is_flag=True, help="Also list runs inside other runs.")
+@JSON
 def list_runs(folder: Path, sort: str, filters: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """Lists every run in FOLDER (by default `runs`): what it is, its main figure and boundary, its state and size.
+    """Lists every run in FOLDER (default `runs`): model, main metric, context boundary, state and size.
 
-    A run is finished, incomplete (its errors are tried again by the same command), running, stopped (it can be
-    continued) or damaged.
+    A run is finished, incomplete (the same command retries its errors), running, stopped (the same command continues
+    it) or damaged.
 
     \b
     longrm runs list runs --filter state=stopped
     longrm runs list runs --json
     """
-    from longrm.report.run_listing import chosen, listed_runs
+    from longrm.report.formatting import plural
 
-    runs = chosen(listed_runs(folder, every=every), filters, sort)
+    runs = _selected(listed_runs(folder, every=every), filters, sort)
     if as_json:
-        print_json({"folder": str(folder), "runs": [dataclasses.asdict(run) for run in runs]})
-    elif runs:
-        _print(folder, runs, every)
-    else:
-        echo(f"No run in {folder}" + (" that fits" if filters else ""))
-
-
-def _print(folder: Path, runs: "list[ListedRun]", every: bool) -> None:
-    """The runs, what is damaged, and how many are not listed."""
-    from longrm.evaluation.wording import plural
-
-    _print_table(folder, runs)
-    for run in runs:
-        if run.fault:
-            print_lines([f"Damaged: {run.fault}"])
-    if inside := sum(run.inside for run in runs if not every):
+        print_json({"folder": str(folder), "runs": runs})
+        return
+    if not runs:
+        echo(f"No run in {folder}" + (" matches" if filters else ""))
+        return
+    _print_runs(folder, runs)
+    print_lines(f"Damaged: {run['fault']}" for run in runs if run["fault"])
+    if inside := sum(run["inside"] for run in runs if not every):
         print_lines([f"Inside these: {plural(inside, 'run')}, listed with --all"])
 
 
-command.add_command(merge_shards.command)
-command.add_command(show_run.command)
+def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
+    """The runs in a folder by path, as `--json` prints them; runs inside other runs are only counted unless `every`.
+
+    `state` is "finished", "incomplete", "running", "stopped" (no summary yet) or "damaged" (with a `fault`). `figure`
+    is the main metric with its interval: main accuracy of an evaluation, the best evaluation of a training. Unknown
+    values are None or empty.
+    """
+    from longrm.runs.removal import run_folders
+
+    if not top.is_dir():
+        raise RunError(f"{top} is no folder")
+    folders = list(run_folders(top))
+    outermost = [place for place in folders if every or not any(other in place.parents for other in folders)]
+    return [_row(place, sum(place in other.parents for other in folders)) for place in outermost]
+
+
+def _row(folder: Path, inside: int) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from longrm import reading
+    from longrm.evaluation.summaries import EvaluationSummary, TrainingSummary
+    from longrm.evaluation.summary_schema import load_summary
+    from longrm.report.formatting import STATUSES, boundary_estimate
+    from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
+    from longrm.runs.records import Estimate
+    from longrm.runs.removal import is_running, size_of
+
+    row: dict[str, Any] = {
+        "path": str(folder),
+        "kind": "",
+        "state": "damaged",
+        "fault": "",
+        "model": "",
+        "bench": "",
+        "metric": "",
+        "figure": None,
+        "boundary": "",
+        "started": "",
+        "size": size_of(folder),
+        "seconds": None,
+        "cost": None,
+        "inside": inside,
+    }
+    summary = None
+    try:
+        manifest = read_manifest(folder)
+        settings = reading.read_toml(folder / CONFIG, RunError)
+        row |= {"kind": manifest["kind"], "started": manifest["started"], "model": _model(settings)}
+        row["bench"] = settings.get("bench") or ""
+        row["seconds"], row["cost"] = _seconds(folder, manifest["kind"]), _cost(manifest)
+        summary = load_summary(folder) if (folder / SUMMARY).exists() else None
+    except RunError as error:
+        row["state"], row["fault"] = ("running", "") if is_running(folder) else ("damaged", str(error))
+        return row
+    # A synthesis has no summary: its manifest has counts once it is finished.
+    complete = summary is not None or manifest.get("counts") is not None
+    row["state"] = "finished" if complete and getattr(summary, "complete", True) else "incomplete"
+    row["state"] = "running" if is_running(folder) else row["state"] if complete else "stopped"
+    if isinstance(summary, EvaluationSummary):
+        row |= {"model": summary.model, "bench": summary.bench, "metric": summary.main_metric}
+        figure = summary.metrics.overall.get(summary.main_metric)
+        row["figure"] = asdict(figure) if figure else None
+        if boundary := summary.boundary:
+            known = boundary.estimate.value is not None
+            row["boundary"] = boundary_estimate(boundary) if known else STATUSES[boundary.status]
+    elif isinstance(summary, TrainingSummary) and summary.evaluations and summary.evaluations.best:
+        best = summary.evaluations.values[str(summary.evaluations.best)]
+        row["metric"] = summary.evaluations.metric
+        row["figure"] = None if best is None else asdict(Estimate(best, None, None, 1, 1))
+    return row
+
+
+def _model(settings: Mapping[str, Any]) -> str:
+    """The model or judge in a run's settings."""
+    for value in (settings.get("model"), settings.get("judge"), settings.get("recorded")):
+        name = value.get("path") or value.get("model") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and name:
+            return name
+    return ""
+
+
+def _seconds(folder: Path, kind: str) -> float | None:
+    """The time that a training or demo has measured."""
+    from longrm.runs.folder import SUMMARY
+    from longrm.runs.logs import Log
+    from longrm.runs.records import TimingRecord
+
+    if kind == "demo" and (folder / SUMMARY).exists():
+        total = json.loads((folder / SUMMARY).read_text())["seconds"].get("total")
+        return None if total is None else float(total)
+    if kind == "training":
+        return sum(record.seconds for record in Log(folder / "timing.jsonl", TimingRecord))
+    return None
+
+
+def _cost(manifest: Mapping[str, Any]) -> float | None:
+    """The cost of all endpoints, in the currency of their prices."""
+    costs = [spent.get("cost") for spent in (manifest.get("spending") or {}).values()]
+    return sum(cost for cost in costs if cost is not None) if costs else None
+
+
+def _selected(runs: list[dict[str, Any]], filters: Sequence[str], sort: str) -> list[dict[str, Any]]:
+    """The runs that match every `FIELD=TEXT` filter, sorted; runs without a value come last."""
+    for given in filters:
+        name, equals, text = given.partition("=")
+        if not equals or name not in _FILTERS:
+            raise ConfigError(f"--filter {given}: needs FIELD=TEXT with one of {', '.join(_FILTERS)}")
+        runs = [run for run in runs if text.lower() in run[name].lower()]
+    field = sort.removeprefix("-")
+    if field not in _SORTS:
+        raise ConfigError(f"--sort {sort}: {nearest(field, _SORTS)}")
+
+    def value(run: Mapping[str, Any]) -> Any:
+        found = run["started" if field == "date" else field]
+        return found["value"] if field == "figure" and found else found
+
+    known = [run for run in runs if value(run) not in (None, "")]
+    unknown = [run for run in runs if value(run) in (None, "")]
+    return sorted(known, key=value, reverse=sort.startswith("-")) + unknown
+
+
+def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+    """One line per run, with as many columns, the most important first, as fit into the terminal."""
+    cells = [_cells(run, folder) for run in runs]
+    heads = [head for head in cells[0] if any(row[head] != _DASH for row in cells)]
+    sizes = {head: max(cell_len(head), *(cell_len(row[head]) for row in cells)) for head in heads}
+    room, shown = shutil.get_terminal_size().columns, list[str]()
+    for head in heads:
+        if sum(sizes[one] + 2 for one in [*shown, head]) - 2 > room:
+            break
+        shown.append(head)
+    for row in [{head: head for head in heads}, *cells]:
+        echo("  ".join(row[head] + " " * (sizes[head] - cell_len(row[head])) for head in shown).rstrip())
+    if hidden := heads[len(shown) :]:
+        print_lines([f"Not shown: {', '.join(hidden)} (use --json, or a wider terminal)"])
+
+
+def _cells(run: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    from longrm.report.formatting import shortened
+    from longrm.runs.records import Estimate
+
+    path, figure = Path(run["path"]), run["figure"]
+    cells = {
+        "run": str(path.relative_to(folder)) if path != folder else run["path"],
+        "state": run["state"],
+        "model": shortened(short_name(run["model"]), _WIDEST),
+        "figure, %": percentage(Estimate(**figure)) if figure else "",
+        "boundary": run["boundary"],
+        "bench": shortened(short_name(run["bench"]), _WIDEST),
+        "kind": run["kind"],
+        "date": run["started"][:10],
+        "size": _bytes(run["size"]),
+        "seconds": "" if run["seconds"] is None else f"{run['seconds']:,.2f}",
+        "cost": "" if run["cost"] is None else f"{run['cost']:,.2f}",
+    }
+    return {head: visible(cell) or _DASH for head, cell in cells.items()}
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+# --- show ---
+
+
+@command.command("show", short_help="Print what a run judged, and what its model wrote.")
+@click.argument("run", type=PATH)
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many.")
+@click.option("--id", "only", help="Only the comparison or row with this id.")
+@click.option(
+    "--verify", is_flag=True, help="Instead check the files of a finished training, merge or synthesis."
+)
+def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
+    """Prints the question, presented orders, verdict, answer and outcome of each comparison of an evaluation.
+
+    For a synthesis it prints the prompt and the responses of each row. With --verify it compares the sizes and SHA-256
+    digests of model files or shards with those recorded when they were written.
+
+    \b
+    longrm runs show runs/judge --limit 3
+    longrm runs show runs/judge --id ID | less
+    longrm runs show runs/rm --verify
+    """
+    if verify:
+        from longrm.runs.promised_files import FILES, check_files
+
+        folder = run / "model" if (run / "model" / FILES).is_file() else run
+        for name in check_files(folder, digests=True):
+            echo(f"{folder / name}: unchanged")
+        return
+    from longrm.runs.folder import read_manifest
+
+    evaluation = read_manifest(run)["kind"] == "evaluation"
+    blocks = list(_judged(run, only) if evaluation else _synthesized(run, only))
+    if not blocks:
+        raise RunError(f"{run} has no {'row' if only is None else f'id {short(only)}'} to show")
+    for block in blocks[:limit]:
+        print_lines([*block, ""])
+    if len(blocks) > limit:
+        echo(f"{len(blocks) - limit:,} more; show them with --limit {len(blocks)}")
+
+
+def _judged(run: Path, only: str | None) -> Iterator[list[str]]:
+    """The lines of each comparison; the question is known where the comparison was kept in full."""
+    from longrm.reward_models.trials import best
+    from longrm.runs.judgments import EXAMPLES, read_judgments
+    from longrm.runs.logs import Log
+    from longrm.runs.records import ExampleRecord
+    from longrm.types import text_of
+
+    examples = {one.id: one for one in Log(run / EXAMPLES, ExampleRecord)}
+    for record in read_judgments(run):
+        if only not in (None, record.id):
+            continue
+        block = [f"{record.id}: {record.outcome}"]
+        if record.id in examples:
+            block.append(f"  Question: {_end(text_of(examples[record.id].prompt))}")
+        gold = ""
+        if record.ranks is not None:
+            top = [str(n) for n, rank in enumerate(record.ranks, start=1) if rank == min(record.ranks)]
+            gold = f", gold {' '.join(top)}"
+        trials: Sequence[Any] = record.trials or [record]  # a single trial is stored in the record itself
+        for trial in trials:
+            order = " ".join(str(place + 1) for place in trial.order)
+            verdict = " ".join(str(place + 1) for place in sorted(best(trial)))
+            block.append(f"  Order {order}; best {verdict or '-'}{gold}; {trial.outcome}")
+            block += [f"    {line}" for line in (trial.explanation or trial.detail).splitlines()]
+        yield block
+
+
+def _synthesized(run: Path, only: str | None) -> Iterator[list[str]]:
+    """The lines of each row of a synthesis."""
+    from longrm.data.files import raw_rows
+
+    rows = run / "rows"
+    fields = ("question", "prompt", "completion", "chosen", "rejected", "responses", "ranks")
+    for raw in raw_rows(sorted((rows if rows.is_dir() else run).glob("*.jsonl"))):
+        value = raw.value or {}
+        name = str(value.get("id", raw.place))
+        if only in (None, name):
+            yield [name, *(f"  {field}: {_end(_text(value[field]))}" for field in fields if field in value)]
+
+
+def _end(text: str) -> str:
+    """The last 300 characters of a prompt, where the question is, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= 300 else f"... {line[-300:]}"
+
+
+def _text(value: object) -> str:
+    """The text of a field: plain, a message, or a list of these."""
+    if isinstance(value, dict):
+        return _text(value.get("content", ""))
+    return " | ".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+# --- merge, rm, cache ---
+
+
+@command.command("merge", short_help="Merge the shards of an evaluation into one run.")
+@click.argument("shards", metavar="SHARD...", nargs=-1, required=True, type=PATH)
+@click.option("--out", required=True, type=PATH, help="Run folder to write.")
+@JSON
+def merge(shards: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Merges the run folders of all shards of an evaluation into the run that one process would have written.
+
+    \b
+    longrm evaluate --model MODEL --bench probe --shard 1/2 --out runs/one
+    longrm evaluate --model MODEL --bench probe --shard 2/2 --out runs/two
+    longrm runs merge runs/one runs/two --out runs/whole
+
+    Judgments, gold and summary have the same bytes as those of a run without shards. Missing, duplicate, unfinished
+    or unrelated shards are errors.
+    """
+    from longrm.evaluation.merged_shards import merge_shards
+
+    print_result(merge_shards(shards, out), out, as_json=as_json)
 
 
 @command.command("rm", short_help="Remove runs.")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=NamedPath())
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PATH)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(runs: tuple[Path, ...], yes: bool) -> None:
-    """Removes run folders with all that is in them: logs, summaries, trained models, answers that were paid for.
+    """Removes run folders with everything in them: logs, summaries, trained models, paid answers.
 
-    What is no run is refused, and so is a run that a process works on; then nothing is removed. Links inside a run are
-    removed, and what they lead to stays.
+    A folder that is no run, or that a process is using, is an error, and then nothing is removed. Links inside a run
+    are removed, not their targets.
 
     \b
     longrm runs rm runs/old runs/older
@@ -115,130 +389,60 @@ def remove(runs: tuple[Path, ...], yes: bool) -> None:
         check_removable(run)
     if not yes:
         print_facts([(_bytes(size_of(run)), str(run)) for run in runs])
-        _confirm("Remove these?" if len(runs) > 1 else "Remove this run?")
+        try:
+            agreed = click.confirm("Remove these runs?" if len(runs) > 1 else "Remove this run?")
+        except click.Abort:  # no terminal to answer from
+            echo()
+            agreed = False
+        if not agreed:
+            raise RunError("nothing was removed (--yes removes without asking)")
     remove_runs(runs)
     echo(f"Removed {', '.join(map(str, runs))}")
 
 
 @command.command("cache", short_help="Show what is cached; prune it.")
-@click.argument("folder", default="runs", type=NamedPath())
+@click.argument("folder", default="runs", type=PATH)
 @click.option(
-    "--prune",
-    multiple=True,
-    type=click.Choice(["tokens", "answers"]),
-    help="Remove this part; repeatable.",
+    "--prune", multiple=True, type=click.Choice(["tokens", "answers"]), help="Remove this part; repeatable."
 )
 def cache(folder: Path, prune: tuple[str, ...]) -> None:
-    """Shows what the caches hold: tokenized data of the user's cache, and answers of endpoints.
+    """Shows the caches: tokenized data in the user's cache, and answers of endpoints in the runs of FOLDER.
 
-    The user's cache is ~/.cache/longrm, or LONGRM_CACHE; answers lie in the runs of FOLDER (by default `runs`). All but
-    the answers is made again where it is needed. Answers of a run that is not finished are never pruned.
+    The user's cache is ~/.cache/longrm, or LONGRM_CACHE; FOLDER is `runs` by default. Tokenized data are recreated
+    when needed. Answers of unfinished runs are never pruned.
 
     \b
     longrm runs cache
     longrm runs cache --prune tokens --prune answers
     """
     from longrm.data.token_cache import user_cache
-    from longrm.evaluation.wording import plural
+    from longrm.report.formatting import plural
+    from longrm.runs.folder import CACHE
     from longrm.runs.removal import remove_from_cache, size_of
 
-    kept, answers = _answers(folder)
-    held = {
-        "tokens": _entries(user_cache() / "tokens"),
-        "answers": answers,
+    unfinished, answers = 0, list[Path]()
+    for run in listed_runs(folder, every=True) if folder.is_dir() else ():
+        found = sorted(Path(run["path"]).glob(f"{CACHE}*"))
+        if run["state"] == "finished":
+            answers += found
+        else:
+            unfinished += bool(found)
+    tokens = user_cache() / "tokens"
+    entries = sorted(tokens.iterdir()) if tokens.is_dir() and not tokens.is_symlink() else []
+    parts = {
+        # A process may hold a lock.
+        "tokens": (f"tokenized data, in {tokens}", [entry for entry in entries if entry.suffix != ".lock"]),
+        "answers": (f"answers of endpoints in finished runs of {folder}", answers),
     }
-    means = {
-        "tokens": f"tokenized data, in {user_cache() / 'tokens'}",
-        "answers": f"answers of endpoints in finished runs of {folder}",
-    }
-    rows = [(means[name], name, f"{len(held[name])}", _bytes(sum(map(size_of, held[name])))) for name in held]
+    rows = [
+        (what, name, str(len(places)), _bytes(sum(map(size_of, places))))
+        for name, (what, places) in parts.items()
+    ]
     print_table(("what", "part", "entries", "size"), rows)
-    if kept:
+    if unfinished:
         print_lines(
-            [f"Kept, for they may have been paid for: answers in {plural(kept, 'run')} not finished yet"]
+            [f"Kept: answers of {plural(unfinished, 'unfinished run')}, which may have been paid for"]
         )
     for name in dict.fromkeys(prune):
-        remove_from_cache(held[name])
-        echo(f"Removed {name}: {len(held[name])} entries")
-
-
-def _entries(folder: Path) -> list[Path]:
-    """What a cache holds, but for locks, which processes may hold."""
-    if not folder.is_dir() or folder.is_symlink():
-        return []
-    return sorted(entry for entry in folder.iterdir() if entry.suffix != ".lock")
-
-
-def _answers(folder: Path) -> tuple[int, list[Path]]:
-    """How many runs that are not finished have answers, and the files of those that are."""
-    from longrm.report.run_listing import listed_runs
-    from longrm.runs.folder import CACHE
-
-    kept, found = 0, list[Path]()
-    for run in listed_runs(folder, every=True) if folder.is_dir() else ():
-        files = sorted(Path(run.path).glob(f"{CACHE}*"))
-        if run.state == "finished":
-            found += files
-        else:
-            kept += bool(files)
-    return kept, found
-
-
-def _confirm(question: str) -> None:
-    try:
-        agreed = click.confirm(question)
-    except click.Abort:
-        echo()
-        raise RunError("nothing was removed; give --yes where nobody can answer") from None
-    if not agreed:
-        raise RunError("nothing was removed")
-
-
-def _print_table(folder: Path, runs: "list[ListedRun]") -> None:
-    """One line a run, with as many columns, the most important first, as the terminal has room for."""
-    cells = [_cells(run, folder) for run in runs]
-    heads = [head for head in cells[0] if any(row[head] != _DASH for row in cells)]
-    sizes = {head: max(cell_len(head), *(cell_len(row[head]) for row in cells)) for head in heads}
-    room = shutil.get_terminal_size().columns
-    shown = [
-        head
-        for place, head in enumerate(heads, 1)
-        if sum(sizes[one] + 2 for one in heads[:place]) - 2 <= room
-    ]
-    for row in [{head: head for head in heads}, *cells]:
-        echo("  ".join(row[head] + " " * (sizes[head] - cell_len(row[head])) for head in shown).rstrip())
-    if left_out := heads[len(shown) :]:
-        print_lines([f"No room for {', '.join(left_out)}: see --json, or use a wider terminal."])
-
-
-def _cells(run: "ListedRun", folder: Path) -> dict[str, str]:
-    from longrm.cli.summary_text import percentage
-    from longrm.evaluation.wording import shortened
-
-    path = Path(run.path)
-    cells = {
-        "run": str(path.relative_to(folder)) if path != folder else run.path,
-        "state": run.state,
-        "model": shortened(short_name(run.model), _WIDEST),
-        "figure, %": percentage(run.figure) if run.figure else "",
-        "boundary": run.boundary,
-        "bench": shortened(short_name(run.bench), _WIDEST),
-        "kind": run.kind,
-        "date": run.started[:10],
-        "size": _bytes(run.size),
-        "seconds": _number(run.seconds),
-        "cost": _number(run.cost),
-    }
-    return {head: visible(cell) or _DASH for head, cell in cells.items()}
-
-
-def _number(value: float | None) -> str:
-    return _DASH if value is None else f"{value:,.2f}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+        remove_from_cache(parts[name][1])
+        echo(f"Removed {name}: {len(parts[name][1])} entries")

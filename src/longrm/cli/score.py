@@ -1,16 +1,23 @@
-"""`longrm score`."""
+"""`longrm score`, and what `longrm rank` and `longrm filter` share with it."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import resolve, scoring_options
-from longrm.cli.progress_bar import shared_work
-from longrm.cli.standard_streams import RowFiles, row_files
-from longrm.cli.terminal import echo
+from longrm.cli.options import RowFiles, resolve, row_files, scoring_options
+from longrm.cli.terminal import echo, shared_work
 from longrm.errors import DataError, RunError
+from longrm.types import Outcome
+
+if TYPE_CHECKING:
+    from longrm.scoring.row_selection import SelectionCounts
+
+SELECTION_OPTIONS = scoring_options(
+    model="Score the rows with this model first, as longrm score does (default: read their scores).",
+    column="Column of the scores (default: the one that longrm score writes).",
+    model_required=False,
+)
 
 
 @click.command("score", short_help="Score the responses in a file of preference data.")
@@ -18,18 +25,18 @@ from longrm.errors import DataError, RunError
     model="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
     "or another kind that evaluate takes.",
     column="Column for the scores (default: scores, or model_scores if that is taken).",
-    required=True,
+    model_required=True,
 )
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes the same rows plus `scores`, one per response, higher is better.
 
-    Beside them come `scores_outcome`, and `scores_by`: the model that was asked.
+    Also written: `scores_outcome`, and `scores_by`, the model.
 
-    Scores follow the row's own order: chosen, then rejected; or candidates as listed. Rows without an answer have null
-    scores, and an outcome that says why: too_long; unparsed (a score is NaN); error (out of memory, or no reply).
-    The same command tries errors again.
+    Scores have the row's own order: chosen, then rejected; or candidates as listed. Rows without an answer have null
+    scores, and an outcome that names the reason: too_long; unparsed (a score is NaN); error (out of memory, or no
+    reply). The same command retries errors.
 
-    Processes that torchrun starts share the rows. A killed run continues from OUT.partial, with or without torchrun
+    Processes started by torchrun share the rows. A killed run continues from OUT.partial, with or without torchrun
     and Ray.
 
     \b
@@ -37,26 +44,46 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
     longrm score --engine ray --model MODEL --data pairs.jsonl --out scored.jsonl
     longrm score --model MODEL --data - --out - < pairs.jsonl > scored.jsonl
     """
-    with row_files(data, out) as files:
-        _score(files, assignments, flags)
-
-
-def _score(files: RowFiles, assignments: tuple[str, ...], flags: Mapping[str, Any]) -> None:
     from longrm.scoring.scored_file import ScoreSettings, score_file
 
-    settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
-    with shared_work() as (group, report):
-        result = score_file(settings, files.out, workers=group, progress=report)
-    if result is None:
-        return
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
-    wrote = f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {files.named_out}"
-    echo(wrote, err=files.to_stdout)
-    for outcome, first in sorted(result.first_unscored.items()):
-        echo(f"Without scores, {outcome}, first: {first}", err=True)
-    if not result.outcomes["answered"]:
-        raise DataError(f"the model could score no row of {settings.data}")
-    if result.outcomes["error"]:
-        raise RunError(
-            f"{result.outcomes['error']} of {result.rows} rows ended in errors; the same command tries them again"
+    with row_files(data, out) as files:
+        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
+        with shared_work() as (group, report):
+            result = score_file(settings, files.out, workers=group, progress=report)
+        if result is None:  # another process writes the file
+            return
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items()))
+        echo(
+            f"Wrote {result.rows} rows (format {result.format}; {outcomes}) to {files.out_name}",
+            err=files.to_stdout,
         )
+        for outcome, first in sorted(result.first_unscored.items()):
+            echo(f"No scores, {outcome}, first: {first}", err=True)
+        if not result.outcomes["answered"]:
+            raise DataError(f"{settings.data}: the model could score no row")
+        if errors := result.outcomes["error"]:
+            raise RunError(f"{errors} of {result.rows} rows ended in errors; the same command retries them")
+
+
+def print_selection(counts: "SelectionCounts | None", data: str, files: RowFiles) -> None:
+    """Prints how many rows rank or filter wrote and dropped; None in a process that wrote none.
+
+    Raises:
+        DataError: No row had scores.
+        RunError: Rows that were scored now ended in errors.
+    """
+    if counts is None:
+        return
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
+    echo(
+        f"Wrote {counts.written} of {counts.read} rows (format {counts.format}) to {files.out_name}"
+        f"{dropped and f'; dropped: {dropped}'}",
+        err=files.to_stdout,
+    )
+    for outcome, first in sorted(counts.first_unscored.items()):
+        echo(f"No scores, {outcome}, first: {first}", err=True)
+    if sum(counts.dropped[reason] for reason in ("no scores", *Outcome)) == counts.read:
+        raise DataError(f"{data}: no row has scores")
+    errors = counts.dropped[Outcome.ERROR]
+    if counts.first_unscored and errors:
+        raise RunError(f"{errors} of {counts.read} rows ended in errors; the same command retries them")

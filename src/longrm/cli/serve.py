@@ -4,26 +4,29 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import model_options, resolve, set_option
+from longrm.cli.options import MODEL_OPTIONS, resolve, set_option
 from longrm.cli.terminal import echo
 
 
-@click.command("serve", short_help="Score over HTTP, in the wire formats of trainers.")
+@click.command("serve", short_help="Score over HTTP, in the formats of common trainers.")
 @click.option(
     "--model",
     required=True,
     help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
     "or another kind that evaluate takes.",
 )
-@click.option("--host", help="Address to listen at (default: 127.0.0.1, this machine alone).")
-@click.option("--port", type=int, help="Port to listen at (default: 8000; 0 takes a free one).")
+@click.option("--host", help="Address to listen on (default: 127.0.0.1, this machine only).")
+@click.option("--port", type=int, help="Port to listen on (default: 8000; 0 takes a free one).")
 @click.option(
     "--api-key",
     envvar="LONGRM_API_KEY",
-    help="Key that requests must carry; safer in LONGRM_API_KEY, which process lists do not show.",
+    help="Key that requests must send; better in LONGRM_API_KEY, which other users cannot see.",
 )
 @click.option(
-    "--without-key", is_flag=True, default=None, help="Accept requests from other machines without a key."
+    "--without-key",
+    is_flag=True,
+    default=None,
+    help="Allow requests without a key on a host that others can reach.",
 )
 @click.option(
     "--allowed-host",
@@ -33,18 +36,15 @@ from longrm.cli.terminal import echo
     help="Host name of the server that requests without a key may use; repeatable.",
 )
 @click.option(
-    "--access-log",
-    is_flag=True,
-    default=None,
-    help="Log every scoring request, without its contents.",
+    "--access-log", is_flag=True, default=None, help="Log a line for every scoring request, without contents."
 )
-@model_options
+@MODEL_OPTIONS
 @set_option("limits.waiting=10000")
 def command(assignments: tuple[str, ...], **flags: Any) -> None:
     """Serves a reward model over HTTP until it is stopped; prints one line when it is ready.
 
-    POST /v1/scores takes a prompt and its responses. There are routes for clients of vLLM, verl, SGLang, OpenRLHF,
-    slime, LLaMA-Factory and NeMo Gym. Common prefixes of prompts are encoded once.
+    POST /v1/scores takes a prompt and its responses. Clients of vLLM, verl, SGLang, OpenRLHF, slime, LLaMA-Factory
+    and NeMo Gym find their own routes. Shared prefixes of prompts are encoded once.
 
     \b
     longrm serve --model runs/demo/training/long/model

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, run_options
-from longrm.cli.progress_bar import progress
-from longrm.cli.terminal import echo, print_json
+from longrm.cli.options import RUN_OPTIONS, resolve
+from longrm.cli.terminal import echo, print_json, progress
 from longrm.errors import RunError
 
 
@@ -17,11 +16,11 @@ from longrm.errors import RunError
 def command() -> None:
     """Makes data from documents with questions and gold answers; every recipe is a subcommand.
 
-    Texts that nobody has asked about get their questions from `questions`; preferences get criteria from `rubrics`.
+    For texts without questions, start with `questions`; `rubrics` adds criteria to preferences.
 
-    A recipe in TOML goes in, a run folder comes out. rows/ holds the data, which train and evaluate read as they
-    are; manifest.json holds sources, models, prompts, cost, and what every step kept and dropped. A killed run
-    continues with the same command, and pays for no answer twice.
+    The input is a recipe in TOML, the output a run folder: rows/ has the data, which train and evaluate read as they
+    are; manifest.json has sources, models, prompts, cost, and the counts of every step. The same command continues a
+    killed run without paying for an answer twice.
     """
 
 
@@ -36,7 +35,7 @@ _THEN_PAIRS = (
 
 
 def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a subcommand; the decorated function is its help, and `then` what to do with the result."""
+    """Makes a subcommand; the decorated function is its help, and `then` the advice printed at the end."""
 
     def make(described: Callable[..., None]) -> click.Command:
         def work(out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool) -> None:
@@ -51,25 +50,23 @@ def _kind(name: str, short_help: str, then: str) -> Callable[[Callable[..., None
             if not manifest["counts"]["rows"]:
                 raise RunError(_why_nothing(manifest["counts"], out, name))
 
-        work.__doc__ = described.__doc__
-        options = run_options("Run folder; the same command continues what is there.")
-        return command.command(name, short_help=short_help)(options(work))
+        return command.command(name, short_help=short_help, help=described.__doc__)(RUN_OPTIONS(work))
 
     return make
 
 
 @_kind(
     "questions",
-    "Let a model ask about texts of your own: questions, answers, evidence.",
+    "Let a model write questions about your texts, with answers and evidence.",
     "answer them with: longrm synthesize responses --config data/responses --set documents.format=jsonl "
     "--set documents.path={out}/rows --out RUN",
 )
 def questions() -> None:
     """Lets a model write questions about texts, with gold answers and the sentences that prove them.
 
-    Passages are drawn at depths spread over each text. A question stays where its evidence stands in the text,
-    leads to the same answer by itself, and the model does not know the answer without it. Rows are documents, as
-    all other recipes take them.
+    Passages are drawn at depths spread over each text. A question is kept if its evidence is in the text, the evidence
+    alone leads to the same answer, and the model does not know the answer without it. Rows are documents, the input
+    of the other recipes.
 
     \b
     longrm synthesize questions --config questions.toml --out runs/questions
@@ -84,14 +81,14 @@ def questions() -> None:
 
 @_kind(
     "rubrics",
-    "Let a model draft criteria from preferences, each checked by itself.",
+    "Let a model draft criteria from preferences, each checked alone.",
     "judge by them with: longrm evaluate --model MODEL --bench file:{out}/rows --set judge.rubrics=item --out RUN",
 )
 def rubrics() -> None:
-    """Lets a model say, as criteria, what tells the better response of a comparison from the worse one.
+    """Lets a model write criteria by which the chosen response of a comparison is better than the rejected one.
 
-    A criterion stays where a judge who goes by it alone names the better response in both orders. Rows are the
-    comparisons, in any format that longrm reads, with what stayed as their `rubrics`.
+    A criterion is kept if a judge that uses it alone prefers the chosen response in both orders. Rows are the
+    comparisons, with the kept criteria as their `rubrics`.
 
     \b
     longrm synthesize rubrics --config rubrics.toml --out runs/rubrics
@@ -129,11 +126,11 @@ def responses() -> None:
 
 @_kind(
     "short-to-long",
-    "Judge on the short context, to learn it on the long one: stage 1.",
+    "Judge on short contexts, write long ones to learn from: stage 1.",
     _THEN_JUDGMENTS,
 )
 def short_to_long() -> None:
-    """Judges answers on the critical chunks, and pads the same prompts to long contexts: demonstrations.
+    """Judges answers on the critical chunks, then pads the prompts to long contexts: demonstrations.
 
     \b
     longrm synthesize short-to-long --config stage1.toml --out runs/stage1
@@ -151,14 +148,14 @@ def short_to_long() -> None:
 
 @_kind(
     "vote",
-    "The consensus of several judges, against those that it outvotes: stage 2.",
+    "The consensus of several judges against outvoted judgments: stage 2.",
     "prefer them with: longrm train preference --config paper/qwen3-8b/logo --set data.path={out}/rows --out RUN",
 )
 def vote() -> None:
     """Lets several judges score every answer alone, on the short context; the largest agreeing cluster decides.
 
-    A row holds the long prompt, the judgment of the consensus, and those that it outvoted. Or rows = "pairs": answers
-    ordered by their consensus scores, for discriminative reward models.
+    A row has the long prompt, the consensus judgment, and the outvoted ones. With rows = "pairs": answers ordered by
+    their consensus scores, for discriminative reward models.
 
     \b
     longrm synthesize vote --config stage2.toml --out runs/stage2
@@ -183,9 +180,9 @@ def vote() -> None:
     "judge it with: longrm evaluate --model MODEL --bench long-rewardbench:{out} --out RUN",
 )
 def benchmark() -> None:
-    """Scores candidates beside the gold answers and makes pairs and rankings, balanced over tasks and lengths.
+    """Scores candidates against the gold answers and makes pairs and rankings, balanced over tasks and lengths.
 
-    A second, independent check of every gold order keeps out what it contradicts. README.md is the data card.
+    A second, independent check drops every gold order that it contradicts. README.md is the data card.
 
     \b
     longrm synthesize benchmark --config benchmark.toml --out my-benchmark
@@ -199,11 +196,11 @@ def benchmark() -> None:
 
 @_kind(
     "distill",
-    "The best of a model's answers, by a reward model: demonstrations.",
+    "The best of several answers, by a reward model: demonstrations.",
     _THEN_JUDGMENTS,
 )
 def distill() -> None:
-    """Draws several answers to every prompt and keeps the one that a reward model likes best.
+    """Samples several answers to every prompt and keeps the one with the best reward.
 
     \b
     longrm synthesize distill --config distill.toml --out runs/distilled
@@ -212,12 +209,12 @@ def distill() -> None:
     # distill.toml
     documents = {path = "documents.jsonl"}
     policy = {model = "openai:http://127.0.0.1:8000/v1#NAME"}
-    reward_model = "runs/long/model"               # whatever longrm evaluate --model takes
+    reward_model = "runs/long/model"               # as for longrm evaluate --model
     """
 
 
 def _report(manifest: Mapping[str, Any], out: Path, then: str) -> None:
-    """What every step kept, why it dropped the rest, what it cost, and what to do next."""
+    """Prints what every step kept and dropped, the cost, and what to do next."""
     from longrm.synthesis.pipeline import ROWS
 
     counts = manifest["counts"]
@@ -238,19 +235,19 @@ def _report(manifest: Mapping[str, Any], out: Path, then: str) -> None:
 
 
 def _why_nothing(counts: Mapping[str, Any], out: Path, kind: str) -> str:
-    """Why a run came to nothing: what every step dropped, what helps most, and where answers can be read."""
+    """Why a run has no rows: what every step dropped, a hint, and where the models' answers are."""
     from longrm.runs.folder import CACHE
 
     steps = counts["steps"]
-    told = [
+    drops = [
         f"{name} dropped {_listed(found['dropped'])}" for name, found in steps.items() if found["dropped"]
     ]
     last: Mapping[str, int] = next((found["dropped"] for found in steps.values() if not found["kept"]), {})
     most = max(last, key=lambda reason: last[reason], default="")
     hint = f"; {most.replace('_', ' ')}{_HINTS[most]}" if most in _HINTS else ""
     hint = hint.replace("max_tokens", _MAX_TOKENS.get(kind, "max_tokens"))
-    answers = f"; {out / CACHE} holds what the models answered" if (out / CACHE).exists() else ""
-    return f"{out}: no row from {counts['inputs']:,} inputs: {'; '.join(told) or 'nothing came in'}{hint}{answers}"
+    answers = f"; {out / CACHE} has the models' answers" if (out / CACHE).exists() else ""
+    return f"{out}: no row from {counts['inputs']:,} inputs: {'; '.join(drops) or 'no input'}{hint}{answers}"
 
 
 def _listed(dropped: Mapping[str, int]) -> str:
@@ -258,29 +255,29 @@ def _listed(dropped: Mapping[str, int]) -> str:
 
 
 _MAX_TOKENS = {"benchmark": "second_check.max_tokens", "responses": "plans.max_tokens"}
-"""Where the setting `max_tokens` is, in the recipes that have it in a group."""
+"""The key of the setting `max_tokens` in recipes where it is in a group."""
 
 _HINTS = {
     "unreadable": ": the model did not end with the lines Question, Answer and Evidence (try another writer, or raise "
     "max_tokens)",
-    "evidence_not_found": ": the model did not copy sentences as they stand in the text (try another writer)",
+    "evidence_not_found": ": the model did not copy sentences literally (try another writer)",
     "no_criteria": ": the writer did not end with lines Criterion: ... (try another writer, or raise max_tokens)",
     "no_verdict": ": the checker did not end with [[A]], [[B]] or [[C]] (try another checker, or raise max_tokens)",
-    "truncated": ": replies reached the most tokens that they may have (raise max_tokens)",
+    "truncated": ": replies reached the token limit (raise max_tokens)",
     "order_unknown": ": rows need gold (chosen and rejected, ranks, or scores)",
     "unparsed": ": the judge did not end with a score such as [[7]] (try remote.json_schema = true, or another judge)",
-    "insufficient": ": the critical chunks do not hold the gold answer's words, and one of up to six words must stand "
-    'there as it is (try sufficiency = "judge", a larger max_chunks, or evidence_from = "given")',
-    "too_long": ": no length leaves room for the critical chunks (raise lengths, or lower chunk_size and max_chunks)",
-    "padding_ran_out": ": there are too few chunks to pad with (raise pool_chunks, or add documents)",
-    "nothing_found": ': no critical chunk was found (documents need evidence with evidence_from = "given")',
-    "no_candidate": ": there are no answers to judge (see candidates)",
+    "insufficient": ": the critical chunks do not contain the words of the gold answer; one of up to six words must "
+    'appear literally (try sufficiency = "judge", a larger max_chunks, or evidence_from = "given")',
+    "too_long": ": the critical chunks fit no length (raise lengths, or lower chunk_size and max_chunks)",
+    "padding_ran_out": ": too few chunks for padding (raise pool_chunks, or add documents)",
+    "nothing_found": ': no critical chunk found (documents need evidence with evidence_from = "given")',
+    "no_candidate": ": no answers to judge (see candidates)",
 }
 
 
 def _agreement(found: Mapping[str, Any]) -> str:
-    """How much the judges agree, in one line."""
-    from longrm.evaluation.wording import few, few_note
+    """The agreement of the judges in one line."""
+    from longrm.report.formatting import few, few_note
 
     alpha, pairwise = found["krippendorff_alpha"], found["pairwise"]
     parts = [
@@ -290,11 +287,11 @@ def _agreement(found: Mapping[str, Any]) -> str:
             if value["low"] is not None
             else ""
         )
-        for name, value, form in (("alpha", alpha, ".2f"), ("two judges agree on", pairwise, ".1%"))
+        for name, value, form in (("alpha", alpha, ".2f"), ("pairwise agreement", pairwise, ".1%"))
         if value["value"] is not None
     ]
-    chance = (
-        "; not shown to exceed what chance gives" if alpha["low"] is not None and alpha["low"] <= 0 else ""
+    chance = "; not shown to exceed chance" if alpha["low"] is not None and alpha["low"] <= 0 else ""
+    agreement = (
+        f"agreement of the judges: {', '.join(parts) or 'undefined: no two scored the same answer'}{chance}"
     )
-    told = f"agreement of the judges: {', '.join(parts) or 'not defined, for no two scored the same answer'}{chance}"
-    return "; ".join(filter(None, (told, few_note(parts))))
+    return "; ".join(filter(None, (agreement, few_note(parts))))

@@ -1,18 +1,23 @@
-"""Everything that is printed. It may come from files of others: nothing in it steers the terminal."""
+"""Everything that is printed, and the progress of long work. Control characters in it are escaped."""
 
 import json
 import logging
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 import click
 
 from longrm.reading import CONTROL_CHARACTERS, visible
+from longrm.runs.progress import Progress, no_progress
+from longrm.runs.workers import WorkerGroup, world_size
 from longrm.text_tables import fact_lines, table_lines, wrapped
 
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in CONTROL_CHARACTERS}
+_SECONDS_PER_LINE = 10.0
 
 
 def echo(text: str = "", *, err: bool = False, end: str = "\n") -> None:
@@ -21,12 +26,12 @@ def echo(text: str = "", *, err: bool = False, end: str = "\n") -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Prints a summary as one JSON object."""
+    """Prints one JSON object."""
     click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False).translate(_JSON_ESCAPES))
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints lines, each broken where words end if the terminal is narrower."""
+    """Prints lines, wrapped at words to the width of the terminal."""
     for line in lines:
         indent = line[: len(line) - len(line.lstrip())]
         echo("\n".join(wrapped(visible(line.strip()), _width(), indent)))
@@ -40,15 +45,17 @@ def print_table(
     caption: str | None = None,
 ) -> None:
     """Prints a table: names to the left, numbers to the right."""
-    shown = [[visible(cell) for cell in row] for row in rows]
+    cells = [[visible(cell) for cell in row] for row in rows]
     print_lines(filter(None, [title]))
-    echo("\n".join(table_lines([visible(column) for column in columns], shown, _width(), indent="  ")))
+    echo("\n".join(table_lines([visible(column) for column in columns], cells, _width(), indent="  ")))
     print_lines(filter(None, [caption]))
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Prints names, and their values beside them."""
-    echo("\n".join(fact_lines([(visible(name), visible(value)) for name, value in facts], _width())))
+    """Prints names and their values."""
+    pairs = [(visible(name), visible(value)) for name, value in facts]
+    if pairs:
+        echo("\n".join(fact_lines(pairs, _width())))
 
 
 def _width() -> int:
@@ -56,11 +63,117 @@ def _width() -> int:
 
 
 class MessageHandler(logging.StreamHandler[TextIO]):
-    """Prints what the package logs to standard error."""
+    """Prints the package's log messages to standard error."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message alone, and a traceback where it has one."""
+        """The message alone, and its traceback if it has one."""
         return visible(super().format(record))
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Yields the callable that long work reports to: a bar in a terminal, a line every ten seconds elsewhere.
+
+    With `longrm --quiet` it shows nothing.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().params.get("quiet"):
+        yield no_progress
+    elif sys.stderr.isatty():
+        with _progress_bars() as report:
+            yield report
+    else:
+        lines = _ProgressLines()
+        yield lines
+        lines.close()
+
+
+@contextmanager
+def _progress_bars() -> Iterator[Progress]:
+    # rich.progress takes 60 ms to import, which only a terminal needs.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(label: str, done: int, total: int, note: str = "") -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(visible(label), total=total or None, note="")
+            bars.update(tasks[label], completed=done, total=total or None, note=visible(note))
+
+        yield report
+
+
+class _ProgressLines:
+    """Prints a line for each piece of work at its start, at its end and every ten seconds."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, tuple[float, int]] = {}  # time, and what was done before
+        self._printed: dict[str, float] = {}
+        self._pending: dict[str, tuple[int, int, str]] = {}
+
+    def __call__(self, label: str, done: int, total: int, note: str = "") -> None:
+        now = time.monotonic()
+        self._started.setdefault(label, (now, done))
+        self._pending[label] = done, total, note
+        # Without a known total there is no line at the start: it would say that one is done.
+        printed = self._printed.setdefault(label, -_SECONDS_PER_LINE if total else now)
+        if done == total or now - printed >= _SECONDS_PER_LINE:
+            self._print(label, now)
+
+    def close(self) -> None:
+        """Prints how far each piece of work came."""
+        for label in [*self._pending]:
+            self._print(label, time.monotonic())
+
+    def _print(self, label: str, now: float) -> None:
+        done, total, note = self._pending.pop(label)
+        started, before = self._started[label]
+        self._printed[label] = now
+        parts = [f"{done}/{total}" if total else f"{done}"]
+        if now - started >= 1 and done > before:
+            rate = (done - before) / (now - started)
+            parts.append(f"{rate:.3g} per second")
+            if done < total:
+                parts.append(f"{duration((total - done) / rate)} left")
+        echo(f"{label}: {', '.join([*parts, *filter(None, [note])])}", err=True)
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that fits."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def shared_work() -> Iterator[tuple[WorkerGroup, Progress]]:
+    """Joins the processes that torchrun started; only the main process shows progress."""
+    if world_size() > 1:
+        from longrm.modeling.process_group import join  # imports torch, which one process may not need
+
+        workers = join()
+    else:
+        workers = nullcontext(WorkerGroup())  # type: ignore[assignment]  # another context manager of the same type
+    with workers as group, progress() as report:
+        yield group, report if group.is_main_process else no_progress

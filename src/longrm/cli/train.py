@@ -1,23 +1,30 @@
-"""`longrm train`."""
+"""`longrm train`, and the evaluator that it hands to the training."""
 
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import resolve, run_options
-from longrm.cli.progress_bar import progress
-from longrm.cli.terminal import echo, print_json
+from longrm.cli.options import RUN_OPTIONS, resolve
+from longrm.cli.terminal import echo, print_json, progress
 from longrm.config import parse_assignments
 from longrm.errors import ConfigError
 from longrm.reading import read_toml
-from longrm.runs.progress import no_progress
+from longrm.runs.progress import Progress, no_progress
 from longrm.runs.workers import is_main_process
 from longrm.training.objectives import OBJECTIVES
-from longrm.training.training_settings import TrainingSettings
+from longrm.training.training_settings import EvaluationSettings, TrainingSettings
 
-if TYPE_CHECKING:  # benchmarks are not loaded for help
+if TYPE_CHECKING:  # torch and the benchmarks are not loaded before the settings are known to be valid
     from longrm.benchmarks import OwnTokenizer
+    from longrm.modeling.loading import LanguageModel, Scorer
+    from longrm.reward_models import JudgeSettings, RewardModel
+    from longrm.training.evaluations import Evaluator
+
+_logger = logging.getLogger(__name__)
 
 
 class _Objectives(click.Group):
@@ -35,23 +42,31 @@ class _Objectives(click.Group):
 def command() -> None:
     """Trains a reward model; every objective is a subcommand.
 
-    A prompt is encoded once for all its responses. Processes that torchrun starts train together. A killed run
-    continues bit for bit on the same machine in the same layout, else up to rounding; the trained model is saved to
-    DIR/model, and transformers, vLLM and SGLang load it from there.
+    A prompt is encoded once for all its responses. Processes started by torchrun train together. A killed run
+    continues bit for bit on the same machine in the same layout, else up to rounding. The trained model is saved to
+    DIR/model, which transformers, vLLM and SGLang load.
     """
 
 
 def _command(objective: str) -> click.Command:
     spec = OBJECTIVES[objective]
 
-    def work(
+    @click.command(objective.replace("_", "-"), short_help=spec.title, help=spec.help)
+    @click.option(
+        "--report-to",
+        multiple=True,
+        metavar="NAME",
+        help="A tracker, such as tensorboard or wandb; repeatable.",
+    )
+    @RUN_OPTIONS
+    def train_objective(
         out: Path,
         config_file: Path | None,
         assignments: tuple[str, ...],
         as_json: bool,
         report_to: tuple[str, ...],
     ) -> None:
-        # The recipe of another subcommand is refused, and that subcommand named.
+        # A recipe of another objective names the right command.
         changes = parse_assignments(assignments)
         named = ((read_toml(config_file, ConfigError) if config_file else {}) | changes).get(
             "objective", objective
@@ -59,34 +74,31 @@ def _command(objective: str) -> click.Command:
         if isinstance(named, str) and named != objective and named in OBJECTIVES:
             where = "--set" if "objective" in changes else config_file
             right = f"longrm train {named.replace('_', '-')}"
-            raise ConfigError(f'{where} is a recipe for objective = "{named}"; the command is: {right}')
+            raise ConfigError(f'{where} is a recipe for objective = "{named}"; use: {right}')
         flags = {"report_to": list(report_to) or None}
         _train(resolve(spec.settings, config_file, assignments, flags), out, as_json)
 
-    work.__doc__ = spec.help
-    trackers = click.option(
-        "--report-to",
-        multiple=True,
-        metavar="NAME",
-        help="A tracker, such as tensorboard or wandb; repeatable.",
-    )
-    options = run_options("Run folder; the same command continues what is there.")
-    return click.command(objective.replace("_", "-"), short_help=spec.title)(options(trackers(work)))
+    return train_objective
 
 
 def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
     from longrm.training.train import train
 
+    def own_tokenizer() -> "OwnTokenizer | None":
+        """The tokenizer of the model that training starts from."""
+        from longrm.benchmarks import OwnTokenizer
+        from longrm.clients.remote_settings import Remote
+        from longrm.evaluation import evaluation_run
+
+        if settings.model.new is not None:
+            return OwnTokenizer(settings.model.new.tokenizer, settings.model.new.tokenizer)
+        return evaluation_run.own_tokenizer(settings.model.path, Remote())
+
     with progress() as report:
         evaluator = None
         if settings.evaluation is not None:
-            from longrm.cli.training_evaluator import evaluator_of
-
-            evaluator = evaluator_of(
-                settings.evaluation,
-                report if is_main_process() else no_progress,
-                own=lambda: _tokenizer(settings),
-            )
+            shown = report if is_main_process() else no_progress
+            evaluator = evaluator_of(settings.evaluation, shown, own=own_tokenizer)
         summary = train(settings, out, progress=report, evaluator=evaluator)
     if not is_main_process():
         return
@@ -95,55 +107,118 @@ def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
     if as_json:
         print_json(summary)
     else:
-        _print_outcome(summary, out, lora=settings.model.lora is not None)
+        _print(summary, out, lora=settings.model.lora is not None)
 
 
-def _tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
-    """The tokenizer of the model that training starts from."""
-    from longrm.benchmarks import OwnTokenizer
-    from longrm.clients.remote_settings import Remote
-    from longrm.evaluation.evaluation_run import own_tokenizer
+def evaluator_of(
+    settings: EvaluationSettings,
+    progress: Progress,
+    *,
+    own: Callable[[], "OwnTokenizer | None"] = lambda: None,
+) -> "Evaluator":
+    """The evaluator of a recipe: a benchmark judged by the model in memory.
 
-    new = settings.model.new
-    if new is not None:
-        return OwnTokenizer(new.tokenizer, new.tokenizer)
-    return own_tokenizer(settings.model.path, Remote())
+    Args:
+        settings: What is evaluated, and when.
+        progress: Called after every batch.
+        own: Returns the tokenizer of the model that training starts from, in whose tokens a probe measures lengths.
+
+    Raises:
+        ConfigError: Invalid settings, an unknown benchmark, or a metric that it does not have.
+        DataError: The benchmark cannot be read.
+    """
+    from longrm import benchmarks
+    from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
+    from longrm.evaluation.metrics import metric_of, reported
+    from longrm.runs.judgments import JUDGMENTS
+
+    for key in ("model", "recorded"):
+        if key in settings.settings:
+            raise ConfigError(f"evaluation.settings.{key}: drop it; the model in training is evaluated")
+    try:
+        evaluation = Evaluation.resolve(None, settings.settings)
+    except ConfigError as error:
+        raise ConfigError(f"evaluation.settings: {error}") from None
+    bench = benchmarks.load(
+        evaluation.bench,
+        source=evaluation.source,
+        probe=evaluation.probe,
+        leval=evaluation.leval,
+        own=own,
+    )
+    if not metric_of(settings.metric).for_pairs and all(len(row.responses) == 2 for row in bench.comparisons):
+        known = ", ".join(metric.name for metric in reported(pairs_only=True))
+        raise ConfigError(
+            f"evaluation.metric: '{settings.metric}' needs three responses or more, and {bench.name} has pairs; it has "
+            f"{known}"
+        )
+
+    def evaluate(trained: "Scorer | LanguageModel", folder: Path) -> Mapping[str, Any]:
+        name = f"{folder.resolve().parent.parent.name} at step {folder.name}"
+        named = evaluation.model_copy(update={"model": name})
+        with _judge(trained, name, evaluation.judge) as model:
+            summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
+        if errors := summary["counts"]["outcomes"]["error"]:
+            _logger.warning(
+                "%d of %d comparisons of the evaluation after step %s ended in errors and are not scored; see %s",
+                errors,
+                summary["counts"]["comparisons"],
+                folder.name,
+                folder / JUDGMENTS,
+            )
+        return summary
+
+    return evaluate
+
+
+@contextmanager
+def _judge(
+    trained: "Scorer | LanguageModel", name: str, settings: "JudgeSettings"
+) -> Iterator["RewardModel"]:
+    """The reward model that shares its weights with the model in training."""
+    from longrm.modeling.loading import Scorer, generation_mode
+    from longrm.modeling.local_writer import LocalWriter
+    from longrm.reward_models.discriminative import DiscriminativeRewardModel
+    from longrm.reward_models.generative import GenerativeRewardModel
+
+    if isinstance(trained, Scorer):
+        yield DiscriminativeRewardModel(trained, name, settings)
+        return
+    with generation_mode(trained) as language_model:
+        writer = LocalWriter(language_model, name)
+        yield GenerativeRewardModel(writer, settings, tokenizer=trained.tokenizer)
 
 
 def _add_figure(summary: dict[str, Any], out: Path) -> None:
-    """Writes the model card anew with the report's figure, where the packages that draw are installed."""
+    """Writes the model card again with the report's figure, if the packages that draw it are installed."""
     from longrm.evaluation.metrics import PAIR_ACCURACY
     from longrm.training.card_results import EVALUATIONS
     from longrm.training.model_card import write_card
     from longrm.training.pushed_model import facts_of_run
 
     try:
-        import vl_convert
-
-        from longrm.report import figures
+        from longrm.report import charts
         from longrm.report.load import load_report
     except ModuleNotFoundError:
         return
     folder = out / EVALUATIONS / str(summary["model_step"])
-    figure = figures.accuracy(load_report([folder]).stages, PAIR_ACCURACY.name, figures.WIDE)
+    figure = charts.accuracy(load_report([folder]).models, PAIR_ACCURACY.name, charts.WIDE)
     if figure is not None:
-        png = vl_convert.svg_to_png(figure.svg, scale=2)
-        write_card(out / "model", facts_of_run(out), figure=png)
+        write_card(out / "model", facts_of_run(out), figure=figure.png())
 
 
-def _print_outcome(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
+def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
     """The last lines of a training: its loss and accuracy, where the model is, and what to do next."""
     from longrm.runs.logs import Log
     from longrm.runs.records import TimingRecord
     from longrm.training.step_logs import TIMING
 
-    accuracy = summary["accuracy"]
-    ordered = "" if accuracy is None else f", pair accuracy {accuracy:.1%}"
+    accuracy = "" if summary["accuracy"] is None else f", pair accuracy {summary['accuracy']:.1%}"
     timing = list(Log(out / TIMING, TimingRecord))
     seconds = sum(record.seconds for record in timing)
-    rate = f", {sum(record.tokens for record in timing) / seconds:,.0f} a second" if seconds else ""
+    rate = f", {sum(record.tokens for record in timing) / seconds:,.0f} per second" if seconds else ""
     echo(
-        f"Trained {summary['steps']:,} steps: loss {summary['loss']:.4f}{ordered} over the last {summary['window']}; "
+        f"Trained {summary['steps']:,} steps: loss {summary['loss']:.4f}{accuracy} over the last {summary['window']}; "
         f"{summary['tokens']:,} tokens{rate}"
     )
     evaluations = summary["evaluations"]
@@ -151,10 +226,10 @@ def _print_outcome(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
         value = evaluations["values"][str(evaluations["best"])]
         echo(f"Best {evaluations['metric']} {value:.4f} after step {evaluations['best']:,}")
     elif evaluations is not None:
-        echo(f"No {evaluations['metric']} is known: in no evaluation did the model answer")
+        echo(f"{evaluations['metric']} is undefined: the model answered no comparison")
     step = summary["model_step"]
-    kept = "" if step == summary["steps"] else f", as it was after step {step:,}"
-    echo(f"The {'adapter' if lora else 'model'} is saved to {out / 'model'}{kept}")
+    at = "" if step == summary["steps"] else f", as of step {step:,}"
+    echo(f"Saved the {'adapter' if lora else 'model'} to {out / 'model'}{at}")
     if lora:
         echo(f"Merge it into its base with: longrm merge {out} --out MODEL")
     echo(f"Evaluate it with: longrm evaluate --model {out / 'model'} --bench probe --out EVALUATION")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import OutputFile
+from longrm.cli.options import OUTPUT_FILE
 from longrm.cli.terminal import echo, print_facts, print_lines
 
 if TYPE_CHECKING:
@@ -21,26 +21,28 @@ def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
     except ValueError:
         depth = -1.0
     if not 0.0 <= depth <= 1.0:
-        raise click.BadParameter(f"needs a number from 0 (start) to 1 (end), or 'uniform'; got '{value}'")
+        raise click.BadParameter(f"must be 'uniform' or a number from 0 (start) to 1 (end), got '{value}'")
     return depth
 
 
-def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if not wanted or context.resilient_parsing:
+def _list(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
         return
     from longrm.worlds import TEXTS, WORLDS
 
-    print_lines(["Worlds: what they ask (and similar benchmarks)", ""])
+    print_lines(["Worlds: their questions (and similar benchmarks)", ""])
     print_facts(
         (name, f"{world.asks} ({world.similar_to})" if world.similar_to else world.asks)
         for name, world in WORLDS.items()
     )
-    print_lines(["", "Kinds of text, for all worlds but those of the words tokenizer (records, chain):", ""])
+    print_lines(
+        ["", "Kinds of text, for all worlds except those of the words tokenizer (records, chain):", ""]
+    )
     print_facts((name, text.about) for name, text in TEXTS.items())
     context.exit()
 
 
-@click.command("world", short_help="Generate comparisons whose right answers are known.")
+@click.command("world", short_help="Generate comparisons with known answers.")
 @click.argument("world", metavar="NAME")
 @click.option(
     "--list",
@@ -54,7 +56,7 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--n", type=click.IntRange(min=1), required=True, help="How many comparisons.")
 @click.option("--responses", type=click.IntRange(min=2), default=2, show_default=True, help="Responses each.")
 @click.option(
-    "--depth", callback=_depth, default="uniform", show_default=True, help="Where the evidence is, 0 to 1."
+    "--depth", callback=_depth, default="uniform", show_default=True, help="Position of the evidence, 0 to 1."
 )
 @click.option(
     "--per-group",
@@ -72,23 +74,25 @@ def _list(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     "--text",
     "texts",
     multiple=True,
-    help="A kind of text, such as minutes; may be repeated. Each context is of one kind, drawn from these, or all.",
+    help="A kind of text, such as minutes; repeatable. Each context has one kind, drawn from these (default: all).",
 )
 @click.option(
     "--haystack",
     type=click.Path(),
-    help="Documents that surround the facts, in place of a kind of text: a folder of .txt, .md and .jsonl, or of "
-    ".csv, or a file.",
+    help="Documents around the facts, instead of a kind of text: a folder of .txt, .md and .jsonl, or of .csv, or a "
+    "file.",
 )
 @click.option(
     "--haystack-column",
     default="text",
     show_default=True,
-    help="Of the text in a .jsonl or .csv file of the haystack.",
+    help="Column of the text in a .jsonl or .csv file of the haystack.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--unrelated", is_flag=True, help="Control: ask about a context the answers are not from.")
-@click.option("--out", type=OutputFile(), required=True, help="JSONL or Parquet file to write.")
+@click.option(
+    "--unrelated", is_flag=True, help="Control: ask about a context that does not contain the answers."
+)
+@click.option("--out", type=OUTPUT_FILE, required=True, help="JSONL or Parquet file to write.")
 def command(n: int, tokenizer: str | None, out: Path, **settings: Any) -> None:
     """Writes N generated comparisons of the world NAME, such as records or single-fact, to a file.
 
@@ -104,19 +108,19 @@ def command(n: int, tokenizer: str | None, out: Path, **settings: Any) -> None:
     from longrm.worlds import WORLDS, WorldPlan, generate
     from longrm.worlds.words_tokenizer import load_tokenizer
 
-    plan, asked = WorldPlan(**settings), set[str]()
+    plan, digests = WorldPlan(**settings), set[str]()
     tokenizer = tokenizer or ("words" if WORLDS[plan.world].words else "approximate")
 
-    def seen(rows: "Iterable[Comparison]") -> "Iterator[Comparison]":
+    def noted(rows: "Iterable[Comparison]") -> "Iterator[Comparison]":
         for row in rows:
-            asked.add(text_digest(row.prompt, sorted(row.responses, key=str), row.tools))
+            digests.add(text_digest(row.prompt, sorted(row.responses, key=str), row.tools))
             yield row
 
-    write(out, seen(generate(plan, n, load_tokenizer(tokenizer))))
+    write(out, noted(generate(plan, n, load_tokenizer(tokenizer))))
     echo(f"Wrote {n} comparisons of the world '{plan.world}' at {plan.length} tokens to {out}")
-    if len(asked) < n:
+    if len(digests) < n:
         echo(
-            f"{n - len(asked)} of them repeat a question with its responses, for a context holds too few facts: lessen "
+            f"{n - len(digests)} of them repeat a question and its responses: the contexts have too few facts; lower "
             "--per-group or raise --length",
             err=True,
         )

@@ -1,27 +1,38 @@
-"""The report's tables, as text: what each row and column says."""
+"""The report's tables and sections, as text that the template prints."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, urlencode
 
-from longrm.evaluation import wording
 from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, metric_of
-from longrm.evaluation.summaries import DemoSummary, EvaluationSummary, PartAnswers
-from longrm.report.links import items_link
-from longrm.report.load import (
-    EvaluatedModel,
-    ReportData,
-    ReportedTraining,
+from longrm.evaluation.summaries import AttributionPart, AttributionSummary, EvaluationSummary, PartAnswers
+from longrm.report.formatting import (
+    MISSING,
+    NO_ANSWER,
+    STATUSES,
+    Style,
+    boundary_estimate,
+    boundary_interval,
+    count,
+    decimal,
     defined,
-    stage_label,
+    few_note,
+    interval,
+    percent,
+    points,
+    seconds,
+    short_length,
+    token_unit,
 )
-from longrm.report.palette import Style
+from longrm.report.load import Model, ReportData, Training, stage_label
 from longrm.runs.records import Estimate
 from longrm.types import Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class TableCell:
-    """What a cell says, a smaller second line such as an interval, and a link to the comparisons behind it."""
+class Cell:
+    """A cell: its text, a smaller second line such as an interval, and a link to the comparisons behind it."""
 
     text: str
     detail: str = ""
@@ -29,108 +40,127 @@ class TableCell:
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
-    """A row: its header, the style of the stage that it is about, and its cells."""
+class Row:
+    """A row: its header, its cells, and the style of the model it is about."""
 
     header: str
-    cells: tuple[TableCell, ...]
+    cells: Sequence[Cell]
     style: Style | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with a caption; `columns` names the row headers' column first."""
+    """A table with a caption; the first of `columns` is the column of the row headers."""
 
     caption: str
-    columns: tuple[str, ...]
-    rows: tuple[TableRow, ...]
-
-    def __post_init__(self) -> None:
-        assert all(len(row.cells) + 1 == len(self.columns) for row in self.rows), self.caption
+    columns: Sequence[str]
+    rows: Sequence[Row]
 
     @property
     def note(self) -> str:
-        """What must be known of its intervals; empty where nothing must."""
-        return wording.few_note(cell.detail for row in self.rows for cell in row.cells)
-
-
-def percent_cell(estimate: Estimate | None, *, n: bool = False) -> TableCell:
-    """A share with its interval, and how many stand behind it."""
-    if estimate is None:
-        return TableCell(wording.MISSING)
-    detail = wording.percent_interval(estimate)
-    return TableCell(wording.percent(estimate.value), f"{detail} n = {estimate.n}" if n else detail)
-
-
-def answered_cell(estimate: Estimate | None, missing: PartAnswers | None, *, n: bool = False) -> TableCell:
-    """A share with its interval, and how many were answered where not all were; why, where none was."""
-    if missing is not None and not missing.answered:
-        return TableCell(wording.NO_ANSWER, missing.reason)
-    cell = percent_cell(defined(estimate), n=n)
-    return cell if missing is None else TableCell(cell.text, f"{cell.detail} {answered(missing)}".strip())
-
-
-def answered(missing: PartAnswers) -> str:
-    """How much of a part was answered."""
-    return f"{missing.answered:,} of {missing.comparisons:,} answered"
-
-
-def points_cell(estimate: Estimate) -> TableCell:
-    """A difference of shares in percentage points with its interval."""
-    return TableCell(wording.points(estimate.value), wording.points_interval(estimate))
+        """Explains the mark of intervals from few groups, if a cell has it."""
+        return few_note(cell.detail for row in self.rows for cell in row.cells)
 
 
 @dataclass(frozen=True, slots=True)
-class EstimateColumn:
-    """A column of one estimate: its head, how it is found and written, and what stands for a missing one."""
+class Section:
+    """A section of the page.
 
-    name: str
-    find: Callable[[EvaluationSummary], Estimate | None]
-    write: Callable[[Estimate], TableCell] = percent_cell
-    missing: str = wording.MISSING
+    Attributes:
+        title: Its heading.
+        link: Its name in the navigation.
+        meaning: What its numbers mean; printed before them.
+        tables: The first one is printed next to the figure.
+        figure: A `charts.Figure`, or None.
+        folded: Tables that a click on `fold` opens.
+        note: Small print after the tables.
+    """
+
+    title: str
+    link: str
+    meaning: str
+    tables: Sequence[Table] = ()
+    figure: Any = None
+    folded: Sequence[Table] = ()
+    fold: str = ""
+    note: str = ""
+
+
+def items_link(**filters: str | int) -> str:
+    """The fragment that filters the browser of comparisons by `model` (its label), `length`, `depth`, `task`, ..."""
+    return f"#items?{urlencode(filters, quote_via=quote)}"
+
+
+def percent_cell(estimate: Estimate | None, *, n: bool = False) -> Cell:
+    """A share with its interval and, with `n`, the number of comparisons."""
+    if estimate is None:
+        return Cell(MISSING)
+    detail = interval(estimate)
+    return Cell(percent(estimate.value), f"{detail} n = {estimate.n}" if n else detail)
+
+
+def points_cell(estimate: Estimate) -> Cell:
+    """A difference in percentage points with its interval."""
+    return Cell(points(estimate.value), interval(estimate, points))
+
+
+def answered_cell(estimate: Estimate | None, missing: PartAnswers | None, *, n: bool = False) -> Cell:
+    """A share with its interval, and how many were answered if not all; the reason if none were."""
+    if missing is not None and not missing.answered:
+        return Cell(NO_ANSWER, missing.reason)
+    cell = percent_cell(defined(estimate), n=n)
+    return cell if missing is None else replace(cell, detail=f"{cell.detail} {_answered(missing)}".strip())
+
+
+def _answered(missing: PartAnswers) -> str:
+    return f"{missing.answered:,} of {missing.comparisons:,} answered"
+
+
+def _linked(cell: Cell, **filters: str | int) -> Cell:
+    return cell if cell.text == MISSING else replace(cell, link=items_link(**filters))
+
+
+Column = tuple[str, Callable[[EvaluationSummary], Estimate | None]]
+"""A column of estimates: its head, and the estimate of a summary."""
 
 
 def estimate_table(
-    caption: str, stages: Sequence[EvaluatedModel], columns: Sequence[EstimateColumn]
+    caption: str, models: Sequence[Model], columns: Sequence[Column], *, in_points: Sequence[str] = ()
 ) -> Table | None:
-    """A row a model and a column an estimate; columns and models of which nothing is known are left out."""
-    found = [[defined(column.find(stage.summary)) for column in columns] for stage in stages]
-    kept = [place for place in range(len(columns)) if any(estimates[place] for estimates in found)]
-    rows = [
-        TableRow(
-            stage.label,
-            tuple(
-                columns[place].write(one) if (one := estimates[place]) else TableCell(columns[place].missing)
-                for place in kept
-            ),
-            stage.style,
-        )
-        for stage, estimates in zip(stages, found, strict=True)
-        if any(estimates)
-    ]
-    return Table(caption, ("model", *(columns[place].name for place in kept)), tuple(rows)) if rows else None
-
-
-def boundary_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | None:
-    """The context boundary with all that is reported together."""
+    """A row a model and a column an estimate; columns and models without any value are left out."""
+    found = [[defined(find(model.summary)) for _, find in columns] for model in models]
+    kept = [index for index in range(len(columns)) if any(estimates[index] for estimates in found)]
     rows = []
-    for stage in stages:
-        if (boundary := stage.summary.boundary) is None:
+    for model, estimates in zip(models, found, strict=True):
+        cells = []
+        for index in kept:
+            estimate, in_percent = estimates[index], columns[index][0] not in in_points
+            cells.append(points_cell(estimate) if estimate and not in_percent else percent_cell(estimate))
+        if any(estimates):
+            rows.append(Row(model.label, cells, model.style))
+    return Table(caption, ["model", *(columns[index][0] for index in kept)], rows) if rows else None
+
+
+def boundary_table(caption: str, models: Sequence[Model]) -> Table | None:
+    """The context boundary with everything that is reported with it."""
+    rows = []
+    for model in models:
+        if (boundary := model.summary.boundary) is None:
             continue
         slope, reach = boundary.slope_per_doubling, boundary.above_chance_reach
         effective = list(boundary.effective_n.values())
-        cells = (
-            TableCell(wording.tokens(boundary.at_least)),
-            TableCell(wording.boundary_estimate(boundary), wording.boundary_interval(boundary)),
-            TableCell(wording.tokens(boundary.below)),
-            TableCell(wording.STATUSES[boundary.status][0]),
-            TableCell(wording.decimal(slope.value), wording.decimal_interval(slope)),
-            TableCell(wording.tokens(min(effective)), f"to {wording.tokens(max(effective))} a length"),
-            TableCell(wording.tokens(boundary.pairs_to_resolve)),
-            TableCell(wording.tokens(reach.tokens), f"at n ≥ {wording.tokens(reach.smallest_n)}"),
-        )
-        rows.append(TableRow(stage.label, cells, stage.style))
-    columns = (
+        cells = [
+            Cell(count(boundary.at_least)),
+            Cell(boundary_estimate(boundary), boundary_interval(boundary)),
+            Cell(count(boundary.below)),
+            Cell(STATUSES[boundary.status]),
+            Cell(decimal(slope.value), interval(slope, decimal)),
+            Cell(count(min(effective)), f"to {count(max(effective))} per length"),
+            Cell(count(boundary.pairs_to_resolve)),
+            Cell(count(reach.tokens), f"at n ≥ {count(reach.smallest_n)}"),
+        ]
+        rows.append(Row(model.label, cells, model.style))
+    columns = [
         "model",
         "holds to",
         "boundary",
@@ -139,193 +169,175 @@ def boundary_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | No
         "slope",
         "effective pairs",
         "pairs needed",
-        "above chance to",
-    )
-    return Table(caption, columns, tuple(rows)) if rows else None
+    ]
+    return Table(caption, [*columns, "above chance to"], rows) if rows else None
 
 
-def length_table(
-    caption: str, stages: Sequence[EvaluatedModel], metric: str, *, chance: bool = False
-) -> Table | None:
-    """One metric of every stage at every length and its mean over them, and the chance level as a last row."""
-    lengths = sorted({length for stage in stages for length in (*stage.by_length(metric), *stage.unanswered)})
+def length_table(caption: str, models: Sequence[Model], metric: str, *, chance: bool = False) -> Table | None:
+    """One metric at each length and its mean over lengths; with `chance`, a last row with the chance level."""
+    lengths = sorted({length for model in models for length in (*model.by_length(metric), *model.unanswered)})
     if not lengths:
         return None
     rows = []
-    for stage in stages:
-        found, summary = stage.by_length(metric), stage.summary
-        # A summary has the unweighted mean over lengths of the main metric alone.
-        mean = defined(summary.metrics.macro.by_length) if metric == summary.main_metric else None
-        by_length = summary.missing.by_length
-        shares = [
-            _linked(answered_cell(found.get(n), by_length.get(str(n))), model=stage.label, length=n)
+    for model in models:
+        found, missing = model.by_length(metric), model.summary.missing.by_length
+        cells = [
+            _linked(answered_cell(found.get(n), missing.get(str(n))), model=model.label, length=n)
             for n in lengths
         ]
-        cells = (*shares, percent_cell(mean))
-        rows.append(TableRow(stage.label, cells, stage.style))
+        # The summary has the unweighted mean over lengths for the main metric only.
+        main = metric == model.summary.main_metric
+        cells.append(percent_cell(defined(model.summary.metrics.macro.by_length) if main else None))
+        rows.append(Row(model.label, cells, model.style))
     if chance:
-        level = next(stage.summary.chance[metric] for stage in stages if metric in stage.summary.chance)
-        rows.append(TableRow("chance", (TableCell(wording.percent(level)),) * (len(lengths) + 1)))
-    return Table(caption, ("model", *map(wording.tokens, lengths), "mean"), tuple(rows))
+        level = next(model.summary.chance[metric] for model in models if metric in model.summary.chance)
+        rows.append(Row("chance", [Cell(percent(level))] * (len(lengths) + 1)))
+    return Table(caption, ["model", *map(count, lengths), "mean"], rows)
 
 
-def overall_table(caption: str, stages: Sequence[EvaluatedModel]) -> Table | None:
-    """Every metric over all comparisons, what chance would earn, and how many comparisons there are."""
-    if not stages:
-        return None
-    measured = {name for stage in stages for name in stage.summary.metrics.overall}
+def overall_table(caption: str, models: Sequence[Model]) -> Table | None:
+    """Every metric over all comparisons, the chance levels, and the number of comparisons."""
+    measured = {name for model in models for name in model.summary.metrics.overall}
     names = [name for name in METRICS if name in measured]
     rows = []
-    for stage in stages:
-        written = [_written(name, stage.summary.metrics.overall.get(name)) for name in names]
-        needed = stage.summary.recommended  # so many would tell another judge from this one
-        missing = stage.summary.missing.overall
-        details = [answered(missing)] if missing else []
-        details += [f"{wording.tokens(needed.comparisons)} recommended"] if needed else []
-        scored = TableCell(wording.tokens(stage.summary.accuracy.strict.n), ", ".join(details))
-        rows.append(TableRow(stage.label, (*written, scored), stage.style))
-    # As written: means over different comparisons differ in their last digits.
-    levels = sorted({_chance_texts(stage, names) for stage in stages})
-    rows += [TableRow("chance", tuple(map(TableCell, (*texts, "")))) for texts in levels]
-    columns = ("model", *(METRICS[name].title for name in names), "comparisons")
-    return Table(caption, columns, tuple(rows))
-
-
-def _chance_texts(stage: EvaluatedModel, names: Sequence[str]) -> tuple[str, ...]:
-    levels = ((name, stage.summary.chance.get(name)) for name in names)
-    return tuple(
-        wording.percent(level) if METRICS[name].is_share else wording.decimal(level) for name, level in levels
+    # Chance levels are compared as text: means over different comparisons differ in their last digits.
+    chance_rows: dict[tuple[str, ...], None] = {}
+    for model in models:
+        summary = model.summary
+        cells = []
+        for name in names:
+            estimate = defined(summary.metrics.overall.get(name))
+            if estimate is None or metric_of(name).is_share:
+                cells.append(percent_cell(estimate))
+            else:
+                cells.append(Cell(decimal(estimate.value), interval(estimate, decimal)))
+        details = [_answered(summary.missing.overall)] if summary.missing.overall else []
+        if summary.recommended:
+            details.append(f"{summary.recommended.comparisons:,} recommended")
+        cells.append(Cell(count(summary.accuracy.strict.n), ", ".join(details)))
+        rows.append(Row(model.label, cells, model.style))
+        levels = [(name, summary.chance.get(name)) for name in names]
+        chance_rows[
+            tuple(percent(value) if METRICS[name].is_share else decimal(value) for name, value in levels)
+        ] = None
+    rows += [Row("chance", [*map(Cell, texts), Cell("")]) for texts in sorted(chance_rows)]
+    return (
+        Table(caption, ["model", *(METRICS[name].title for name in names), "comparisons"], rows)
+        if models
+        else None
     )
 
 
-def depth_tables(stages: Sequence[EvaluatedModel], metric: str) -> list[Table]:
-    """The numbers behind the heat maps, one table a stage."""
+def depth_tables(models: Sequence[Model], metric: str) -> list[Table]:
+    """The numbers of the heat maps, one table per model: a row a depth, a column a length."""
     tables = []
-    for stage in stages:
-        cells = {
-            length: stage.by_depth(length, metric)
-            for length in sorted(stage.summary.metrics.by_length_and_depth, key=int)
-        }
-        missing = stage.summary.missing.by_length_and_depth
-        depths = sorted(
-            {depth for length, found in cells.items() for depth in (*found, *missing.get(length, ()))}
-        )
+    for model in models:
+        missing = model.summary.missing.by_length_and_depth
+        lengths = sorted(model.summary.metrics.by_length_and_depth, key=int)
+        cells = {length: model.by_depth(length, metric) for length in lengths}
+        depths = sorted({depth for length in lengths for depth in (*cells[length], *missing.get(length, ()))})
         rows = []
         for depth in depths:
-            row = tuple(
-                _linked(
-                    answered_cell(found.get(depth), missing.get(length, {}).get(depth), n=True),
-                    model=stage.label,
-                    length=length,
-                    depth=depth,
-                )
-                for length, found in cells.items()
-            )
-            rows.append(TableRow(depth.replace("-", "–"), row))
-        columns = ("depth", *(wording.tokens(int(length)) for length in cells))
+            row = []
+            for length in lengths:
+                cell = answered_cell(cells[length].get(depth), missing.get(length, {}).get(depth), n=True)
+                row.append(_linked(cell, model=model.label, length=length, depth=depth))
+            rows.append(Row(depth.replace("-", "–"), row))
         if rows:
-            tables.append(
-                Table(
-                    f"{stage.label}: by length in {wording.token_unit(stage.summary.measured)} and depth",
-                    columns,
-                    tuple(rows),
-                )
-            )
+            caption = f"{model.label}: by length in {token_unit(model.summary.measured)} and depth"
+            tables.append(Table(caption, ["depth", *(count(int(length)) for length in lengths)], rows))
     return tables
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference that the forest plot draws: what it is, and how it reads."""
+    """A row of the demo's table of differences and of its forest plot."""
 
     label: str
     estimate: Estimate
     reading: str
 
 
-def differences(demo: DemoSummary) -> Iterator[Difference]:
-    """The demo's contrasts, length by length, and its controls as distances from chance."""
-    for name, contrast in demo.contrasts.items():
+def demo_differences(data: ReportData) -> list[Difference]:
+    """The demo's contrasts length by length, and its controls as distances from chance."""
+    found: list[Difference] = []
+    if data.demo is None:
+        return found
+
+    def add(label: str, estimate: Estimate, inside: str, outside: str) -> None:
+        if estimate.low is None or estimate.high is None:
+            reading = MISSING
+        else:
+            reading = inside if estimate.low <= 0 <= estimate.high else outside
+        found.append(Difference(label, estimate, reading))
+
+    for name, contrast in data.demo.contrasts.items():
         first, _, second = name.partition("_vs_")
-        for length, value in sorted(contrast.by_length.items(), key=lambda item: int(item[0])):
-            label = f"{stage_label(first)} − {stage_label(second)}, {wording.short_tokens(int(length))}"
-            yield Difference(label, value, _side(value, "no difference resolved", "differs"))
-        for length, value in sorted((contrast.best_of_4 or {}).items(), key=lambda item: int(item[0])):
-            label = f"{stage_label(first)} − {stage_label(second)}, best of 4, {wording.short_tokens(int(length))}"
-            yield Difference(label, value, _side(value, "no difference resolved", "differs"))
-    for name, value in demo.controls.items():
-        level = next(iter(demo.stages.values())).chance[PAIR_ACCURACY.name]
-        ends = (value.value, value.low, value.high)
-        gap, low, high = (None if end is None else end - level for end in ends)
-        apart = Estimate(gap, low, high, value.n, value.groups)
-        side = _side(apart, "at chance, as it must be", "NOT at chance: a leak")
-        yield Difference(f"{stage_label(name)} − chance", apart, side)
+        pair = f"{stage_label(first)} − {stage_label(second)}"
+        for exam, by_length in ((pair, contrast.by_length), (f"{pair}, best of 4", contrast.best_of_4 or {})):
+            for length in sorted(by_length, key=int):
+                label = f"{exam}, {short_length(int(length))}"
+                add(label, by_length[length], "no difference resolved", "differs")
+    for name, value in data.demo.controls.items():
+        chance = next(iter(data.demo.stages.values())).chance[PAIR_ACCURACY.name]
+        ends = [None if end is None else end - chance for end in (value.value, value.low, value.high)]
+        gap = Estimate(ends[0], ends[1], ends[2], value.n, value.groups)
+        add(f"{stage_label(name)} − chance", gap, "at chance, as expected", "NOT at chance: a leak")
+    return found
 
 
-def difference_table(found: Sequence[Difference]) -> Table:
+def difference_table(differences: Sequence[Difference]) -> Table:
     """The contrasts and controls in percentage points."""
     rows = []
-    for item in found:
-        n, groups = wording.tokens(item.estimate.n), wording.tokens(item.estimate.groups)
-        cells = (points_cell(item.estimate), TableCell(n, f"{groups} contexts"), TableCell(item.reading))
-        rows.append(TableRow(item.label, cells))
-    columns = ("difference", "points", "pairs", "reading")
-    return Table("Differences in percentage points, with 95% intervals", columns, tuple(rows))
+    for one in differences:
+        pairs = Cell(count(one.estimate.n), f"{count(one.estimate.groups)} contexts")
+        rows.append(Row(one.label, [points_cell(one.estimate), pairs, Cell(one.reading)]))
+    caption = "Differences in percentage points, with 95% intervals"
+    return Table(caption, ["difference", "points", "pairs", "reading"], rows)
 
 
-def training_table(caption: str, trained: Sequence[ReportedTraining]) -> Table:
+def training_table(caption: str, runs: Sequence[Training]) -> Table:
     """What each training run did, and how fast."""
     rows = []
-    for run in trained:
+    for run in runs:
         last = run.steps[-20:]
         accuracies = [step.accuracy for step in last if step.accuracy is not None]
         spent = sum(record.seconds for record in run.timing)
-        rate = sum(record.tokens for record in run.timing) / spent if spent else None
         cells = (
-            wording.tokens(len(run.steps)),
-            wording.tokens(sum(step.tokens for step in run.steps)),
-            wording.tokens(max(step.length for step in run.steps)),
-            wording.decimal(sum(step.loss for step in last) / len(last), 3),
-            wording.percent(sum(accuracies) / len(accuracies) if accuracies else None),
-            wording.seconds(spent) if spent else wording.MISSING,
-            wording.tokens(rate),
+            count(len(run.steps)),
+            count(sum(step.tokens for step in run.steps)),
+            count(max(step.length for step in run.steps)),
+            decimal(sum(step.loss for step in last) / len(last), 3),
+            percent(sum(accuracies) / len(accuracies) if accuracies else None),
+            seconds(spent) if spent else MISSING,
+            count(sum(record.tokens for record in run.timing) / spent if spent else None),
         )
-        rows.append(TableRow(run.label, tuple(map(TableCell, cells)), run.style))
-    columns = ("run", "steps", "tokens", "longest", "loss", "accuracy", "time", "tokens/s")
-    return Table(caption, columns, tuple(rows))
+        rows.append(Row(run.label, [Cell(text) for text in cells], run.style))
+    columns = ["run", "steps", "tokens", "longest prompt", "loss", "accuracy", "time", "tokens/s"]
+    return Table(caption, columns, rows)
 
 
 def outcome_table(data: ReportData) -> Table | None:
-    """What became of every comparison: nothing is dropped in silence."""
+    """The outcome of every comparison: nothing is dropped silently."""
     rows = []
-    kinds = ((data.stages, ""), (data.best_of, ", best of 4"), (data.pointwise, ", single scores"))
-    for stage, suffix in ((stage, suffix) for stages, suffix in kinds for stage in stages):
-        counts = stage.summary.counts
-        shown = [counts.comparisons, counts.groups, counts.trials.total]
-        shown += [counts.outcomes[outcome] for outcome in Outcome]
-        shown += [counts.without_gold, counts.skipped_rows or 0]
-        cells = tuple(TableCell(wording.tokens(n)) for n in shown)
-        rows.append(TableRow(stage.label + suffix, cells, stage.style))
+    exams = ((data.models, ""), (data.best_of, ", best of 4"), (data.pointwise, ", single scores"))
+    for models, suffix in exams:
+        for model in models:
+            counts = model.summary.counts
+            numbers = [counts.comparisons, counts.groups, counts.trials.total]
+            numbers += [counts.outcomes[outcome] for outcome in Outcome]
+            numbers += [counts.without_gold, counts.skipped_rows or 0]
+            rows.append(Row(model.label + suffix, [Cell(count(number)) for number in numbers], model.style))
     outcomes = [outcome.value.replace("_", " ") for outcome in Outcome]
-    columns = ("evaluation", "comparisons", "contexts", "trials", *outcomes, "no gold order", "rows skipped")
-    return Table("What became of every comparison", columns, tuple(rows)) if rows else None
+    columns = ["evaluation", "comparisons", "contexts", "trials", *outcomes, "no gold order", "rows skipped"]
+    return Table("Outcome of every comparison", columns, rows) if rows else None
 
 
-def _linked(cell: TableCell, **filters: str | int) -> TableCell:
-    """The cell as a link to its comparisons, where it has any."""
-    return cell if cell.text == wording.MISSING else replace(cell, link=items_link(**filters))
-
-
-def _written(name: str, estimate: Estimate | None) -> TableCell:
-    if estimate is None or estimate.value is None:
-        return TableCell(wording.MISSING)
-    if not metric_of(name).is_share:
-        return TableCell(wording.decimal(estimate.value), wording.decimal_interval(estimate))
-    return percent_cell(estimate)
-
-
-def _side(estimate: Estimate, inside: str, outside: str) -> str:
-    """How an interval reads that holds zero, or does not."""
-    if estimate.low is None or estimate.high is None:
-        return wording.MISSING
-    return inside if estimate.low <= 0 <= estimate.high else outside
+def attribution_parts(summary: AttributionSummary) -> Mapping[str, AttributionPart]:
+    """All attributions of a run, and those of each length, depth and verdict, by row header."""
+    return {
+        "All": summary.overall,
+        **{f"{int(length):,} tokens": part for length, part in summary.by_length.items()},
+        **{f"Depth {depth}": part for depth, part in summary.by_depth.items()},
+        **{f"Judged {verdict}": part for verdict, part in summary.by_verdict.items()},
+    }

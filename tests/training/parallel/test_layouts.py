@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longrm.cli.training_evaluator import evaluator_of
+from longrm.cli.train import evaluator_of
 from longrm.modeling.folders import ADAPTER_HEAD
 from longrm.runs.logs import Log
 from longrm.runs.progress import no_progress

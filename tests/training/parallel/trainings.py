@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from longrm.cli.training_evaluator import evaluator_of
+from longrm.cli.train import evaluator_of
 from longrm.modeling import attention
 from longrm.runs.progress import no_progress
 from longrm.training import batches, zero

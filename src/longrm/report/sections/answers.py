@@ -1,58 +1,78 @@
-"""How often there was a verdict, and what accuracy is under three readings of a missing one."""
+"""Missing verdicts under three readings, and the failure patterns of judges that write."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longrm.evaluation import wording
-from longrm.report.load import EvaluatedModel
-from longrm.report.sections.section import Section
-from longrm.report.tables import EstimateColumn, Table, TableCell, estimate_table
+from longrm.report.formatting import count
+from longrm.report.load import Model
+from longrm.report.tables import Cell, Column, Section, estimate_table
 from longrm.types import Outcome
 
-_READINGS = (
-    EstimateColumn("strict", lambda s: s.accuracy.strict),
-    EstimateColumn("with chance credit", lambda s: s.accuracy.chance_credit),
-    EstimateColumn("answered only", lambda s: s.accuracy.answered),
+_READINGS: tuple[Column, ...] = (
+    ("strict", lambda s: s.accuracy.strict),
+    ("with chance credit", lambda s: s.accuracy.chance_credit),
+    ("answered only", lambda s: s.accuracy.answered),
+)
+FAILURES: tuple[Column, ...] = (
+    ("format missed", lambda s: s.failures.format_missed),
+    ("context ignored", lambda s: s.failures.context_ignored),
+    ("explanation contradicts", lambda s: s.failures.contradicted),
+    ("criteria against", lambda s: s.failures.criteria_against),
 )
 
 
-def answers(stages: Sequence[EvaluatedModel]) -> Section | None:
-    """Left out where every comparison got its verdict at once and whole."""
-    shown = []
-    for stage in stages:
-        counts = stage.summary.counts
-        silent = counts.trials.total - counts.trials.outcomes[Outcome.ANSWERED]
-        if silent or counts.cut.comparisons or counts.retried:
-            shown.append(stage)
-    if not shown:
+def answers(models: Sequence[Model]) -> Section | None:
+    """Left out where every comparison got a verdict at the first attempt, uncut, and no failure was measured."""
+    incomplete, failing = [], []
+    for model in models:
+        counts, found = model.summary.counts, model.summary.failures
+        if (
+            counts.trials.total > counts.trials.outcomes[Outcome.ANSWERED]
+            or counts.cut.comparisons
+            or counts.retried
+        ):
+            incomplete.append(model)
+        measured = (found.context_ignored, found.contradicted, found.criteria_against)
+        if any(measured) or (found.format_missed and found.format_missed.value):
+            failing.append(model)
+    tables = []
+    if incomplete:
+        if readings := estimate_table("Accuracy, with 95% intervals", incomplete, _READINGS):
+            tables.append(readings)
+        occurred = [o for o in Outcome if any(model.summary.counts.outcomes[o] for model in incomplete)]
+        columns: list[Column] = [(o.replace("_", " "), lambda s, o=o: s.outcome_rates[o]) for o in occurred]  # type: ignore[misc]  # o is bound now
+        rates = estimate_table("", incomplete, columns)
+        assert rates is not None, "every comparison has an outcome"
+        rows = []
+        for row, model in zip(rates.rows, incomplete, strict=True):
+            counts = model.summary.counts
+            tokens = f"{counts.cut.tokens:,} tokens" if counts.cut.tokens else ""
+            cells = [*row.cells, Cell(count(counts.cut.comparisons), tokens), Cell(count(counts.retried))]
+            rows.append(replace(row, cells=cells))
+        tables.append(
+            replace(
+                rates,
+                caption="Outcomes, contexts that were cut to fit, and trials that took several attempts",
+                columns=[*rates.columns, "contexts cut", "retried"],
+                rows=rows,
+            )
+        )
+    if failures := estimate_table("Share of trials with each failure, with 95% intervals", failing, FAILURES):
+        tables.append(failures)
+    if not tables:
         return None
-    readings = estimate_table("Accuracy, with 95% intervals", shown, _READINGS)
-    return Section(
-        "Missing verdicts",
-        "Answers",
-        "Strict accuracy counts a comparison without a verdict as wrong. With chance credit it earns what guessing "
-        "would. Answered only leaves it out, and so favors a judge that answers what is easy.",
-        tables=(*([readings] if readings else []), _rates(shown)),
+    meaning = (
+        "Strict accuracy counts a comparison without a verdict as wrong; with chance credit it earns what guessing "
+        "would; answered only leaves it out, which favors a judge that answers the easy ones. "
+        if incomplete
+        else ""
     )
-
-
-def _rates(stages: Sequence[EvaluatedModel]) -> Table:
-    """The share of each outcome that occurred, and what was cut and asked again."""
-    counts = [stage.summary.counts for stage in stages]
-    columns = [_rate_of(outcome) for outcome in Outcome if any(count.outcomes[outcome] for count in counts)]
-    rates = estimate_table("", stages, columns)
-    assert rates is not None, "a run has comparisons, and each has an outcome"
-    rows = []
-    for row, count in zip(rates.rows, counts, strict=True):
-        tokens = f"{count.cut.tokens:,} tokens" if count.cut.tokens else ""
-        cut = TableCell(wording.tokens(count.cut.comparisons), tokens)
-        rows.append(replace(row, cells=(*row.cells, cut, TableCell(wording.tokens(count.retried)))))
-    return Table(
-        "What the comparisons came to, the contexts that were cut to fit, and the trials that had to be repeated",
-        (*rates.columns, "contexts cut", "asked again"),
-        tuple(rows),
+    meaning += (
+        "Format missed: no verdict in the text. Context ignored: the same verdict without the context, or with another "
+        "one; a judge that then guesses keeps its verdict on half of the pairs. Explanation contradicts: it argues for "
+        "another response than the verdict. Criteria against: of the criteria that separate the responses, those by "
+        "which another one is best."
+        if failing
+        else ""
     )
-
-
-def _rate_of(outcome: Outcome) -> EstimateColumn:
-    return EstimateColumn(outcome.replace("_", " "), lambda s: s.outcome_rates[outcome])
+    return Section("Missing verdicts and failures", "Answers", meaning.strip(), tables=tables)

@@ -1,62 +1,54 @@
-"""The figures of published rules, apart from our own."""
+"""Scores by the rules of published benchmarks."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from longrm.evaluation import wording
 from longrm.evaluation.rules import RULES
-from longrm.report.load import EvaluatedModel
-from longrm.report.sections.section import Section
-from longrm.report.tables import Table, TableCell, TableRow
+from longrm.report.formatting import count, published
+from longrm.report.load import Model
+from longrm.report.tables import Cell, Row, Section, Table
 
 _RANKS = "by_rank_percent"
 
 
-def rules(stages: Sequence[EvaluatedModel]) -> Section | None:
-    """Left out where no rule was asked for."""
-    shown = [name for name in RULES if any(name in stage.summary.rules for stage in stages)]
-    if not shown:
+def rules(models: Sequence[Model]) -> Section | None:
+    """Left out where no rule was applied."""
+    names = [name for name in RULES if any(name in model.summary.rules for model in models)]
+    if not names:
         return None
-    errs = [table for stage in stages if (table := _errs(stage))]
+    tables, errors = [], []
+    for name in names:
+        scored = [(model, model.summary.rules[name]) for model in models if name in model.summary.rules]
+        # Parts in the order of the scores: easy comes before normal and hard.
+        parts = dict.fromkeys(
+            (key, part)
+            for key in RULES[name].parts
+            for _, score in scored
+            for part in score.parts.get(key, ())
+        )
+        rows = []
+        for model, score in scored:
+            values = [score.overall_percent, *(score.parts.get(key, {}).get(part) for key, part in parts)]
+            cells = [Cell(published(value)) for value in values]
+            cells[0] = Cell(cells[0].text, score.note)
+            rows.append(Row(model.label, cells, model.style))
+        heads = [f"best of {part}" if key == _RANKS else part for key, part in parts]
+        tables.append(Table(RULES[name].title, ["model", "overall", *heads], rows))
+    for model in models:
+        errs = [error for score in model.summary.rules.values() for error in score.errs]
+        rows = []
+        for why, number in sorted(Counter(error.why for error in errs).items()):
+            first = ", ".join([error.id for error in errs if error.why == why][:10])
+            rows.append(Row(why.replace("_", " "), [Cell(count(number)), Cell(first)]))
+        if rows:
+            caption = f"{model.label}: comparisons that the release's scoring gets wrong"
+            errors.append(Table(caption, ["why", "comparisons", "first ids"], rows))
+    explanations = " ".join(f"{RULES[name].title}: {RULES[name].explanation}" for name in names)
     return Section(
-        "By the rules of others",
+        "Published scoring rules",
         "Published rules",
-        "These figures can be compared with published ones, and with nothing else on this page. "
-        + " ".join(f"{RULES[name].title}: {RULES[name].explanation}" for name in shown),
-        tables=tuple(
-            _table([stage for stage in stages if name in stage.summary.rules], name) for name in shown
-        ),
-        folded=tuple(errs),
-        fold="Where the release's scoring errs",
-    )
-
-
-def _table(stages: Sequence[EvaluatedModel], name: str) -> Table:
-    scores = [stage.summary.rules[name] for stage in stages]
-    # In the order of the figures: easy comes before normal and hard.
-    parts = dict.fromkeys(
-        (key, part) for key in RULES[name].parts for score in scores for part in score.parts.get(key, ())
-    )
-    rows = []
-    for stage, score in zip(stages, scores, strict=True):
-        values = [score.overall_percent, *(score.parts.get(key, {}).get(part) for key, part in parts)]
-        cells = tuple(TableCell(wording.published(value)) for value in values)
-        rows.append(TableRow(stage.label, cells, stage.style))
-    columns = ("model", "overall", *(f"best of {part}" if key == _RANKS else part for key, part in parts))
-    return Table(RULES[name].title, columns, tuple(rows))
-
-
-def _errs(stage: EvaluatedModel) -> Table | None:
-    """How often the release's scoring differs from the verdict, by why, with the first comparisons."""
-    errs = [error for score in stage.summary.rules.values() for error in score.errs]
-    if not errs:
-        return None
-    rows = []
-    for why, count in sorted(Counter(one.why for one in errs).items()):
-        first = ", ".join([one.id for one in errs if one.why == why][:10])
-        rows.append(TableRow(why.replace("_", " "), (TableCell(wording.tokens(count)), TableCell(first))))
-    return Table(
-        f"{stage.label}: comparisons that the release's scoring gets wrong",
-        ("why", "comparisons", "the first of them"),
-        tuple(rows),
+        f"Compare these numbers with published ones only, not with others on this page. {explanations}",
+        tables=tables,
+        folded=errors,
+        fold="Errors of the release's scoring",
     )

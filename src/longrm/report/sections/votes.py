@@ -1,60 +1,46 @@
-"""What more votes are worth."""
+"""Accuracy by the number of votes."""
 
 from collections.abc import Sequence
 
 import altair as alt
 
-from longrm.evaluation import wording
-from longrm.report.drawing import Figure, Rows, banded_curves, svg_of
-from longrm.report.load import EvaluatedModel, defined
-from longrm.report.sections.section import Section
-from longrm.report.tables import Table, TableRow, percent_cell
+from longrm.report.charts import Figure, banded_curves, interval_rows, svg_of
+from longrm.report.formatting import defined, plural
+from longrm.report.load import Model
+from longrm.report.tables import Row, Section, Table, percent_cell
 from longrm.runs.records import Estimate
 
-_WIDTH, _HEIGHT = 280, 190
 
-
-def votes(stages: Sequence[EvaluatedModel]) -> Section | None:
+def votes(models: Sequence[Model]) -> Section | None:
     """Left out where no run voted."""
-    shown = [stage for stage in stages if stage.summary.votes]
-    if not shown:
+    curves = [
+        (model, {int(k): estimate for k, estimate in model.summary.votes.at.items()})
+        for model in models
+        if model.summary.votes
+    ]
+    if not curves:
         return None
+    counts = sorted({k for _, curve in curves for k in curve})
+    rows = [
+        Row(model.label, [percent_cell(defined(curve.get(k))) for k in counts], model.style)
+        for model, curve in curves
+    ]
+    columns = ["model", *(plural(k, "vote") for k in counts)]
     return Section(
-        "What more votes are worth",
+        "Accuracy by votes",
         "Votes",
-        "The accuracy that the first k votes would have had, averaged over which k votes come first. All points come "
-        "from one run, so that they differ by less than their intervals suggest.",
-        tables=(_table(shown),),
-        figure=_figure(shown),
+        "The accuracy of the first k votes, averaged over which k votes come first. All points come from one run, so "
+        "they differ by less than their intervals suggest.",
+        tables=[Table("Accuracy by votes per order, with 95% intervals", columns, rows)],
+        figure=_figure(curves),
     )
 
 
-def _curve(stage: EvaluatedModel) -> dict[str, Estimate]:
-    return stage.summary.votes.at if stage.summary.votes else {}
-
-
-def _table(stages: Sequence[EvaluatedModel]) -> Table:
-    counts = sorted({int(k) for stage in stages for k in _curve(stage)})
-    rows = []
-    for stage in stages:
-        cells = tuple(percent_cell(defined(_curve(stage).get(str(k)))) for k in counts)
-        rows.append(TableRow(stage.label, cells, stage.style))
-    columns = ("model", *(wording.plural(k, "vote") for k in counts))
-    return Table("Accuracy by votes per order, with 95% intervals", columns, tuple(rows))
-
-
-def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
-    rows: Rows = [
-        {"curve": str(number), "votes": int(k), "value": m.value, "low": m.low, "high": m.high}
-        | {"few": wording.few(m.groups)}
-        for number, stage in enumerate(stages)
-        for k, m in _curve(stage).items()
-        if m.value is not None
-    ]
+def _figure(curves: Sequence[tuple[Model, dict[int, Estimate]]]) -> Figure | None:
+    rows = interval_rows([(number, curve) for number, (_, curve) in enumerate(curves)], "votes")
     if not rows:
         return None
     counts = sorted({row["votes"] for row in rows})
-    styles = [stage.style for stage in stages]
     x = alt.X(
         "votes:Q",
         title="votes per order",
@@ -63,9 +49,10 @@ def _figure(stages: Sequence[EvaluatedModel]) -> Figure | None:
     )
     scale = alt.Scale(zero=False, nice=True)
     y = alt.Y("value:Q", title="accuracy", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
+    chart = alt.layer(*banded_curves(rows, [model.style for model, _ in curves], x, y, scale))
     return Figure(
         "votes",
         "Accuracy by votes",
         f"Line chart of accuracy against votes per order, from {counts[0]} to {counts[-1]}, one curve a model.",
-        svg_of(alt.layer(*banded_curves(rows, styles, x, y, scale)), _WIDTH, _HEIGHT),
+        svg_of(chart, 280, 190),
     )

@@ -16,8 +16,8 @@ from longrm.attribution.attribution_records import ATTRIBUTIONS
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import RunError
-from longrm.report import build, embedding
-from longrm.report.item_browser import ItemBrowser, browser
+from longrm.report import build, items
+from longrm.report.items import browser
 from longrm.report.load import load_report
 from longrm.runs.judgments import GOLD, text_digest
 from longrm.runs.logs import Log
@@ -37,19 +37,19 @@ def runs(synthetic: ModuleType, tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "run", tmp_path / "why"
 
 
-def inflated(found: ItemBrowser, number: int) -> str:
-    return zlib.decompress(base64.b64decode(found.chunks[number])).decode()
+def inflated(found: dict[str, Any], number: int) -> str:
+    return zlib.decompress(base64.b64decode(found["chunks"][number])).decode()
 
 
-def held(found: ItemBrowser, number: int) -> Any:
+def held(found: dict[str, Any], number: int) -> Any:
     return json.loads(inflated(found, number))
 
 
-def opened(folders: list[Path], out: Path) -> tuple[ItemBrowser, dict[str, Any], dict[str, Any]]:
+def opened(folders: list[Path], out: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The browser of these runs, its rows by key, and what of each opens."""
-    found = browser(load_report(folders).stages, out)
+    found = browser(load_report(folders).models, out)
     assert found is not None
-    rows = {row["key"]: row for row in held(found, found.index)["items"]}
+    rows = {row["key"]: row for row in held(found, found["index"])["items"]}
     return (
         found,
         rows,
@@ -59,7 +59,7 @@ def opened(folders: list[Path], out: Path) -> tuple[ItemBrowser, dict[str, Any],
 
 def test_a_comparison_opens_with_the_map_of_its_model(runs: tuple[Path, Path], tmp_path: Path) -> None:
     found, rows, details = opened([*runs], tmp_path / "items")
-    assert found.unmatched == 0
+    assert found["unmatched"] == 0
     assert all(row["explained"] == [0] for row in rows.values())
     for detail in details.values():
         (told,) = detail["maps"]
@@ -118,7 +118,7 @@ def test_what_may_not_be_trusted_is_not_shaded_and_says_why(
         (told,) = detail["maps"]
         assert told["reason"] == "predicted & true differ"
         assert told["shaded"] == told["bars"] == told["evidence"] == told["ranked"] == []
-        assert told["trust"], "the figures are told all the same"
+        assert told["trust"], "the trust checks are shown"
 
 
 def test_a_map_of_another_text_with_the_same_id_is_not_shown_and_counted(
@@ -126,7 +126,7 @@ def test_a_map_of_another_text_with_the_same_id_is_not_shown_and_counted(
 ) -> None:
     records = synthetic.write_attribution(tmp_path / "other", runs[0], digest="of another text")
     found, rows, details = opened([runs[0], tmp_path / "other"], tmp_path / "items")
-    assert found.unmatched == len(records)
+    assert found["unmatched"] == len(records)
     assert not any(row["explained"] for row in rows.values())
     assert not any(detail["maps"] for detail in details.values())
     build([runs[0], tmp_path / "other"], tmp_path / "report.html")
@@ -146,7 +146,7 @@ def test_texts_that_an_evaluation_did_not_keep_come_from_the_attribution(
                 for one in golds
             )
         )
-    assert opened([*runs], tmp_path / "items")[0].unmatched == len(examples), "these digests are others"
+    assert opened([*runs], tmp_path / "items")[0]["unmatched"] == len(examples), "these digests are others"
     (runs[0] / "examples.jsonl").unlink()
     assert not opened([runs[0]], tmp_path / "items")[2]
     attributed = [
@@ -184,7 +184,7 @@ def test_a_comparison_with_tools_opens_with_its_map(tmp_path: Path) -> None:
     run, why = evaluated(TOOLS, tmp_path / "run"), tmp_path / "why"
     ran("attribute", "--run", str(run), "--out", str(why))
     found, rows, details = opened([run, why], tmp_path / "items")
-    assert found.unmatched == 0
+    assert found["unmatched"] == 0
     assert details.keys() == rows.keys() == {line["id"] for line in lines(why / ATTRIBUTIONS)}
     for row in lines(tmp_path / "run.jsonl"):
         assert rows[row["id"]]["explained"] == [0]
@@ -209,7 +209,7 @@ def test_a_map_of_other_tools_is_of_another_comparison(tools: tuple[Tool, ...], 
     run, other = evaluated(TOOLS, tmp_path / "run"), evaluated(tools, tmp_path / "other")
     ran("attribute", "--run", str(other), "--out", str(tmp_path / "why"))
     found, rows, _ = opened([run, tmp_path / "why"], tmp_path / "items")
-    assert found.unmatched == len(rows) == 2
+    assert found["unmatched"] == len(rows) == 2
     assert not any(row["explained"] for row in rows.values())
 
 
@@ -229,7 +229,7 @@ def test_each_model_has_its_own_and_several_of_one_are_told_apart(
 def test_beside_a_context_in_a_file_the_strongest_sentences_are_kept(
     runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "CONTEXTS", 1)
+    monkeypatch.setattr(items, "CONTEXTS", 1)
     detail = opened([*runs], tmp_path / "items")[2]["records-4096-2-0000"]
     assert detail["messages"][0]["files"]
     kept = [
@@ -247,7 +247,7 @@ def test_a_model_is_the_same_however_its_folder_is_named(
     for run, name in zip(runs, (str(tmp_path / "models/one"), "models/../models/one"), strict=True):
         summary = json.loads((run / "summary.json").read_text())
         (run / "summary.json").write_text(json.dumps({**summary, "model": name}))
-    (stage,) = load_report(runs).stages
+    (stage,) = load_report(runs).models
     assert len(stage.attributions) == 1
 
 
@@ -256,7 +256,7 @@ def test_an_attribution_alone_is_told_what_to_name_with_it(
 ) -> None:
     synthetic.write_attribution(tmp_path / "stranger", runs[0], model="large")
     for folders in ([runs[1]], [runs[0], tmp_path / "stranger"]):
-        with pytest.raises(RunError, match="name the folder of an evaluation of that model too") as told:
+        with pytest.raises(RunError, match="name an evaluation of that model") as told:
             build(folders, tmp_path / "report.html")
         assert "\n" not in str(told.value)
         assert f"longrm attribute --config {folders[-1]}/config.toml" in str(told.value)
@@ -266,7 +266,7 @@ def test_an_attribution_alone_is_told_what_to_name_with_it(
 def test_a_demo_takes_attributions_of_its_stages(demo: Path, synthetic: ModuleType, tmp_path: Path) -> None:
     synthetic.write_attribution(tmp_path / "why", demo / "stages/long/pairs", model="long")
     data = load_report([demo, tmp_path / "why"])
-    assert [stage.label for stage in data.stages if stage.attributions] == ["long"]
+    assert [stage.label for stage in data.models if stage.attributions] == ["long"]
     assert data.runs[-1].command("NEW") == f"longrm attribute --config {tmp_path}/why/config.toml --out NEW"
-    with pytest.raises(RunError, match="reported alone"):
+    with pytest.raises(RunError, match="alone"):
         load_report([demo, tmp_path / "why", demo / "stages/long/pairs"])

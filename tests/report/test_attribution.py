@@ -1,5 +1,6 @@
 """The page of an attribution: what is shaded, what is folded, and what is not shown."""
 
+import json
 import re
 from dataclasses import replace
 from html import unescape
@@ -11,9 +12,13 @@ from longrm.attribution.attribution_records import AttributionRecord, SentenceWe
 from longrm.attribution.summary import summary_of
 from longrm.cli.commands import cli
 from longrm.data import write
-from longrm.report.attribution_page import attribution_page
+from longrm.evaluation.attention_table import AttentionTableRow
+from longrm.report import charts
+from longrm.report.attribution import attribution_page
+from longrm.runs.records import Estimate
 from longrm.types import Comparison, Span
 from longrm.worlds import WorldPlan, generate, words_tokenizer
+from tests.reward_models.tiny_models import make_scorer
 
 SENTENCES = [f"Fact {at} is told here. " for at in range(40)]
 WEIGHTS = {5: 2.0, 6: -1.0, 30: 0.1}
@@ -133,7 +138,7 @@ def test_the_strip_has_a_bar_for_each_weight_where_the_sentence_stands():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_what_is_not_to_be_trusted_is_not_shaded_and_the_reason_is_said(known):
+def test_without_trust_nothing_is_shaded_and_the_reason_is_shown(known):
     doubted = replace(TRUSTED, shown=False, reason="predicted & true differ") if known else None
     text = page(trust=doubted, detail="" if known else "no answer came")
     assert "<mark" not in text
@@ -142,7 +147,7 @@ def test_what_is_not_to_be_trusted_is_not_shaded_and_the_reason_is_said(known):
     assert ("predicted &amp; true differ" if known else "no answer came") in text
 
 
-def test_the_figures_of_trust_and_what_says_the_same_are_told():
+def test_trust_checks_and_redundant_sentences_are_shown():
     text = page(trust=replace(TRUSTED, redundant=((5, 30),)))
     assert re.findall(r'<th scope="row">[^<]*</th><td>([^<]*)</td></tr>', text) == [
         "2.00",
@@ -150,8 +155,8 @@ def test_the_figures_of_trust_and_what_says_the_same_are_told():
         "0.12",
         "1.75",
     ]
-    assert "Say the same: number 1 with 3." in text
-    assert "Say the same" not in page()
+    assert "These say the same: 1 with 3." in text
+    assert "These say the same" not in page()
 
 
 def test_hostile_text_stays_text():
@@ -182,3 +187,39 @@ def test_the_command_writes_the_page_and_the_report_names_it(tmp_path):
     again = ["--config", str(out / "config.toml"), "--out", str(out), "--html", str(tmp_path / "again.html")]
     assert CliRunner().invoke(cli, ["attribute", *again]).exit_code == 0
     assert (tmp_path / "again.html").read_text() == text
+
+
+def attention_rows(measures=("fr", "embedding_gradient")):
+    return [
+        AttentionTableRow(measure, layer, region, right, Estimate(0.5, 0.25, 0.75, 20, 20), 0.1)
+        for measure in measures
+        for layer in ([None] if measure == "embedding_gradient" else [0, 1, 2])
+        for region in ("supporting", "irrelevant")
+        for right in (True, False)
+    ]
+
+
+def test_each_measure_of_the_table_is_drawn_with_a_point_for_every_row():
+    fr, embeddings = charts.attention(attention_rows())
+    assert (fr.name, embeddings.name) == ("attention-fr", "attention-embedding-gradient")
+    points = [len(re.findall(r'aria-roledescription="point"', one.svg)) for one in (fr, embeddings)]
+    assert points == [12, 4]
+    assert "†" not in fr.svg
+    assert "in layer 2 supporting text 50.0% where judged right" in fr.alt
+
+
+def test_the_command_measures_draws_and_goes_on(tmp_path):
+    model = make_scorer(tmp_path / "tiny", positions=256)
+    data, out, page = tmp_path / "pairs.jsonl", tmp_path / "why", tmp_path / "why.html"
+    write(data, generate(WorldPlan("records", 64), 2, words_tokenizer()))
+    words = ["attribute", "--model", str(model), "--data", str(data), "--out", str(out), "--attention"]
+    done = CliRunner().invoke(cli, [*words, "--html", str(page)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    lines = [json.loads(line) for line in (out / "attention.jsonl").read_text().splitlines()]
+    assert [line["attended"]["id"] for line in lines] == [line["id"] for line in lines]
+    assert (out / "attention.csv").read_text().startswith("measure,layer,region,judged")
+    assert page.read_text().count('<div class="plot" role="img"') == 4
+    assert len([*(tmp_path / "why-figures").iterdir()]) == 8
+    before = (out / "attention.jsonl").read_bytes()
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    assert (out / "attention.jsonl").read_bytes() == before

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from longrm.report import embedding, item_browser
-from longrm.report.item_browser import ItemBrowser, browser
-from longrm.report.links import items_link, pointer_links, without_links
-from longrm.report.load import EvaluatedModel, load_report
+from longrm.report import items
+from longrm.report.charts import Figure
+from longrm.report.items import browser
+from longrm.report.load import Model, load_report
+from longrm.report.tables import items_link
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.types import Outcome, Span
@@ -23,14 +24,14 @@ from longrm.types import Outcome, Span
 class Opened:
     """A browser's chunks, inflated as the page does."""
 
-    def __init__(self, shown: ItemBrowser | None) -> None:
+    def __init__(self, shown: dict[str, Any] | None) -> None:
         assert shown is not None
         self.shown = shown
-        self.index = json.loads(self.text(shown.index))
+        self.index = json.loads(self.text(shown["index"]))
         self.rows = {row["key"]: row for row in self.index["items"]}
 
     def text(self, number: int) -> str:
-        return zlib.decompress(base64.b64decode(self.shown.chunks[number], validate=True)).decode()
+        return zlib.decompress(base64.b64decode(self.shown["chunks"][number], validate=True)).decode()
 
     def detail(self, key: str) -> dict[str, Any]:
         detail: dict[str, Any] = json.loads(self.text(self.rows[key]["chunk"]))
@@ -52,7 +53,7 @@ def opened(tmp_path: Path) -> Any:
 
 def stage_with(
     synthetic: ModuleType, folder: Path, *kept: ExampleRecord, scores: tuple[float, ...] = (1.0, 0.0)
-) -> tuple[EvaluatedModel, ...]:
+) -> list[Model]:
     """A run that judged these examples, with these scores for the better and the worse response."""
     synthetic.write_evaluation(
         folder,
@@ -72,7 +73,7 @@ def stage_with(
     )
     with Log(folder / "examples.jsonl", ExampleRecord) as log:
         log.append(*kept)
-    return load_report([folder]).stages
+    return load_report([folder]).models
 
 
 def example(name: str, text: str, **spans: object) -> ExampleRecord:
@@ -112,20 +113,20 @@ def test_a_shared_context_is_held_once(synthetic: ModuleType, tmp_path: Path, op
     found = opened(stage_with(synthetic, tmp_path / "run", *kept))
     numbers = {found.detail(str(number))["messages"][0]["parts"][0][1] for number in range(20)}
     assert len(numbers) == 1
-    assert len(found.shown.chunks) == 1 + 20 + 1
+    assert len(found.shown["chunks"]) == 1 + 20 + 1
 
 
 def test_what_no_longer_fits_lies_in_a_folder_and_its_evidence_is_here(
     synthetic: ModuleType, tmp_path: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "CONTEXTS", 3_000)
+    monkeypatch.setattr(items, "CONTEXTS", 3_000)
     texts = [f"{number} " + "".join(map(str, range(9000))) + "FACT" + "y" * 30_000 for number in range(3)]
     kept = [
         example(str(number), text, evidence=(Span(0, text.index("FACT"), text.index("FACT") + 4),))
         for number, text in enumerate(texts)
     ]
     found = opened(stage_with(synthetic, tmp_path / "run", *kept))
-    assert found.shown.beside == 3
+    assert found.shown["files"] == 3
     for number, text in enumerate(texts):
         (message,) = found.detail(str(number))["messages"]
         ((start, end, name),) = message["files"]
@@ -138,13 +139,13 @@ def test_what_no_longer_fits_lies_in_a_folder_and_its_evidence_is_here(
 def test_items_that_no_longer_fit_are_listed_and_counted(
     synthetic: ModuleType, tmp_path: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding.Chunks.add, "__defaults__", (4_000,))
+    monkeypatch.setattr(items.Chunks.add, "__defaults__", (4_000,))
     kept = [example(str(number), f"{number * 7919} word" * 100) for number in range(40)]
     found = opened(stage_with(synthetic, tmp_path / "run", *kept))
     chunks = [row["chunk"] for row in found.rows.values()]
     assert len(chunks) == 40
-    assert 0 < found.shown.left_out == chunks.count(None) < 40
-    assert found.shown.kept + found.shown.left_out == 40
+    assert 0 < found.shown["left_out"] == chunks.count(None) < 40
+    assert found.shown["kept"] + found.shown["left_out"] == 40
     assert all(row["kept"] for row in found.rows.values())
 
 
@@ -156,14 +157,14 @@ def test_every_judged_comparison_is_listed_and_what_was_not_kept_is_said(
         for record in synthetic.judgments(synthetic.CURVES["long"], 1, groups=10)
     ]
     synthetic.write_evaluation(tmp_path / "run", records, kept=3)
-    found = opened(load_report([tmp_path / "run"]).stages)
+    found = opened(load_report([tmp_path / "run"]).models)
     assert list(found.rows) == [record.id for record in records]
     for record in records:
         row = found.rows[record.id]
         assert (row["length"], row["depth"], row["task"]) == (record.length, record.depth, record.task)
         assert (row["subtype"], row["size"]) == (record.subtype, len(record.order))
     wrong = [record.id for record in records if record.scores == (0.0, 1.0)]
-    assert (found.shown.judged, found.shown.kept, found.shown.lost) == (120, 18, len(wrong))
+    assert (found.shown["judged"], found.shown["kept"], found.shown["lost"]) == (120, 18, len(wrong))
     assert {row["judged"]["0"][0] for key, row in found.rows.items() if key in wrong} == {"wrong"}
 
 
@@ -193,7 +194,7 @@ def test_runs_share_comparisons_of_the_same_texts_alone(
 ) -> None:
     for name, digests in (("a", ("x", "y", "")), ("b", ("x", "z", ""))):
         judged_by(synthetic, tmp_path / name, digests)
-    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).stages)
+    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).models)
     models = {key: sorted(row["judged"]) for key, row in found.rows.items()}
     assert models == {"0": ["0", "1"], "1": ["0"], "2": ["0"], "1~2": ["1"], "2~2": ["1"]}
 
@@ -204,7 +205,7 @@ def test_what_one_run_kept_shows_the_judgments_of_all(
     right = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
     synthetic.write_evaluation(tmp_path / "a", right, kept=0)
     synthetic.write_evaluation(tmp_path / "b", [replace(r, scores=r.scores[::-1]) for r in right], kept=9)
-    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).stages)
+    found = opened(load_report([tmp_path / "a", tmp_path / "b"]).models)
     for record in right:
         assert sorted(found.detail(record.id)["judged"]) == ["0", "1"]
         first, second = (found.rows[record.id]["judged"][number] for number in "01")
@@ -238,7 +239,7 @@ def test_the_margin_is_that_of_the_best_response_that_gold_ranks_best(
         ],
         kept=0,
     )
-    found = opened(load_report([tmp_path / "run"]).stages)
+    found = opened(load_report([tmp_path / "run"]).models)
     assert {key: row["judged"]["0"][2] for key, row in found.rows.items()} == {
         name: margin for name, (*_, margin) in cases.items()
     }
@@ -259,11 +260,11 @@ def test_a_comparison_that_was_judged_again_has_its_last_record(
 
 def test_stages_of_a_demo_share_their_comparisons(demo: Path, opened: Any) -> None:
     material = load_report([demo])
-    found = opened([*material.stages, *material.best_of])
+    found = opened([*material.models, *material.best_of])
     assert [model["label"] for model in found.index["models"]] == ["untrained", "short", "control", "long"]
     assert len(found.rows) == 6 * 80 + 6 * 40
     assert all(set(row["judged"]) == {"0", "1", "2", "3"} for row in found.rows.values())
-    assert found.shown.kept == 6 * 3 + 6
+    assert found.shown["kept"] == 6 * 3 + 6
 
 
 def test_messages_without_text_are_shown_as_json(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
@@ -306,7 +307,7 @@ def test_every_trial_is_there_with_what_was_written_and_cut(
 ) -> None:
     records = synthetic.written(1, votes=2, lengths=(128,))
     synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=10)
-    found = opened(load_report([tmp_path / "run"]).stages)
+    found = opened(load_report([tmp_path / "run"]).models)
     for record in records[:10]:
         entry = found.detail(record.id)["judged"]["0"]
         assert entry["cut"] == (["middle", record.cut.tokens] if record.cut else None)
@@ -330,7 +331,7 @@ def test_a_line_of_ten_megabytes_is_held_and_a_long_answer_is_cut_and_said(
     assert found.prompt(detail["messages"][0]).decode("utf-16-le") == text
     assert "9,988,000 characters are not in this file" in detail["responses"][0]
     assert len(detail["responses"][0]) < 13_000
-    assert len(found.rows["a"]["words"]) < 2 * item_browser._SOUGHT + 2
+    assert len(found.rows["a"]["words"]) < 2 * items._SEARCHED + 2
 
 
 def test_links_choose_by_any_label() -> None:
@@ -339,8 +340,6 @@ def test_links_choose_by_any_label() -> None:
 
 def test_links_of_figures_stay_on_the_page_and_out_of_files() -> None:
     drawn = '<g><a xlink:href="https://x.example/#items?model=a&amp;length=1" target="_top"><path d="M0"/></a></g>'
-    assert without_links(drawn) == '<g><path d="M0"/></g>'
-    assert (
-        pointer_links(drawn)
-        == '<g><a href="#items?model=a&amp;length=1" tabindex="-1"><path d="M0"/></a></g>'
-    )
+    figure = Figure("name", "title", "alt", drawn)
+    assert figure.alone == '<g><path d="M0"/></g>'
+    assert figure.inline == '<g><a href="#items?model=a&amp;length=1" tabindex="-1"><path d="M0"/></a></g>'

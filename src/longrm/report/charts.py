@@ -1,0 +1,514 @@
+"""The report's figures. Each is drawn once as SVG in the light colors; `Figure.inline` follows the page's theme."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTableRow
+from longrm.evaluation.metrics import metric_of
+from longrm.reading import visible
+from longrm.report.formatting import (
+    COLORS,
+    HEAT_STEPS,
+    MISSING,
+    NO_ANSWER,
+    Style,
+    count,
+    few,
+    follow_theme,
+    heat_step,
+    level,
+    percent,
+    shared_unit,
+    short_length,
+    shortened_apart,
+    token_unit,
+)
+from longrm.report.load import Model, Training
+from longrm.report.tables import Difference, items_link
+from longrm.runs.records import Estimate
+
+INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))
+WIDE, NARROW = 520, 190  # plot widths in pixels; the labels at the right are added to them
+_SMALL = (190, 130)  # width and height of small multiples
+_POINTS = 120  # most points of a training curve
+_CURVES_WITH_LABELS = 8
+NO_LINES: dict[str, Any] = {"ticks": False, "domain": False, "grid": False, "labelAngle": 0}
+"""An axis without lines."""
+
+Rows = list[dict[str, Any]]
+"""Data of a chart. `curve` is the number of the model as text, `few` the mark of an interval from few groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawn figure: the name of its file, its title, its description for screen readers, and its SVG."""
+
+    name: str
+    title: str
+    alt: str
+    svg: str
+
+    @property
+    def inline(self) -> str:
+        """The SVG for an HTML page: it follows the page's colors and loads nothing."""
+        svg = follow_theme(re.sub(r' xmlns(:\w+)?="[^"]*"', "", self.svg))
+        # Vega makes links absolute, to a site of its own: only the fragment is ours. They are for the pointer: with the
+        # keyboard, the same links are reached in the table below.
+        return re.sub(r'<a\s[^>]*href="[^"#]*(#items[^"]*)"[^>]*>', r'<a href="\1" tabindex="-1">', svg)
+
+    @property
+    def alone(self) -> str:
+        """The SVG for a file of its own, where links into the page would lead nowhere."""
+        return re.sub(r"</?a(?:\s[^>]*)?>", "", self.svg)
+
+    def png(self) -> bytes:
+        """The figure as a bitmap at twice its size."""
+        png: bytes = vl_convert.svg_to_png(self.svg, scale=2)
+        return png
+
+
+# --- Parts that figures share ---
+
+
+def chart_of(rows: Rows) -> alt.Chart:
+    """A chart of rows that are part of the specification."""
+    return alt.Chart(alt.InlineData(values=rows))
+
+
+def svg_of(chart: alt.LayerChart | alt.FacetChart | alt.Chart, width: int, height: int) -> str:
+    """Draws a chart; the size in pixels is that of the plot, without axes and labels."""
+    text = {"labelColor": MUTED, "titleColor": MUTED, "labelFontSize": 12, "titleFontSize": 12}
+    padding = {"left": 12, "right": 8, "top": 6, "bottom": 4}
+    styled = (
+        chart.properties(width=width, height=height, background=PAPER, padding=padding)
+        .configure(font="sans-serif")
+        .configure_axis(
+            **text, titleFontWeight="normal", titlePadding=8, gridColor=LINE, domainColor=LINE, tickColor=LINE
+        )
+        .configure_view(stroke=None)
+    )
+    version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    svg: str = vl_convert.vegalite_to_svg(_visible(styled.to_dict()), vl_version=version)
+    return svg
+
+
+def _visible(value: Any) -> Any:
+    """The specification without control characters, which SVG cannot hold: vl_convert would abort the process."""
+    if isinstance(value, dict):
+        return {name: _visible(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_visible(part) for part in value]
+    return visible(value) if isinstance(value, str) else value
+
+
+def _scale_of(values: Sequence[Any]) -> alt.Scale:
+    return alt.Scale(domain=[str(index) for index in range(len(values))], range=list(values))
+
+
+def colors_of(styles: Sequence[Style]) -> alt.Color:
+    """Curve k (the field `curve`) in the color of style k."""
+    return alt.Color("curve:N", scale=_scale_of([style.color for style in styles]), legend=None)
+
+
+def dashes_of(styles: Sequence[Style]) -> alt.StrokeDash:
+    """Curve k in the dashes of style k."""
+    return alt.StrokeDash("curve:N", scale=_scale_of([list(style.dash) for style in styles]), legend=None)
+
+
+def shapes_of(styles: Sequence[Style]) -> alt.Shape:
+    """The points of curve k in the shape of style k."""
+    return alt.Shape("curve:N", scale=_scale_of([style.shape for style in styles]), legend=None)
+
+
+def banded_curves(
+    rows: Rows, styles: Sequence[Style], x: alt.X, y: alt.Y, scale: alt.Scale
+) -> list[alt.Chart]:
+    """Curve k in style k: a band from `low` to `high` on the y scale, a line, and points that lead to their `link`."""
+    base = chart_of(rows).encode(x=x, color=colors_of(styles))
+    linked: dict[str, Any] = {"href": "link:N"} if "link" in rows[0] else {}
+    low = alt.Y("low:Q", scale=scale)
+    layers = [
+        base.mark_area(opacity=0.16).encode(y=low, y2="high:Q"),
+        base.mark_line(strokeWidth=2.2).encode(y=y, strokeDash=dashes_of(styles)),
+        base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shapes_of(styles), **linked),
+    ]
+    # A curve of one point has no band: its interval is drawn as a bar.
+    points = Counter(row["curve"] for row in rows)
+    if alone := [row for row in rows if points[row["curve"]] == 1]:
+        bars = chart_of(alone).encode(x=x, color=colors_of(styles))
+        layers.append(bars.mark_rule(strokeWidth=2.2, opacity=0.6).encode(y=low, y2="high:Q"))
+    if any(row["few"] for row in rows):
+        layers.append(base.mark_text(dx=8, dy=-8, fontSize=12).encode(y=y, text="few:N"))
+    return layers
+
+
+def forest_plot(base: alt.Chart, title: str, points: Any, **mark: Any) -> alt.LayerChart | alt.FacetChart:
+    """Intervals from `low` to `high` around a line at zero, in the rows of `base`; `points` is the values' shape."""
+    zero = chart_of([{"zero": 0}]).mark_rule(color=MUTED, strokeDash=[2, 3])
+    low = alt.X("low:Q", title=title, axis=alt.Axis(tickCount=4, labelOverlap="greedy"))
+    return alt.layer(
+        zero.encode(x="zero:Q"),
+        base.mark_rule(strokeWidth=2, **mark).encode(x=low, x2="high:Q"),
+        base.mark_point(filled=True, size=70, opacity=1, **mark).encode(x="value:Q", shape=points),
+        base.mark_text(dx=8, fontSize=12, **mark).encode(x="high:Q", text="few:N"),
+    )
+
+
+def level_lines(levels: Mapping[str, set[float]], scale: alt.Scale) -> list[alt.Chart]:
+    """Dotted lines across a plot at some levels, and their names, with a halo so that curves do not cross them."""
+    rows = [
+        {"at": at, "label": f"{name} {level(at)}"} for name, found in levels.items() for at in sorted(found)
+    ]
+    base = chart_of(rows).encode(y=alt.Y("at:Q", scale=scale))
+    rule = base.mark_rule(color=MUTED, strokeDash=[3, 4], strokeWidth=1)
+    name = base.encode(x=alt.value(0), text="label:N")
+    place: dict[str, Any] = {"align": "left", "dx": 14, "dy": 11, "fontSize": 11}
+    halo = name.mark_text(color=PAPER, stroke=PAPER, strokeWidth=4, **place)
+    return [rule, halo, name.mark_text(color=MUTED, **place)]
+
+
+def length_axis(lengths: Sequence[int], unit: str) -> alt.X:
+    """Context lengths on a logarithmic scale; a single one is in its middle."""
+    ends = [lengths[0], lengths[-1]] if len(lengths) > 1 else [lengths[0] / 2, lengths[0] * 2]
+    return alt.X(
+        "length:Q",
+        title=["context length, log scale, in", unit],
+        scale=alt.Scale(type="log", base=2, domain=ends, nice=False),
+        axis=alt.Axis(values=lengths, labelExpr=_length_labels(lengths), labelOverlap=True, grid=False),
+    )
+
+
+def _length_labels(lengths: Sequence[int]) -> str:
+    """A Vega expression that writes lengths as `short_length` does."""
+    names = ",".join(f"'{length}':'{short_length(length)}'" for length in lengths)
+    return f"({{{names}}})[toString(datum.value)]"
+
+
+# --- Accuracy against length ---
+
+
+def accuracy(models: Sequence[Model], metric: str, width: int, suffix: str = "") -> Figure | None:
+    """The metric against length with interval bands, the chance line and the accuracy threshold, one curve a model.
+
+    Args:
+        models: The models; those without a defined value are left out.
+        metric: Its name.
+        width: `WIDE` or `NARROW`, in pixels.
+        suffix: Appended to the figure's name.
+    """
+    curves = [(model, found) for model in models if (found := model.by_length(metric))]
+    if not curves:
+        return None
+    shown = [model for model, _ in curves]
+    styles = [model.style for model in shown]
+    height = 330 if width == WIDE else 280
+    chances = {model.summary.chance[metric] for model in shown}
+    thresholds = {model.summary.boundary.tau for model in shown if model.summary.boundary}
+    lows = [m.low for _, found in curves for m in found.values() if m.low is not None]
+    bottom = max(0.0, int(10 * min([*lows, *(chance - 0.1 for chance in chances)])) / 10)
+    scale = alt.Scale(domain=[bottom, 1.0], nice=False)
+
+    rows: Rows = [
+        {"curve": str(index), "length": length, "value": m.value, "low": m.low, "high": m.high}
+        | {"few": few(m.groups), "link": items_link(model=model.label, length=length)}
+        for index, (model, found) in enumerate(curves)
+        for length, m in found.items()
+    ]
+    unanswered = [(index, length) for index, model in enumerate(shown) for length in model.unanswered]
+    lengths = sorted({*(row["length"] for row in rows), *(length for _, length in unanswered)})
+    if len(lengths) == 1:  # draw the bars side by side
+        for row in rows:
+            row["length"] *= 2 ** ((int(row["curve"]) - (len(curves) - 1) / 2) / (2 * len(curves)))
+    x = length_axis(lengths, shared_unit(model.summary.measured for model in shown))
+    axis = alt.Axis(format=".0%", tickCount=6)
+    y = alt.Y("value:Q", title=metric_of(metric).title, scale=scale, axis=axis)
+    rule, *names = level_lines({"chance": chances, "threshold": thresholds}, scale)
+    layers = [rule, *banded_curves(rows, styles, x, y, scale), *names]
+
+    if unanswered:
+        # A cross at the foot of the plot: a length without answers must not look like an accuracy of zero.
+        named: set[int] = set()
+        crosses = []
+        for index, length in unanswered:
+            label = "" if length in named else NO_ANSWER
+            named.add(length)
+            crosses.append({"curve": str(index), "length": length, "at": bottom, "label": label})
+        base = chart_of(crosses).encode(x="length:Q", y=alt.Y("at:Q", scale=scale), color=colors_of(styles))
+        layers.append(base.mark_text(text="×", fontSize=18, dy=-8))
+        layers.append(base.mark_text(align="right", dx=-9, dy=-8, fontSize=11).encode(text="label:N"))
+
+    if len(curves) <= _CURVES_WITH_LABELS:
+        # The models' names at the right, 15 pixels apart where curves end together.
+        places = spread([found[max(found)].value or 0.0 for _, found in curves], (1 - bottom) * 15 / height)
+        short = shortened_apart([model.label for model in shown], 20)
+        labels = chart_of(
+            [
+                {"curve": str(index), "at": place, "label": short[shown[index].label]}
+                for index, place in enumerate(places)
+            ]
+        ).mark_text(align="left", dx=12, fontSize=12, fontWeight=600, limit=150)
+        layers.append(
+            labels.encode(
+                x=alt.value(width),
+                y=alt.Y("at:Q", scale=scale),
+                text="label:N",
+                color=colors_of(styles),
+            )
+        )
+
+    ends = []
+    for model, found in curves:
+        first, last = min(found), max(found)
+        values = (
+            f"{percent(found[first].value)} at {count(first)}, {percent(found[last].value)} at {count(last)}"
+        )
+        silent = "".join(f", no answer at {count(length)}" for length in model.unanswered)
+        ends.append(f"{model.label}: {values} tokens{silent}")
+    return Figure(
+        f"accuracy{suffix}" if width == WIDE else f"accuracy{suffix}-narrow",
+        "Accuracy against context length",
+        f"Line chart of {metric_of(metric).title} against length. {'; '.join(ends)}.",
+        svg_of(alt.layer(*layers), width, height),
+    )
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """The values moved apart to at least `gap`, in the same order and at or below 1."""
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    placed = list(values)
+    for lower, upper in pairwise(order):
+        placed[upper] = max(placed[upper], placed[lower] + gap)
+    ceiling = 1.0
+    for index in reversed(order):
+        placed[index] = min(placed[index], ceiling)
+        ceiling = placed[index] - gap
+    return placed
+
+
+# --- The other figures ---
+
+
+def heat_map(model: Model, metric: str, number: int) -> Figure | None:
+    """The metric by length and depth: orange below the accuracy threshold, blue above, the number in every cell."""
+    chance, boundary = model.summary.chance.get(metric), model.summary.boundary
+    if boundary is None or chance is None:
+        return None
+
+    def cell(length: str, depth: str, step: str, text: str) -> dict[str, Any]:
+        link = items_link(model=model.label, length=length, depth=depth)
+        return {"length": int(length), "depth": depth, "step": step, "text": text, "link": link}
+
+    rows: Rows = []
+    for length in model.summary.metrics.by_length_and_depth:
+        for depth, found in model.by_depth(length, metric).items():
+            assert found.value is not None, "only defined values are returned"
+            step = str(heat_step(found.value, chance, boundary.tau))
+            rows.append(cell(length, depth, step, f"{100 * found.value:.0f}{few(found.groups)}"))
+    if not rows:
+        return None
+    for length, parts in model.summary.missing.by_length_and_depth.items():
+        rows += [cell(length, depth, "none", MISSING) for depth, part in parts.items() if not part.answered]
+    lengths = sorted({row["length"] for row in rows})
+    unit = token_unit(model.summary.measured)
+    base = chart_of(rows).encode(
+        x=alt.X(
+            "length:O",
+            title=["length in", unit],
+            axis=alt.Axis(labelExpr=_length_labels(lengths), **NO_LINES),
+        ),
+        y=alt.Y(
+            "depth:O",
+            title="depth (0 = start)",
+            axis=alt.Axis(labelExpr="replace(datum.label,'-','–')", **NO_LINES),
+        ),
+        href="link:N",
+    )
+    steps = [str(step) for step in range(HEAT_STEPS)]
+    colors = [*(COLORS[f"heat-{step}"][0] for step in steps), LINE]
+    scale = alt.Scale(domain=[*steps, "none"], range=colors)
+    tiles = base.mark_rect(stroke=PAPER, strokeWidth=2).encode(
+        color=alt.Color("step:N", scale=scale, legend=None)
+    )
+    numbers = base.mark_text(fontSize=11, color=INK).encode(text="text:N")
+    return Figure(
+        f"depth-{number}",
+        model.label,
+        f"Heat map of {metric_of(metric).title} in percent by length and depth, for {model.label}; a dash is a cell "
+        "without an answer.",
+        svg_of(alt.layer(tiles, numbers), max(_SMALL[0], 26 * len(lengths)), _SMALL[1]),
+    )
+
+
+def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
+    """Loss, accuracy, longest prompt and throughput against the step, one curve a run; `suffix` ends their names."""
+    from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
+    panels = [
+        ("loss", "Loss", "~g", from_zero, [_binned(run, "loss") for run in runs]),
+        (
+            "training-accuracy",
+            "Accuracy on its own data",
+            ".0%",
+            from_zero,
+            [_binned(run, "accuracy") for run in runs],
+        ),
+        ("length", "Longest prompt, tokens", ",d", doubling, [_binned(run, "length") for run in runs]),
+        ("throughput", "Tokens per second", "~s", from_zero, [_throughput(run) for run in runs]),
+    ]
+    styles = [run.style for run in runs]
+    x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
+    figures = []
+    for name, title, form, scale, curves in panels:
+        rows = [row | {"curve": str(index)} for index, curve in enumerate(curves) for row in curve]
+        if not rows:
+            continue
+        y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=5))
+        base = chart_of(rows).mark_line(strokeWidth=1.8)
+        chart = base.encode(x=x, y=y, color=colors_of(styles), strokeDash=dashes_of(styles))
+        description = f"Line chart of {title[0].lower()}{title[1:]} against the training step."
+        figures.append(Figure(f"{name}{suffix}", title, description, svg_of(chart, *_SMALL)))
+    return figures
+
+
+def bin_size(steps: int) -> int:
+    """The number of training steps whose mean one point of a curve shows."""
+    return -(-steps // _POINTS)
+
+
+def _binned(run: Training, field: str) -> Rows:
+    known = [step for step in run.steps if getattr(step, field) is not None]
+    size = bin_size(len(known)) or 1
+    bins = [known[start : start + size] for start in range(0, len(known), size)]
+    return [
+        {"step": part[-1].step, "value": sum(getattr(step, field) for step in part) / len(part)}
+        for part in bins
+    ]
+
+
+def _throughput(run: Training) -> Rows:
+    size = bin_size(len(run.timing)) or 1
+    rows = []
+    for start in range(0, len(run.timing), size):
+        part = run.timing[start : start + size]
+        spent = sum(record.seconds for record in part)
+        if spent > 0:
+            rows.append({"step": part[-1].step, "value": sum(record.tokens for record in part) / spent})
+    return rows
+
+
+def forest(differences: Sequence[Difference]) -> Figure:
+    """Differences with their intervals around zero, in percentage points."""
+    rows = [
+        {"label": one.label, "value": 100 * m.value, "low": 100 * m.low, "high": 100 * m.high}
+        | {"few": few(m.groups)}
+        for one in differences
+        if (m := one.estimate).value is not None and m.low is not None and m.high is not None
+    ]
+    axis = alt.Axis(labelLimit=300, **NO_LINES)
+    base = chart_of(rows).encode(y=alt.Y("label:N", sort=None, title=None, axis=axis))
+    return Figure(
+        "differences",
+        "Contrast and controls",
+        "Forest plot of the differences in the table, each with its 95% interval around zero.",
+        svg_of(forest_plot(base, "percentage points", alt.value("diamond"), color=INK), 180, 26 * len(rows)),
+    )
+
+
+# --- Attention (`longrm attribute --attention`) ---
+
+ATTENTION_TITLES = {
+    "fr": "FR (LongRM, Eq. 3)",
+    "ig": "IG (LongRM, Eq. 4)",
+    "attention_mass": "Attention mass",
+    "embedding_gradient": "Gradient by embeddings",
+}
+
+
+def region_styles(rows: Sequence[AttentionTableRow]) -> dict[str, Style]:
+    """How each region of a table is drawn; the first two regions get distant colors."""
+    regions = dict.fromkeys(row.region for row in rows)
+    return {region: Style(3 - 2 * n if n < 2 else 2 + n) for n, region in enumerate(regions)}
+
+
+def attention(rows: Sequence[AttentionTableRow]) -> list[Figure]:
+    """A figure for each measure of the table, by layer, or by region for embeddings, which have no layers."""
+    styles = region_styles(rows)
+    found = [(measure, [row for row in rows if row.measure == measure]) for measure in ATTENTION_MEASURES]
+    return [_attention_figure(measure, own, styles) for measure, own in found if own]
+
+
+def _attention_figure(measure: str, rows: Sequence[AttentionTableRow], styles: Mapping[str, Style]) -> Figure:
+    regions, verdicts = list(styles), ["right", "wrong"]
+    layers_of = [row.layer for row in rows if row.layer is not None]
+    points: Rows = []
+    for row in rows:
+        if row.value.value is not None:
+            at = regions.index(row.region) if row.layer is None else row.layer
+            points.append(
+                {
+                    "curve": str(regions.index(row.region)),
+                    "judged": verdicts[not row.right],
+                    # Right and wrong are 0.1 layers apart, so that their intervals do not hide each other.
+                    "at": at + 0.05 * (1 - 2 * row.right),
+                    "value": row.value.value,
+                    "low": row.value.low,
+                    "high": row.value.high,
+                    "chance": row.chance,
+                    "few": few(row.value.groups),
+                }
+            )
+    last = max(layers_of) if layers_of else len(regions) - 1
+    scale = alt.Scale(domain=[-0.3, last + 0.3], nice=False)
+    if layers_of:
+        axis = alt.Axis(values=list(range(0, last + 1, 1 + last // 8)), format="d", grid=False)
+        x = alt.X("at:Q", title="layer", scale=scale, axis=axis)
+    else:
+        names = ",".join(f"'{name}'" for name in regions)
+        axis = alt.Axis(values=list(range(last + 1)), labelExpr=f"[{names}][datum.value]", **NO_LINES)
+        x = alt.X("at:Q", title=None, scale=scale, axis=axis)
+    base = chart_of(points).encode(x=x, color=colors_of(list(styles.values())))
+    y = alt.Y("value:Q", title=None, axis=alt.Axis(format=".0%", tickCount=5), scale=alt.Scale(zero=True))
+    dashes = alt.Scale(domain=verdicts, range=[[1, 0], [5, 3]])
+    shapes = alt.Scale(domain=verdicts, range=["circle", "triangle-up"])
+    layers = []
+    if layers_of:
+        by_chance = base.mark_line(strokeWidth=1, opacity=0.7)
+        layers.append(by_chance.encode(y="chance:Q", detail="judged:N", strokeDash=alt.value([1, 3])))
+        dash = alt.StrokeDash("judged:N", scale=dashes, legend=None)
+        layers.append(base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash))
+    else:
+        by_chance = chart_of(points[:1]).mark_rule(color=MUTED, strokeDash=[1, 3])
+        layers.append(by_chance.encode(y="chance:Q"))
+    layers.append(base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y="low:Q", y2="high:Q"))
+    shape = alt.Shape("judged:N", scale=shapes, legend=None)
+    layers.append(base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape))
+    if any(point["few"] for point in points):
+        layers.append(base.mark_text(dx=7, dy=-7, fontSize=11).encode(y=y, text="few:N"))
+    ends = ", ".join(
+        f"{row.region} text {percent(row.value.value)} where judged {verdicts[not row.right]}"
+        for row in rows
+        if row.layer == (last if layers_of else None)
+    )
+    return Figure(
+        f"attention-{measure.replace('_', '-')}",
+        ATTENTION_TITLES[measure],
+        f"{ATTENTION_TITLES[measure]} by {'layer' if layers_of else 'region'}: "
+        f"{f'in layer {last} ' if layers_of else ''}{ends}.",
+        svg_of(alt.layer(*layers), 230, 150),
+    )
+
+
+def interval_rows(numbered: Sequence[tuple[int, Mapping[int, Estimate]]], x: str) -> Rows:
+    """Rows of curves with intervals for `banded_curves`: of each curve its number, and estimates by x value."""
+    return [
+        {"curve": str(number), x: at, "value": m.value, "low": m.low, "high": m.high, "few": few(m.groups)}
+        for number, found in numbered
+        for at, m in found.items()
+        if m.value is not None
+    ]

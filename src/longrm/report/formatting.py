@@ -1,0 +1,339 @@
+"""How results are shown: numbers as text, the colors of models, and the HTML environment.
+
+The terminal and the audit's page use the same functions, so a number reads alike everywhere.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from longrm import __version__
+from longrm.evaluation.metrics import metric_of
+from longrm.evaluation.summaries import (
+    BoundaryStatus,
+    ContextBoundary,
+    CrossingSide,
+    EvaluationSummary,
+    MeasuredWith,
+)
+from longrm.runs.records import FEW_GROUPS, Estimate
+from longrm.types import Outcome
+
+# --- Numbers ---
+
+MISSING = "–"
+NO_ANSWER = "no answer"
+FEW = "†"
+FEW_NOTE = f"{FEW} fewer than {FEW_GROUPS} groups: the interval is rough and usually too narrow."
+_MINUS = "−"
+
+
+def _signed(value: float, places: int) -> str:
+    text = f"{value:.{places}f}"
+    if float(text) == 0:
+        text = text.lstrip("-")  # -0.0 would suggest a sign that rounding has removed
+    return text.replace("-", _MINUS)
+
+
+def percent(value: float | None) -> str:
+    """A fraction in percent with one decimal."""
+    return MISSING if value is None or math.isnan(value) else f"{_signed(100 * value, 1)}%"
+
+
+def level(value: float) -> str:
+    """A chosen level such as a threshold, in percent with no more decimals than it needs."""
+    return f"{round(100 * value, 1):g}%"
+
+
+def points(value: float | None) -> str:
+    """A difference of two fractions in percentage points, with its sign."""
+    if value is None or math.isnan(value):
+        return MISSING
+    return f"{'+' if value > 0 else ''}{_signed(100 * value, 1)}"
+
+
+def published(value: float | None) -> str:
+    """A number that is already in percent, with the two decimals of published tables."""
+    return MISSING if value is None else f"{_signed(value, 2)}%"
+
+
+def decimal(value: float | None, places: int = 2) -> str:
+    """A plain number."""
+    return MISSING if value is None or math.isnan(value) else _signed(value, places)
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separators."""
+    return MISSING if value is None or math.isnan(value) else f"{round(value):,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A count with its noun, such as "1 pair" or "1,200 pairs"."""
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that fits."""
+    if value < 120:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def short_length(length: int) -> str:
+    """A length as axis labels show it: 4096 is 4K."""
+    return f"{length // 1024}K" if length >= 1024 and length % 1024 == 0 else f"{length:,}"
+
+
+def few(groups: int) -> str:
+    """The mark of an interval from too few groups (explained by `FEW_NOTE`); empty from enough."""
+    return FEW if 0 < groups < FEW_GROUPS else ""
+
+
+def few_note(texts: Iterable[str]) -> str:
+    """`FEW_NOTE` if one of the texts has the mark, else empty."""
+    return FEW_NOTE if any(FEW in text for text in texts) else ""
+
+
+def interval(
+    estimate: Estimate, write: Callable[[float], str] = lambda value: _signed(100 * value, 1)
+) -> str:
+    """The limits of an interval, by default in percent; empty where there is none."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"[{write(estimate.low)}, {write(estimate.high)}]{few(estimate.groups)}"
+
+
+def with_interval(estimate: Estimate | None) -> str:
+    """A share and its interval in percent, such as "83.3% [70.1, 92.0]"."""
+    return MISSING if estimate is None else f"{percent(estimate.value)} {interval(estimate)}".rstrip()
+
+
+def defined(estimate: Estimate | None) -> Estimate | None:
+    """The estimate if it has a value, else None."""
+    return None if estimate is None or estimate.value is None else estimate
+
+
+# --- Context boundaries ---
+
+STATUSES: dict[BoundaryStatus, str] = {
+    "resolved": "resolved",
+    "unresolved": "not resolved",
+    "below_range": "below range",
+    "beyond_range": "beyond range",
+    "rising": "none: rises",
+    "not_monotone": "none: falls and rises",
+}
+
+
+def boundary_estimate(boundary: ContextBoundary) -> str:
+    """Where the fit crosses the threshold, in tokens: "≈ 370", "> 4,096", "< 128", or a dash where it is undefined."""
+    text = _crossing(boundary, boundary.estimate.value, boundary.estimate.value_place)
+    return f"≈ {text}" if boundary.estimate.value is not None else text
+
+
+def boundary_interval(boundary: ContextBoundary) -> str:
+    """The interval of that crossing; empty where both ends are on the same side of the measured lengths."""
+    crossing = boundary.estimate
+    low = _crossing(boundary, crossing.low, crossing.low_place)
+    high = _crossing(boundary, crossing.high, crossing.high_place)
+    return f"[{low}, {high}]{few(boundary.groups)}" if low != high else ""
+
+
+def _crossing(boundary: ContextBoundary, value: float | None, side: CrossingSide) -> str:
+    lengths = [int(length) for length in boundary.effective_n]
+    return {
+        "within_range": count(value),
+        "below_range": f"< {min(lengths):,}",
+        "beyond_range": f"> {max(lengths):,}",
+        "undefined": MISSING,
+    }[side]
+
+
+def boundary_text(boundary: ContextBoundary) -> str:
+    """The context boundary for a headline, such as "context boundary ≈ 370 tokens [340, 410] (resolved)"."""
+    place, limits, status = (
+        boundary_estimate(boundary),
+        boundary_interval(boundary),
+        STATUSES[boundary.status],
+    )
+    if place == MISSING and not limits:
+        return f"context boundary {status}"
+    found = f"within {limits} tokens" if place == MISSING else f"{place} tokens {limits}".rstrip()
+    return f"context boundary {found} ({status})"
+
+
+def headline(summary: EvaluationSummary) -> str:
+    """Main accuracy against chance, the context boundary, and how much has no answer."""
+    accuracy, metric = summary.accuracy.strict, summary.main_metric
+    if accuracy.value is None:
+        parts = ["accuracy undefined"]
+    else:
+        parts = [
+            f"{metric_of(metric).title} {with_interval(accuracy)} on {plural(accuracy.n, 'comparison')}, "
+            f"chance {percent(summary.chance[metric])}"
+        ]
+    if summary.boundary is not None:
+        parts.append(boundary_text(summary.boundary))
+    if unanswered := summary.counts.comparisons - summary.counts.outcomes[Outcome.ANSWERED]:
+        parts.append(f"{unanswered:,} of {summary.counts.comparisons:,} not answered")
+    return "; ".join(parts)
+
+
+# --- Names ---
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them: "a, b and c"."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def shortened(name: str, width: int) -> str:
+    """The name, without its middle if it is longer than `width`: run names differ at their ends."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
+
+
+def shortened_apart(names: Sequence[str], width: int) -> dict[str, str]:
+    """Every name, `shortened` unless another one would become the same."""
+    short = {name: shortened(name, width) for name in names}
+    return {name: cut if list(short.values()).count(cut) == 1 else name for name, cut in short.items()}
+
+
+def token_unit(measured: MeasuredWith | None) -> str:
+    """The unit of lengths: tokens of which tokenizer, if that is known."""
+    if measured is None:
+        return "tokens"
+    if measured.tokenizer == "words":
+        return "tokens of the words tokenizer"
+    if measured.tokenizer == "approximate":
+        return "approximate tokens (words and marks)"
+    parts = Path(measured.tokenizer).parts
+    return f"tokens of {shortened('/'.join(parts[-2:]) if len(parts) > 2 else measured.tokenizer, 41)}"
+
+
+def shared_unit(measured: Iterable[MeasuredWith | None]) -> str:
+    """The unit of the lengths of several runs; without a tokenizer's name where the runs differ."""
+    units = {token_unit(one) for one in measured}
+    if len(units) > 1:
+        return "tokens" if "tokens" in units else "tokens, of each run's own tokenizer"
+    return units.pop()
+
+
+def measured_with(measured: MeasuredWith) -> str:
+    """The unit of lengths, the generated worlds, and the depths of the evidence."""
+    depths = ["anywhere" if depth == "uniform" else f"{depth:g}" for depth in measured.depths]
+    where = "anywhere" if depths == ["anywhere"] else f"at depth {listed(depths)}"
+    worlds = "worlds" if len(measured.worlds) > 1 else "world"
+    return f"Lengths in {token_unit(measured)}; {worlds} {listed(measured.worlds)}; evidence {where}."
+
+
+# --- Colors ---
+
+COLORS: dict[str, tuple[str, str]] = {
+    "paper": ("#ffffff", "#14181d"),
+    "page": ("#f6f7f9", "#0c0f13"),
+    "ink": ("#1a1f26", "#e8ecf1"),
+    "muted": ("#56606c", "#a3adb9"),
+    "line": ("#d9dee5", "#313842"),
+    "shadow": ("#b9c1cc", "#4b5563"),
+    "accent": ("#0b5cad", "#7db8f7"),
+    "notice": ("#fff6df", "#2b2413"),
+    "notice-edge": ("#d9a01f", "#b98a22"),
+    "mark": ("#ffe08a", "#6b5310"),
+    "good": ("#0a6b4a", "#4fd0a0"),
+    "bad": ("#b02318", "#ff8f85"),
+    # Models: the palette of Okabe and Ito, darkened or lightened for a contrast of 3 : 1 with the paper.
+    "stage-0": ("#6b7481", "#98a3b1"),
+    "stage-1": ("#c25a00", "#f2a14e"),
+    "stage-2": ("#a3437f", "#e391c1"),
+    "stage-3": ("#0070b0", "#5bb6ec"),
+    "stage-4": ("#00785a", "#3cc79b"),
+    "stage-5": ("#846900", "#dcc04a"),
+    "stage-6": ("#5a4ab3", "#a99df6"),
+    "stage-7": ("#8a4b2d", "#d69a78"),
+    # Heat map: orange below the accuracy threshold, blue above it.
+    "heat-0": ("#e59246", "#94500f"),
+    "heat-1": ("#f3bd8b", "#74461c"),
+    "heat-2": ("#fbe3cd", "#493323"),
+    "heat-3": ("#dbe9f6", "#203748"),
+    "heat-4": ("#9cc6e8", "#1f5378"),
+    "heat-5": ("#5ba3d6", "#1b6799"),
+}
+"""Name -> (light, dark). The light colors must all differ: `follow_theme` finds them again in the drawn SVG."""
+
+HEAT_STEPS = 6
+_DASHES: tuple[tuple[int, ...], ...] = ((2, 3), (7, 3), (7, 3, 2, 3), (1, 0), (10, 4))
+_SHAPES = ("square", "triangle-up", "diamond", "circle", "cross")
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a model is drawn. Color, dashes and point shape each suffice to tell it from the next one."""
+
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The color's name in the style sheet."""
+        return f"stage-{self.index % 8}"
+
+    @property
+    def color(self) -> str:
+        """The light color."""
+        return COLORS[self.name][0]
+
+    @property
+    def dash(self) -> tuple[int, ...]:
+        """Lengths of strokes and gaps in pixels."""
+        return _DASHES[self.index % len(_DASHES)]
+
+    @property
+    def shape(self) -> str:
+        """The point's shape, as Vega names it."""
+        return _SHAPES[self.index % len(_SHAPES)]
+
+
+def heat_step(value: float, chance: float, threshold: float) -> int:
+    """The step of the heat map's scale: 0-2 from chance up to the accuracy threshold, 3-5 from there up to 1."""
+    if value < threshold:
+        return min(max(int(3 * (value - chance) / (threshold - chance)), 0), 2)
+    return 3 + min(int(3 * (value - threshold) / (1 - threshold)), 2) if threshold < 1 else 5
+
+
+def follow_theme(svg: str) -> str:
+    """Replaces the light colors of a drawn figure by the variables of the style sheet, which has dark ones."""
+    for name, (light, _) in COLORS.items():
+        svg = svg.replace(f'"{light}"', f'"var(--{name})"')
+    return svg
+
+
+# --- HTML ---
+
+
+def asset(name: str) -> str:
+    """The text of a file of the package, such as "report/page.css"."""
+    return (files("longrm") / name).read_text(encoding="utf-8")
+
+
+def html_page(template: str, **values: Any) -> str:
+    """Renders a template of the package, with `version` and `style` added; all values are escaped."""
+    environment = Environment(
+        loader=FunctionLoader(asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    light, dark = ("".join(f"--{name}:{pair[i]};" for name, pair in COLORS.items()) for i in (0, 1))
+    colors = (
+        f":root{{color-scheme:light dark;{light}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
+    )
+    style = colors + asset("report/page.css")
+    return environment.get_template(template).render(values, version=__version__, style=style)

@@ -1,0 +1,365 @@
+"""The report's browser of comparisons: what it lists, what it opens, and how that is packed into the page.
+
+The page holds texts as deflated base64 chunks, which its script inflates when they are looked at. A context that
+several comparisons share is packed once; contexts beyond the size limit become text files next to the page.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from longrm.attribution.attribution_records import ATTRIBUTIONS, AttributionRecord
+from longrm.evaluation.kept_examples import verdict
+from longrm.evaluation.summaries import depth_bin
+from longrm.jsonl import json_text
+from longrm.report.attribution import attribution_map
+from longrm.report.load import Model
+from longrm.runs.folder import write_file
+from longrm.runs.judgments import EXAMPLES, read_gold, read_judgments, text_digest
+from longrm.runs.logs import Log
+from longrm.runs.records import ExampleRecord, JudgmentRecord
+from longrm.types import Message, Outcome, Span, margin, text_of
+
+PAGE = 57_000_000
+"""Most characters of all chunks together: with figures and tables the page stays below 60 MB."""
+CONTEXTS = 48_000_000
+"""Most characters of contexts among these; the rest is for responses and judgments."""
+
+_KEPT = 6_000  # characters kept at either side of a gap in a response or a judgment
+_SEARCHED = 300  # characters of the question and of each response that the search covers
+_LONG = 4_000  # characters from which a part of a prompt is a chunk of its own, shared by all that have it
+_ENDS = 6_000  # characters kept at either end of a context that is in a file
+_NEAR = 2_000  # characters kept around evidence, question and the strongest sentences of such a context
+
+ItemKey = tuple[str, str]
+"""The id of a comparison, and the digest of its texts: equal ids of different texts are different comparisons."""
+Explanation = tuple[int, str, AttributionRecord]
+"""The number of the model, the name of the attribution on the page, and its record."""
+
+
+class Chunks:
+    """The packed texts of a page; contexts that do not fit are written to `folder`, one text file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.packed: list[str] = []
+        self.files = 0
+        self._size = 0
+        self._contexts: dict[bytes, int | str] = {}
+
+    def add(self, text: str, room: int = PAGE) -> int | None:
+        """Adds a text; returns its number, or None where the chunks would grow beyond `room`."""
+        # Level 3 is hardly larger than the default, and much faster.
+        packed = base64.b64encode(zlib.compress(text.encode(), 3)).decode()
+        if self._size + len(packed) > room:
+            return None
+        self._size += len(packed)
+        self.packed.append(packed)
+        return len(self.packed) - 1
+
+    def add_context(self, text: str) -> int | str:
+        """Adds a long text once; returns its number, or the name of its file where it does not fit."""
+        key = hashlib.sha256(text.encode()).digest()
+        if key not in self._contexts:
+            # After the first one that does not fit, none is tried: packing the rest of a long run would be in vain.
+            number = None if self.files else self.add(text, CONTEXTS)
+            if number is None:
+                self.files += 1
+                write_file(self.folder / f"{self.files:05}.txt", text)
+            self._contexts[key] = f"{self.files:05}.txt" if number is None else number
+        return self._contexts[key]
+
+
+@dataclass(slots=True)
+class Item:
+    """A comparison: its key on the page, its first record, the records of all models, and its chunk if it opens."""
+
+    key: str
+    record: JudgmentRecord
+    judged: dict[int, JudgmentRecord] = field(default_factory=dict)
+    chunk: int | None = None
+    kept: bool = False
+    words: str = ""
+
+
+def browser(models: Sequence[Model], folder: Path) -> dict[str, Any] | None:
+    """Packs every comparison with all models' judgments of it.
+
+    Args:
+        models: The evaluated models; pairs and best-of-N of one stage share its label.
+        folder: Where contexts are written that do not fit into the page.
+
+    Returns:
+        What the template prints: `chunks`, the number of the `index` chunk, and counts: `judged`, `kept` (they open in
+        full), `left_out` (kept by a run, but too large for the page), `lost` (not judged right, and kept by no run),
+        `files` (contexts in `folder`), and `unmatched` attributions of comparisons that nobody here judged. None
+        without any comparison.
+    """
+    labels = list(dict.fromkeys(model.label for model in models))
+    # Judgments of old logs have no digest: these are compared with nothing.
+    digests = {
+        model.folder: {gold.id: gold.digest or str(model.folder) for gold in read_gold(model.folder)}
+        for model in models
+        if model.folder is not None
+    }
+    items: dict[ItemKey, Item] = {}
+    times: Counter[str] = Counter()
+    for model in models:
+        if model.folder is None:
+            continue
+        for record in read_judgments(model.folder):
+            key = record.id, digests[model.folder].get(record.id, str(model.folder))
+            if key not in items:
+                times[record.id] += 1
+                name = record.id if times[record.id] == 1 else f"{record.id}~{times[record.id]}"
+                items[key] = Item(name, record)
+            items[key].judged[labels.index(model.label)] = record
+    if not items:
+        return None
+
+    chunks = Chunks(folder)
+    explained = _explanations(models, labels)
+    for key, example in _examples(digests, models):
+        item = items.get(key)
+        if item is not None and not item.kept:
+            item.kept, item.words = True, _searched_words(example)
+            item.chunk = chunks.add(json_text(_opened(example, item, explained.get(key, ()), chunks)))
+    styles = {model.label: model.style.name for model in models}
+    index = chunks.add(
+        json_text(
+            {
+                "models": [{"label": label, "style": styles[label]} for label in labels],
+                "items": [_listed(item, explained.get(key, ())) for key, item in items.items()],
+                "folder": folder.name,
+            }
+        ),
+        room=1 << 40,  # the index always fits: without it nothing opens
+    )
+    wrong = [
+        item
+        for item in items.values()
+        if any(verdict(record) not in ("right", "no gold") for record in item.judged.values())
+    ]
+    return {
+        "index": index,
+        "chunks": chunks.packed,
+        "judged": len(items),
+        "kept": sum(item.chunk is not None for item in items.values()),
+        "left_out": sum(item.kept and item.chunk is None for item in items.values()),
+        "lost": sum(not item.kept for item in wrong),
+        "files": chunks.files,
+        "folder": folder.name,
+        "unmatched": sum(len(found) for key, found in explained.items() if key not in items),
+    }
+
+
+def _examples(
+    digests: Mapping[Path, Mapping[str, str]], models: Sequence[Model]
+) -> Iterator[tuple[ItemKey, ExampleRecord]]:
+    """Comparisons in full: those that evaluations keep, and all that attributions explain."""
+    for folder, known in digests.items():
+        for example in Log(folder / EXAMPLES, ExampleRecord):
+            yield (example.id, known.get(example.id, str(folder))), example
+    for folder in dict.fromkeys(place for model in models for place, _, _ in model.attributions):
+        for example in Log(folder / EXAMPLES, ExampleRecord):
+            yield (example.id, text_digest(example.prompt, example.responses, example.tools)), example
+
+
+def _explanations(models: Sequence[Model], labels: Sequence[str]) -> Mapping[ItemKey, Sequence[Explanation]]:
+    """Every attribution of the models' judgments."""
+    found: dict[ItemKey, list[Explanation]] = defaultdict(list)
+    # Pairs and best-of-N of one stage have one label, and the same attributions.
+    for label, attributions in {model.label: model.attributions for model in models}.items():
+        for folder, run, _ in attributions:
+            name = f"{label}, {run}" if len(attributions) > 1 else label
+            # An attribution that ended in an error may have been repeated: the last record counts.
+            last = {record.id: record for record in Log(folder / ATTRIBUTIONS, AttributionRecord)}
+            for record in last.values():
+                found[record.id, record.digest].append((labels.index(label), name, record))
+    return found
+
+
+def _listed(item: Item, explained: Sequence[Explanation]) -> dict[str, Any]:
+    """What the list shows, filters and sorts by."""
+    record = item.record
+    judged = {}
+    for number, one in item.judged.items():
+        lead = None
+        if one.scores and one.ranks and verdict(one) not in ("no answer", "no gold"):
+            lead = margin(one.scores, one.ranks)
+        judged[number] = [verdict(one), _name_of(one.outcome), lead]
+    return {
+        "key": item.key,
+        "length": record.length,
+        "depth": record.depth,
+        "place": "" if record.depth is None else depth_bin(record.depth),
+        "task": record.task,
+        "subtype": record.subtype,
+        "size": len(record.order or record.ranks or record.scores),
+        "chunk": item.chunk,
+        "kept": item.kept,
+        "words": item.words,
+        "explained": [number for number, _, _ in explained],
+        "judged": judged,
+    }
+
+
+def _opened(
+    example: ExampleRecord, item: Item, explained: Sequence[Explanation], chunks: Chunks
+) -> dict[str, Any]:
+    """What is shown of a comparison that is opened."""
+    units = [utf16_units(readable(message)) for message in example.prompt]
+    maps = []
+    strongest = []
+    for number, name, record in explained:
+        shown = attribution_map(record, example)
+        for one in shown["shaded"]:
+            if one["rank"]:
+                strongest.append(Span(one["message"], one["start"], one["end"]))
+            at = units[one["message"]]
+            one |= {"start": at(one["start"]), "end": at(one["end"])}
+        for bar in (*shown["bars"], *shown["evidence"]):
+            bar |= {name: round(value, 1) for name, value in bar.items() if isinstance(value, float)}
+        maps.append(
+            {
+                "model": number,
+                "name": name,
+                "target": (record.target.response, record.target.against),
+                **shown,
+            }
+        )
+    messages = []
+    for number, message in enumerate(example.prompt):
+        marks = [(span, "evidence") for span in example.evidence if span.message == number]
+        if example.question is not None and example.question.message == number:
+            marks.append((example.question, "question"))
+        context = [span for span in example.context if span.message == number]
+        near = [*(span for span, _ in marks), *(span for span in strongest if span.message == number)]
+        messages.append(_message(message, chunks, context, marks, near))
+    tools = "\n".join(map(json_text, example.tools))  # one schema a line
+    return {
+        "ranks": item.record.ranks,
+        "tools": [_message({"role": "tools", "content": tools}, chunks)] if tools else [],
+        "messages": messages,
+        "maps": maps,
+        "responses": [_shortened(_response(response)) for response in example.responses],
+        "judged": {number: _judgment(record) for number, record in item.judged.items()},
+    }
+
+
+def _message(
+    message: Message,
+    chunks: Chunks,
+    context: Sequence[Span] = (),
+    marks: Sequence[tuple[Span, str]] = (),
+    near: Iterable[Span] = (),
+) -> dict[str, Any]:
+    """A message as parts: [where it begins, text or the number of a chunk]. Text between the parts is in `files`.
+
+    All places are UTF-16 units, as JavaScript counts.
+    """
+    text = readable(message)
+    at = utf16_units(text)
+    ends = chain.from_iterable((span.start, span.end) for span in context)
+    borders = sorted({0, len(text), *(min(end, len(text)) for end in ends)})
+    parts: list[tuple[int, str | int]] = []
+    files: list[tuple[int, int, str]] = []
+    for start, end in pairwise(borders):
+        if end - start < _LONG:
+            parts.append((at(start), text[start:end]))
+            continue
+        place = chunks.add_context(text[start:end])
+        if isinstance(place, int):
+            parts.append((at(start), place))
+            continue
+        files.append((at(start), at(end), place))
+        # Of a context in a file the page keeps both ends, and the surroundings of what matters, in order.
+        kept = [(start, start + _ENDS), (end - _ENDS, end)]
+        kept += [(span.start - _NEAR, span.end + _NEAR) for span in near]
+        position = start
+        for low, high in sorted(kept):
+            low, high = max(low, position), min(high, end)
+            if low < high:
+                parts.append((at(low), text[low:high]))
+                position = high
+    return {
+        "role": str(message.get("role", "")),
+        "size": at(len(text)),
+        "parts": parts,
+        "files": files,
+        "marks": [(at(span.start), at(span.end), kind) for span, kind in marks],
+    }
+
+
+def utf16_units(text: str) -> Callable[[int], int]:
+    """Maps the index of a character to the number of UTF-16 units before it."""
+    if text.isascii():
+        return lambda index: index
+    # Characters beyond the basic plane take two units each.
+    beyond = [found.start() for found in re.finditer("[\U00010000-\U0010ffff]", text)]
+    return lambda index: index + bisect_left(beyond, index)
+
+
+def readable(message: Message) -> str:
+    """A message's text and tool calls; one that has neither as JSON."""
+    return text_of((message,)) or json.dumps(
+        {key: value for key, value in message.items() if key != "role"}, ensure_ascii=False, default=str
+    )
+
+
+def _judgment(record: JudgmentRecord) -> dict[str, Any]:
+    return {
+        "scores": record.scores,
+        "ranking": record.ranking,
+        "cut": [record.cut.policy, record.cut.tokens] if record.cut is not None else None,
+        "check": record.context_check,
+        "tokens": record.prompt_tokens,
+        "trials": [
+            {
+                "order": trial.order,
+                "outcome": _name_of(trial.outcome),
+                "scores": trial.scores,
+                "ranking": trial.ranking,
+                "attempts": trial.attempts,
+                "contradicted": bool(trial.contradicted),
+                "detail": trial.detail,
+                "explanation": _shortened(trial.explanation),
+            }
+            for trial in record.trials
+        ],
+    }
+
+
+def _name_of(outcome: Outcome) -> str:
+    return outcome.value.replace("_", " ")
+
+
+def _searched_words(example: ExampleRecord) -> str:
+    """The question, then the responses: the list shows the first line, and the search covers all."""
+    texts = [_response(response) for response in example.responses]
+    if (span := example.question) is not None:
+        texts.insert(0, readable(example.prompt[span.message])[span.start : span.end])
+    return "\n".join(text[:_SEARCHED] for text in texts)
+
+
+def _response(response: Sequence[Message]) -> str:
+    """A response's text, or its turns under their roles where it has several."""
+    if len(response) == 1:
+        return readable(response[0])
+    named = [" ".join(str(turn[key]) for key in ("role", "name") if turn.get(key)) for turn in response]
+    return "\n\n".join(f"{name}:\n{readable(turn)}" for name, turn in zip(named, response, strict=True))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= 2 * _KEPT:
+        return text
+    return f"{text[:_KEPT]} [… {len(text) - 2 * _KEPT:,} characters are not in this file …] {text[-_KEPT:]}"

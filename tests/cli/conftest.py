@@ -1,0 +1,49 @@
+"""Runs commands in this process, as the entry point does."""
+
+import io
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from longrm.cli import commands
+from longrm.data import write
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self):
+        """The one line of an error."""
+        (line,) = [line for line in self.err.splitlines() if line.startswith("longrm: error: ")]
+        return line
+
+
+@pytest.fixture
+def longrm(monkeypatch, capsys):
+    """Runs a command with arguments, and perhaps bytes on standard input."""
+
+    def run(*arguments, rows=b"", columns=80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "argv", ["longrm", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            commands.run_command_line()
+        return Done(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory):
+    """Twelve generated pairs in a file; read only."""
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    write(path, generate(WorldPlan("records", 64, per_group=2), 12, words_tokenizer()))
+    return path

@@ -1,0 +1,148 @@
+"""What `longrm evaluate` prints and how it ends, for complete and incomplete runs."""
+
+import json
+
+import pytest
+
+from longrm import reward_models
+from longrm.cli.evaluate import print_evaluation
+from longrm.data import write
+from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_evaluation
+from longrm.reward_models import RewardModel
+from longrm.runs.records import JudgmentRecord
+from longrm.types import Cut, Judgment, Outcome, Trial, message_text
+from longrm.worlds import WorldPlan, generate, words_tokenizer
+
+
+class Reader(RewardModel):
+    """Answers prompts under 2,000 characters; longer ones get the given outcome."""
+
+    def __init__(self, outcome):
+        self.name, self._outcome = "reader", outcome
+
+    def judge(self, queries):
+        sizes = [len("".join(map(message_text, query.prompt))) for query in queries]
+        return [
+            Judgment(Outcome.ANSWERED, scores=(1.0, 0.0))
+            if size < 2000 or self._outcome is None
+            else Judgment(self._outcome, detail=f"{size:,} > 2,000 tokens")
+            for size in sizes
+        ]
+
+
+@pytest.mark.parametrize("outcome", [None, Outcome.TOO_LONG, Outcome.ERROR])
+def test_a_run_without_all_answers_is_incomplete(longrm, tmp_path, monkeypatch, outcome):
+    rows = [row for size in (64, 512) for row in generate(WorldPlan("records", size), 6, words_tokenizer())]
+    write(tmp_path / "pairs.jsonl", rows)
+    monkeypatch.setattr(reward_models, "load", lambda name, **_: Reader(outcome))
+    bench = f"file:{tmp_path / 'pairs.jsonl'}"
+    done = longrm("evaluate", "--model", "reader", "--bench", bench, "--out", tmp_path / "run")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    by_length = summary["metrics"]["by_length"]
+    assert by_length["64"]["pair_accuracy"]["value"] is not None
+    assert summary["complete"] is (outcome is None)
+    if outcome is None:
+        assert done.status == 0
+        return
+    assert done.status == 1
+    assert by_length["512"]["pair_accuracy"]["value"] is None
+    assert ("--cut" if outcome is Outcome.TOO_LONG else "6 of 12") in done.error
+    assert "512" in done.error
+
+
+def records(tasks=("Cite", "Code"), **changes):
+    """24 pairs in both orders; the first shown wins in a third of them, the chosen one in the others."""
+    found = []
+    for number in range(24):
+        biased = number % 3 == 0
+        trials = tuple(
+            Trial(
+                order=order,
+                outcome=Outcome.ANSWERED,
+                scores=(1.0, 0.0) if not biased or order[0] == 0 else (0.0, 1.0),
+            )
+            for order in ((0, 1), (1, 0))
+        )
+        found.append(
+            JudgmentRecord(
+                id=f"{number}",
+                group=f"{number}",
+                outcome=Outcome.ANSWERED,
+                ranks=(1, 2),
+                order=(0, 1),
+                scores=(0.5, 0.5) if biased else (1.0, 0.0),
+                length=1024 << number % 2,
+                task=tasks[number % len(tasks)],
+                trials=trials,
+                **changes,
+            )
+        )
+    return found
+
+
+def printed(capsys, monkeypatch, summary, columns=80):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_evaluation(parse_evaluation(summary))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    return " ".join(out.split())
+
+
+def summed(found, **options):
+    return summarize(found, model="judge", bench="probe", resamples=100, **options)
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_everything_measured_is_printed_and_fits(capsys, monkeypatch, columns):
+    found = records(
+        cut=Cut("middle", 10), baselines={"longest": (0.0, 1.0), "overlap": (1.0, 0.0)}, characters=(5, 9)
+    )
+    summary = summed(found, scale="verdict", rule="judgebench")
+    summary["audit"] = {
+        "comparisons": 24,
+        "findings": {"duplicates": {"what": "comparisons that came before", "count": 2, "examples": []}},
+    }
+    out = printed(capsys, monkeypatch, summary, columns)
+    for text in (
+        "judge on probe: pair accuracy 83.3% [",
+        "context boundary",
+        "all 83.3 [",
+        "1024 83.3 [",
+        "Cite 83.3 [",
+        "mean 83.3 [",
+        "24 answered, in 48 trials",
+        "24 contexts, 240 tokens",
+        "66.7 [",
+        "−16.7 [",
+        "66.67%",
+        "comparisons that came before: 2",
+    ):
+        assert text in out, text
+
+
+def test_nothing_empty_is_printed(capsys, monkeypatch):
+    plain = [
+        JudgmentRecord(
+            id=f"{n}",
+            group=f"{n}",
+            outcome=Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0),
+            task="one",
+        )
+        for n in range(10)
+    ]
+    out = printed(capsys, monkeypatch, summed(plain))
+    assert out.endswith("outcomes 10 answered")
+    for absent in ("By task", "order", "baseline", "rule", "cut", "trials", "boundary", "None"):
+        assert absent not in out, absent
+
+
+def test_without_gold_there_is_no_accuracy(capsys, monkeypatch):
+    record = JudgmentRecord(
+        id="a", group="a", outcome=Outcome.ANSWERED, ranks=None, order=(0, 1), scores=(1.0, 0.0)
+    )
+    out = printed(capsys, monkeypatch, summed([record]))
+    assert out == "judge on probe: accuracy undefined outcomes 1 answered"

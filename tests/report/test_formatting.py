@@ -1,0 +1,127 @@
+"""Numbers in words, against words written by hand."""
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+from types import ModuleType
+from typing import get_args
+
+import pytest
+
+from longrm.evaluation.summaries import BoundaryStatus, CrossingSide, MeasuredWith
+from longrm.evaluation.summarize import summarize
+from longrm.evaluation.summary_schema import parse_evaluation
+from longrm.report import formatting
+from longrm.runs.records import Estimate, JudgmentRecord
+from longrm.types import Outcome
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (formatting.percent(0.9734), "97.3%"),
+        (formatting.percent(None), "–"),
+        (formatting.percent(float("nan")), "–"),
+        (formatting.points(-0.0312), "−3.1"),
+        (formatting.points(0.5), "+50.0"),
+        (formatting.points(-0.0001), "0.0"),
+        (formatting.decimal(-0.634), "−0.63"),
+        (formatting.count(4096), "4,096"),
+        (formatting.count(370.6), "371"),
+        (formatting.short_length(131072), "128K"),
+        (formatting.short_length(1500), "1,500"),
+        (formatting.seconds(51.26), "51.3 s"),
+        (formatting.seconds(300), "5.0 min"),
+        (formatting.seconds(9000), "2.5 h"),
+        (formatting.published(62.2857), "62.29%"),
+        (formatting.published(None), "–"),
+        (formatting.plural(1, "pair"), "1 pair"),
+        (formatting.plural(1200, "pair"), "1,200 pairs"),
+        (formatting.listed([]), ""),
+        (formatting.listed(["a"]), "a"),
+        (formatting.listed(["a", "b", "c"]), "a, b and c"),
+        (formatting.interval(Estimate(0.5, 0.25, 1.0, 10, 10)), "[25.0, 100.0]"),
+        (formatting.interval(Estimate(0.5, 0.25, 1.0, 90, 9)), "[25.0, 100.0]†"),
+        (formatting.interval(Estimate(None, None, None, 0, 0)), ""),
+    ],
+)
+def test_numbers(written: str, expected: str) -> None:
+    assert written == expected
+
+
+def test_a_boundary_outside_the_lengths_says_on_which_side(synthetic: ModuleType) -> None:
+    boundary = synthetic.boundary
+    assert formatting.boundary_estimate(boundary("beyond_range", 4096, None, None)) == "> 4,096"
+    assert formatting.boundary_estimate(boundary("below_range", None, 128, None)) == "< 128"
+    assert formatting.boundary_interval(boundary("below_range", None, 128, None)) == ""
+    half = boundary("unresolved", 128, None, 900.0)
+    half = replace(half, estimate=replace(half.estimate, high=None, high_place="beyond_range"))
+    assert formatting.boundary_estimate(half) == "≈ 900"
+    assert formatting.boundary_interval(half) == "[870, > 4,096]"
+    none = boundary("rising", None, 128, None)
+    assert (formatting.boundary_estimate(none), formatting.boundary_interval(none)) == ("–", "")
+
+
+def test_names_that_would_be_cut_to_the_same_stay_whole() -> None:
+    names = ["beginning-one-ending", "beginning-two-ending", "a-third-that-differs-early", "short"]
+    found = formatting.shortened_apart(names, 14)
+    assert found == {names[0]: names[0], names[1]: names[1], names[2]: "a-third…-early", "short": "short"}
+
+
+def test_every_status_of_a_boundary_has_a_name() -> None:
+    assert tuple(formatting.STATUSES) == get_args(BoundaryStatus)
+    schema = json.loads((files("longrm.runs") / "summary.schema.json").read_text())["$defs"]
+    assert tuple(schema["ContextBoundary"]["properties"]["status"]["enum"]) == get_args(BoundaryStatus)
+    assert tuple(schema["Crossing"]["properties"]["value_place"]["enum"]) == get_args(CrossingSide)
+
+
+def test_the_boundary_of_a_headline(synthetic: ModuleType) -> None:
+    boundary = synthetic.boundary
+    expected = {
+        "context boundary ≈ 370 tokens [340, 410] (resolved)": boundary("resolved", 256, 512, 370.0),
+        "context boundary > 4,096 tokens (beyond range)": boundary("beyond_range", 4096, None, None),
+        "context boundary < 128 tokens (below range)": boundary("below_range", None, 128, None),
+        "context boundary none: rises": boundary("rising", None, 128, None),
+    }
+    assert [formatting.boundary_text(one) for one in expected.values()] == [*expected]
+
+
+def test_a_headline_has_accuracy_chance_boundary_and_missing_answers() -> None:
+    records = [
+        JudgmentRecord(
+            id=f"{n}",
+            group=f"{n}",
+            outcome=Outcome.ANSWERED,
+            ranks=(1, 2),
+            order=(0, 1),
+            scores=(1.0, 0.0) if n < 75 else (0.0, 1.0),
+        )
+        for n in range(119)
+    ]
+    records.append(
+        JudgmentRecord(id="119", group="119", outcome=Outcome.TOO_LONG, ranks=(1, 2), order=(0, 1))
+    )
+    summary = parse_evaluation(summarize(records, model="judge", bench="probe", resamples=100))
+    accuracy = formatting.with_interval(summary.accuracy.strict)
+    assert formatting.headline(summary) == (
+        f"pair accuracy {accuracy} on 120 comparisons, chance 50.0%; 1 of 120 not answered"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "unit"),
+    [
+        ("words", "tokens of the words tokenizer"),
+        ("owner/name@main", "tokens of owner/name@main"),
+        ("/data/models/mine/model", "tokens of mine/model"),
+        ("x" * 50 + "/" + "y" * 50, f"tokens of {'x' * 20}…{'y' * 20}"),
+    ],
+)
+def test_the_unit_of_lengths(tokenizer: str, unit: str) -> None:
+    measured = MeasuredWith(tokenizer, ("records",), (0.0, "uniform"))
+    assert formatting.token_unit(measured) == unit
+    assert formatting.shared_unit([measured, None]) == "tokens"
+    assert (
+        formatting.measured_with(measured)
+        == f"Lengths in {unit}; world records; evidence at depth 0 and anywhere."
+    )

@@ -12,7 +12,6 @@ from longrm.evaluation.comparison_trials import JudgingSettings, TrialJudge
 from longrm.evaluation.metrics import METRICS, metric_of
 from longrm.evaluation.rules.rewardbench import rewardbench
 from longrm.evaluation.table import ScoreTable
-from longrm.report import load as report_load
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
 from longrm.synthesis.labels.labeling import Labeling
@@ -158,13 +157,3 @@ def test_steps_of_synthesis():
     labeling._settings, labeling._domain = settings, SimpleNamespace(layout="segment")
     with UNKNOWN:
         labeling._request(document, None, SimpleNamespace(prompt=None), {})
-
-
-def test_kinds_of_runs(tmp_path, monkeypatch):
-    monkeypatch.setitem(report_load.COMMANDS, OTHER, "longrm other")
-    monkeypatch.setattr(report_load, "read_manifest", lambda folder: {"kind": OTHER})
-    monkeypatch.setattr(report_load, "load_summary", lambda folder: SimpleNamespace(kind=OTHER))
-    (tmp_path / "config.toml").write_text("")
-    (tmp_path / "summary.json").write_text("")
-    with UNKNOWN:
-        report_load.load_report([tmp_path])

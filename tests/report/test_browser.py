@@ -232,20 +232,6 @@ def test_models_stand_side_by_side_with_every_trial(
         assert ("tokens, middle" in summary) == (record.cut is not None)
 
 
-def test_a_model_that_only_scores_has_no_list_of_trials(page: Page, report: Path) -> None:
-    follow(page, report, "#items?item=records-128-2-0000")
-    page.until(SHOWN)
-    assert page.value(f"{ARTICLE}.querySelectorAll('.model').length") == 4
-    assert page.value(f"{ARTICLE}.querySelectorAll('.trials').length") == 0
-
-
-def test_what_was_not_kept_says_so(page: Page, report: Path) -> None:
-    follow(page, report, "#items?item=records-128-2-0030")
-    page.until(SHOWN)
-    assert "Its texts were not kept" in page.value(f"{ARTICLE}.innerText")
-    assert page.value(f"{ARTICLE}.querySelectorAll('.model').length") == 4
-
-
 def test_a_context_beside_the_page_is_linked(
     page: Page, synthetic: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,21 +313,6 @@ def test_what_is_shaded_can_be_chosen_and_a_row_leads_to_its_sentence(page: Page
         f"{ARTICLE}.querySelectorAll('.strip rect.raises')[1].dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"
     )
     assert page.value(f"[document.activeElement.title, {choice}.value]") == ["+2.00", "0"]
-
-
-def test_explained_comparisons_are_found(page: Page, why: Path) -> None:
-    follow(page, why, "#items?explained=any")
-    assert page.value(STATUS) == "12 of 12 comparisons"
-    follow(page, why)
-    assert page.value("document.querySelector('[name=explained]').closest('label').hidden") is False
-
-
-def test_without_attributions_nothing_speaks_of_them(page: Page, report: Path) -> None:
-    follow(page, report, "#items?item=records-4096-2-0000")
-    page.until(SHOWN)
-    assert page.value(f"{ARTICLE}.querySelectorAll('.weighs, .map, .strip, .trust').length") == 0
-    assert page.value("document.querySelector('[name=explained]').closest('label').hidden") is True
-    assert page.value("document.getElementById('evidence-weight')") is None
 
 
 def test_fields_and_buttons_have_names(page: Page, report: Path) -> None:
@@ -426,36 +397,8 @@ def test_on_paper_the_first_page_is_full_and_no_table_is_cut(page: Page, report:
     assert page.value("document.querySelectorAll('main details[open]').length") == 0, "all is folded again"
 
 
-def test_on_a_phone_sections_are_reached_and_tables_show_that_they_go_on(page: Page, report: Path) -> None:
-    follow(page, report, width=400)
-    assert page.value("document.querySelector('nav').checkVisibility()")
-    wide = "[...document.querySelectorAll('.scroll')].find(b => b.scrollWidth > b.clientWidth + 50)"
-    assert page.value(f"getComputedStyle({wide}).backgroundAttachment") == "local, local, scroll, scroll"
-    assert page.value(f"{wide}.tabIndex") == 0
-
-
 def test_everything_but_the_browser_works_without_scripts(page: Page, report: Path) -> None:
     page.open(report, scripts=False)
     assert page.problems == []
     assert page.value("document.querySelector('#viewer').checkVisibility()") is False
     assert page.value("document.querySelectorAll('table').length") > 10
-
-
-def test_hostile_text_is_inert(page: Page, synthetic: ModuleType, tmp_path: Path) -> None:
-    records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
-    synthetic.write_evaluation(tmp_path / "run", records, model=synthetic.HOSTILE)
-    build([tmp_path / "run"], tmp_path / "report.html")
-    page.open(tmp_path / "report.html")
-    assert page.problems == []
-    assert page.requests == [(tmp_path / "report.html").as_uri()]
-    assert page.value("document.querySelectorAll('img').length") == 0
-    assert "alert(1)" in page.value("document.querySelector('.finding').textContent")
-
-
-def test_complaints_are_noticed(page: Page, tmp_path: Path) -> None:
-    (tmp_path / "bad.html").write_text(
-        "<script>console.error('x'); missing()</script><div style='width:9999px'>"
-    )
-    page.open(tmp_path / "bad.html", width=360)
-    assert len(page.problems) == 2
-    assert page.value(OVERFLOW) > 360

@@ -16,12 +16,12 @@ from longrm.attribution.attribution_records import ATTRIBUTIONS
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import RunError
-from longrm.report import build, items
+from longrm.report import build
 from longrm.report.items import browser
 from longrm.report.load import load_report
-from longrm.runs.judgments import GOLD, text_digest
+from longrm.runs.judgments import GOLD
 from longrm.runs.logs import Log
-from longrm.runs.records import ExampleRecord, GoldRecord
+from longrm.runs.records import ExampleRecord
 from longrm.types import Tool
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.data.trajectories import TOOLS
@@ -133,34 +133,6 @@ def test_a_map_of_another_text_with_the_same_id_is_not_shown_and_counted(
     assert f"{len(records)} attributions are of comparisons" in (tmp_path / "report.html").read_text()
 
 
-def test_texts_that_an_evaluation_did_not_keep_come_from_the_attribution(
-    runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
-) -> None:
-    examples = {one.id: one for one in Log(runs[0] / "examples.jsonl", ExampleRecord)}
-    golds = list(Log(runs[0] / GOLD, GoldRecord))
-    (runs[0] / GOLD).unlink()
-    with Log(runs[0] / GOLD, GoldRecord) as log:
-        log.append(
-            *(
-                replace(one, digest=text_digest(examples[one.id].prompt, examples[one.id].responses, ()))
-                for one in golds
-            )
-        )
-    assert opened([*runs], tmp_path / "items")[0]["unmatched"] == len(examples), "these digests are others"
-    (runs[0] / "examples.jsonl").unlink()
-    assert not opened([runs[0]], tmp_path / "items")[2]
-    attributed = [
-        synthetic.explained(one, digest=text_digest(one.prompt, one.responses, ()))
-        for one in examples.values()
-    ]
-    (runs[1] / "attributions.jsonl").unlink()
-    with Log(runs[1] / "attributions.jsonl", type(attributed[0])) as log:
-        log.append(*attributed)
-    details = opened([*runs], tmp_path / "items")[2]
-    assert details.keys() == examples.keys()
-    assert all(detail["maps"] for detail in details.values())
-
-
 def ran(*words: str) -> None:
     done = CliRunner().invoke(cli, [*words])
     assert done.exit_code == 0, (done.output, done.exception)
@@ -202,41 +174,6 @@ def test_a_comparison_with_tools_opens_with_its_map(tmp_path: Path) -> None:
         assert digests == {hashlib.sha256(texts.encode()).hexdigest()[:16]}
     (run / "examples.jsonl").unlink()
     assert opened([run, why], tmp_path / "items")[2] == details, "the attribution keeps the same texts"
-
-
-@pytest.mark.parametrize("tools", [(), TOOLS[:1], TOOLS[::-1]], ids=["none", "fewer", "in another order"])
-def test_a_map_of_other_tools_is_of_another_comparison(tools: tuple[Tool, ...], tmp_path: Path) -> None:
-    run, other = evaluated(TOOLS, tmp_path / "run"), evaluated(tools, tmp_path / "other")
-    ran("attribute", "--run", str(other), "--out", str(tmp_path / "why"))
-    found, rows, _ = opened([run, tmp_path / "why"], tmp_path / "items")
-    assert found["unmatched"] == len(rows) == 2
-    assert not any(row["explained"] for row in rows.values())
-
-
-def test_each_model_has_its_own_and_several_of_one_are_told_apart(
-    runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
-) -> None:
-    records = synthetic.judgments(synthetic.CURVES["short"], 1, groups=1)
-    synthetic.write_evaluation(tmp_path / "second", records, model="small", kept=2)
-    synthetic.write_attribution(tmp_path / "why-small", tmp_path / "second", model="small")
-    synthetic.write_attribution(tmp_path / "deletion", runs[0])
-    folders = [*runs, tmp_path / "deletion", tmp_path / "second", tmp_path / "why-small"]
-    details = opened(folders, tmp_path / "items")[2]
-    names = [(told["model"], told["name"]) for told in details["records-128-2-0000"]["maps"]]
-    assert names == [(0, "run · tiny, why"), (0, "run · tiny, deletion"), (1, "second · small")]
-
-
-def test_beside_a_context_in_a_file_the_strongest_sentences_are_kept(
-    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(items, "CONTEXTS", 1)
-    detail = opened([*runs], tmp_path / "items")[2]["records-4096-2-0000"]
-    assert detail["messages"][0]["files"]
-    kept = [
-        (start, start + len(part)) for start, part in detail["messages"][0]["parts"] if isinstance(part, str)
-    ]
-    for one in detail["maps"][0]["shaded"]:
-        assert any(start <= one["start"] and one["end"] <= end for start, end in kept)
 
 
 def test_a_model_is_the_same_however_its_folder_is_named(

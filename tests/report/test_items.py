@@ -15,7 +15,6 @@ from longrm.report import items
 from longrm.report.charts import Figure
 from longrm.report.items import browser
 from longrm.report.load import Model, load_report
-from longrm.report.tables import items_link
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, GoldRecord, JudgmentRecord
 from longrm.types import Outcome, Span
@@ -136,19 +135,6 @@ def test_what_no_longer_fits_lies_in_a_folder_and_its_evidence_is_here(
         assert 10_000 < sum(character != "\0" for character in held) < 20_000
 
 
-def test_items_that_no_longer_fit_are_listed_and_counted(
-    synthetic: ModuleType, tmp_path: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(items.Chunks.add, "__defaults__", (4_000,))
-    kept = [example(str(number), f"{number * 7919} word" * 100) for number in range(40)]
-    found = opened(stage_with(synthetic, tmp_path / "run", *kept))
-    chunks = [row["chunk"] for row in found.rows.values()]
-    assert len(chunks) == 40
-    assert 0 < found.shown["left_out"] == chunks.count(None) < 40
-    assert found.shown["kept"] + found.shown["left_out"] == 40
-    assert all(row["kept"] for row in found.rows.values())
-
-
 def test_every_judged_comparison_is_listed_and_what_was_not_kept_is_said(
     synthetic: ModuleType, tmp_path: Path, opened: Any
 ) -> None:
@@ -245,19 +231,6 @@ def test_the_margin_is_that_of_the_best_response_that_gold_ranks_best(
     }
 
 
-def test_a_comparison_that_was_judged_again_has_its_last_record(
-    synthetic: ModuleType, tmp_path: Path, opened: Any
-) -> None:
-    stages = stage_with(synthetic, tmp_path / "run", example("a", "text"))
-    with Log(tmp_path / "run" / "judgments.jsonl", JudgmentRecord) as log:
-        log.append(
-            JudgmentRecord(
-                id="a", group="g", outcome=Outcome.ANSWERED, ranks=(1, 2), order=(0, 1), scores=(0.0, 5.0)
-            )
-        )
-    assert opened(stages).rows["a"]["judged"]["0"] == ["wrong", "answered", -5.0]
-
-
 def test_stages_of_a_demo_share_their_comparisons(demo: Path, opened: Any) -> None:
     material = load_report([demo])
     found = opened([*material.models, *material.best_of])
@@ -265,18 +238,6 @@ def test_stages_of_a_demo_share_their_comparisons(demo: Path, opened: Any) -> No
     assert len(found.rows) == 6 * 80 + 6 * 40
     assert all(set(row["judged"]) == {"0", "1", "2", "3"} for row in found.rows.values())
     assert found.shown["kept"] == 6 * 3 + 6
-
-
-def test_messages_without_text_are_shown_as_json(synthetic: ModuleType, tmp_path: Path, opened: Any) -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}
-    answers = ((call,), ({"role": "assistant", "content": "no"},))
-    detail = opened(stage_with(synthetic, tmp_path / "run", ExampleRecord("a", (call,), answers))).detail("a")
-    assert detail["messages"][0]["parts"][0][1] == '[tool call] {"name": "look"}'
-    assert detail["responses"] == ['[tool call] {"name": "look"}', "no"]
-    bare = opened(
-        stage_with(synthetic, tmp_path / "bare", ExampleRecord("b", ({"role": "user", "seen": 1},), answers))
-    )
-    assert bare.detail("b")["messages"][0]["parts"][0][1] == '{"seen": 1}'
 
 
 def test_trajectories_are_shown_turn_by_turn_behind_the_tools(
@@ -319,23 +280,6 @@ def test_every_trial_is_there_with_what_was_written_and_cut(
             assert (held["attempts"], held["detail"]) == (trial.attempts, trial.detail)
             assert held["contradicted"] is bool(trial.contradicted)
     assert {row["judged"]["0"][0] for row in found.rows.values()} >= {"right", "no answer"}
-
-
-def test_a_line_of_ten_megabytes_is_held_and_a_long_answer_is_cut_and_said(
-    synthetic: ModuleType, tmp_path: Path, opened: Any
-) -> None:
-    text = "a" * 10_000_000
-    one = replace(example("a", text), responses=(({"role": "assistant", "content": text},),) * 2)
-    found = opened(stage_with(synthetic, tmp_path / "run", one))
-    detail = found.detail("a")
-    assert found.prompt(detail["messages"][0]).decode("utf-16-le") == text
-    assert "9,988,000 characters are not in this file" in detail["responses"][0]
-    assert len(detail["responses"][0]) < 13_000
-    assert len(found.rows["a"]["words"]) < 2 * items._SEARCHED + 2
-
-
-def test_links_choose_by_any_label() -> None:
-    assert items_link(model="a & b·c", length=128) == "#items?model=a%20%26%20b%C2%B7c&length=128"
 
 
 def test_links_of_figures_stay_on_the_page_and_out_of_files() -> None:

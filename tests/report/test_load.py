@@ -58,7 +58,7 @@ def test_of_several_runs_those_not_finished_are_left_out_aloud(
     (folders[1] / "summary.json").unlink()
     material = load_report(folders)
     assert [stage.label for stage in material.models] == ["one · m", "three · m"]
-    assert [run.folder for run in material.runs] == [folders[0], folders[2]]
+    assert [run.path for run in material.runs] == [folders[0], folders[2]]
     (message,) = caplog.messages
     assert message.startswith(
         f"left out of the report: {folders[1]} is not finished; continue it with: longrm "
@@ -67,18 +67,3 @@ def test_of_several_runs_those_not_finished_are_left_out_aloud(
         (folder / "summary.json").unlink()
     with pytest.raises(RunError, match="one is not finished; continue it with"):
         load_report(folders)
-
-
-def test_long_names_of_runs_are_cut_in_their_middle_and_stay_distinct(
-    synthetic: ModuleType, tmp_path: Path
-) -> None:
-    records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
-    ends = [f"a-long-name-of-many-experiments-{word}-of-all-that-we-ever-did" for word in ("first", "other")]
-    apart = [f"{word}-beginning-of-a-name-that-does-not-end-so-soon" for word in ("early", "later")]
-    for name in (*ends, *apart):
-        synthetic.write_evaluation(tmp_path / name, records, model="m")
-    labels = [stage.label for stage in load_report([tmp_path / name for name in (*ends, *apart)]).models]
-    assert labels[:2] == ends  # cut, these would be the same
-    assert [len(label) for label in labels[2:]] == [40, 40]
-    assert [label.partition("…")[0] for label in labels[2:]] == [name[:20] for name in apart]
-    assert [label.partition("…")[2] for label in labels[2:]] == [name[-19:] for name in apart]

@@ -232,24 +232,6 @@ def test_votes(tables: Any, summaries: Any) -> None:
     assert found["two · tiny"]["3 votes"] == "–"
 
 
-def test_published_rules(tables: Any, summaries: Any) -> None:
-    rule = summaries["one · tiny"]["judgebench_rule"]
-    row = tables["JudgeBench's own rule"]
-    assert row.keys() == {"one · tiny"}
-    assert row["one · tiny"] == {"overall": f"{rule['overall_percent']:.2f}%"} | {
-        name: f"{value:.2f}%" for name, value in rule["by_category_percent"].items()
-    }
-    assert tables["The LongRM release's own scoring"]["one · tiny"] == {
-        "overall": "43.76%", "Cite": "50.00%", "Code": "–", "best of 2": "37.30%"
-    }  # fmt: skip
-    errs = tables["one · tiny: comparisons that the release's scoring gets wrong"]
-    assert errs["first match"] == {
-        "comparisons": "12",
-        "first ids": ", ".join(f"Cite-{n}" for n in range(10)),
-    }
-    assert errs["tie"]["comparisons"] == "1"
-
-
 def test_places_are_shown_for_more_than_two_responses(synthetic: ModuleType, tmp_path: Path) -> None:
     records = []
     for number in range(12):
@@ -328,17 +310,3 @@ def test_sections_without_data_are_left_out(
     synthetic.write_evaluation(tmp_path / "plain", records)
     build([tmp_path / "plain"], tmp_path / "plain.html")
     assert not names & anchors((tmp_path / "plain.html").read_text())
-
-
-def test_a_demo_has_only_the_section_of_calibration(demo: Path, tmp_path: Path) -> None:
-    build([demo], tmp_path / "demo.html")
-    told = {*SECTIONS} & anchors((tmp_path / "demo.html").read_text())
-    assert told == {"calibration"}
-
-
-def test_equal_runs_give_equal_bytes(rich: dict[str, Path], tmp_path: Path) -> None:
-    build([rich["one"], rich["two"], rich["scores"]], tmp_path / "rich.html")
-    assert (tmp_path / "rich.html").read_bytes() == rich["page"].read_bytes()
-    assert {path.name for path in (tmp_path / "rich-figures").glob("*.svg")} >= {
-        "baselines.svg", "calibration.svg", "votes.svg"
-    }  # fmt: skip

@@ -143,7 +143,7 @@ def test_the_command_says_why(scorer, model, tmp_path, monkeypatch):
     given = ["--model", "x", "--bench", f"file:{tmp_path / 'data.jsonl'}", "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(evaluate_command, [*given, "--set", "judging.resamples=100"])
     assert result.exit_code == 0, result.exception
-    assert "Outcomes: 11 answered, 1 unparsed" in result.stdout
+    assert "11 answered, 1 unparsed" in result.stdout
     reason = f"first: '{rows[4].id}': the score of response 2 of 2 is nan"
     assert result.stderr.splitlines()[-1] == f"No verdict, unparsed, {reason}"
 

@@ -1,8 +1,8 @@
 """`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from longrm.reading import short, short_name, visible
 _WIDEST = 24  # characters of a name in the table
 _DASH = "–"
 _FILTERS = ("path", "kind", "state", "model", "bench")
-_SORTS = (*_FILTERS, "figure", "date", "size", "seconds", "cost")
+_SORTS = (*_FILTERS, "figure", "date", "size")
 
 
 class _DefaultToList(click.Group):
@@ -100,63 +100,47 @@ def listed_runs(top: Path, *, every: bool = False) -> list[dict[str, Any]]:
     if not top.is_dir():
         raise RunError(f"{top} is no folder")
     folders = list(run_folders(top))
-    outermost = [place for place in folders if every or not any(other in place.parents for other in folders)]
-    return [_row(place, sum(place in other.parents for other in folders)) for place in outermost]
+    shown = [place for place in folders if every or not any(other in place.parents for other in folders)]
+    return [_row(place) | {"inside": sum(place in other.parents for other in folders)} for place in shown]
 
 
-def _row(folder: Path, inside: int) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from longrm import reading
+def _row(folder: Path) -> dict[str, Any]:
+    from longrm.evaluation.run import Run
     from longrm.evaluation.summaries import EvaluationSummary, TrainingSummary
-    from longrm.evaluation.summary_schema import load_summary
     from longrm.report.formatting import STATUSES, boundary_estimate
-    from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
-    from longrm.runs.records import Estimate
     from longrm.runs.removal import is_running, size_of
 
-    row: dict[str, Any] = {
-        "path": str(folder),
-        "kind": "",
-        "state": "damaged",
-        "fault": "",
-        "model": "",
-        "bench": "",
-        "metric": "",
-        "figure": None,
-        "boundary": "",
-        "started": "",
-        "size": size_of(folder),
-        "seconds": None,
-        "cost": None,
-        "inside": inside,
-    }
-    summary = None
+    texts = dict.fromkeys(("kind", "state", "fault", "model", "bench", "metric", "boundary", "started"), "")
+    row: dict[str, Any] = {"path": str(folder), **texts, "figure": None, "size": size_of(folder)}
     try:
-        manifest = read_manifest(folder)
-        settings = reading.read_toml(folder / CONFIG, RunError)
-        row |= {"kind": manifest["kind"], "started": manifest["started"], "model": _model(settings)}
-        row["bench"] = settings.get("bench") or ""
-        row["seconds"], row["cost"] = _seconds(folder, manifest["kind"]), _cost(manifest)
-        summary = load_summary(folder) if (folder / SUMMARY).exists() else None
+        run = Run(folder)
+        row |= {
+            "kind": run.kind,
+            "started": run.manifest["started"],
+            "bench": run.settings.get("bench") or "",
+        }
+        row["model"] = _model(run.settings)
+        summary = run.summary if run.is_finished else None
     except RunError as error:
-        row["state"], row["fault"] = ("running", "") if is_running(folder) else ("damaged", str(error))
-        return row
-    # A synthesis has no summary: its manifest has counts once it is finished.
-    complete = summary is not None or manifest.get("counts") is not None
-    row["state"] = "finished" if complete and getattr(summary, "complete", True) else "incomplete"
-    row["state"] = "running" if is_running(folder) else row["state"] if complete else "stopped"
+        running = is_running(folder)
+        return row | {"state": "running" if running else "damaged", "fault": "" if running else str(error)}
+    if is_running(folder):
+        row["state"] = "running"
+    elif summary is None:  # the manifest of a finished synthesis has counts instead of a summary
+        row["state"] = "stopped" if run.manifest.get("counts") is None else "finished"
+    else:
+        row["state"] = "finished" if getattr(summary, "complete", True) else "incomplete"
     if isinstance(summary, EvaluationSummary):
+        estimate = summary.metrics.overall.get(summary.main_metric)
         row |= {"model": summary.model, "bench": summary.bench, "metric": summary.main_metric}
-        figure = summary.metrics.overall.get(summary.main_metric)
-        row["figure"] = asdict(figure) if figure else None
+        row["figure"] = asdict(estimate) if estimate else None
         if boundary := summary.boundary:
             known = boundary.estimate.value is not None
             row["boundary"] = boundary_estimate(boundary) if known else STATUSES[boundary.status]
     elif isinstance(summary, TrainingSummary) and summary.evaluations and summary.evaluations.best:
         best = summary.evaluations.values[str(summary.evaluations.best)]
         row["metric"] = summary.evaluations.metric
-        row["figure"] = None if best is None else asdict(Estimate(best, None, None, 1, 1))
+        row["figure"] = {"value": best, "low": None, "high": None, "n": 1, "groups": 1}
     return row
 
 
@@ -167,26 +151,6 @@ def _model(settings: Mapping[str, Any]) -> str:
         if isinstance(name, str) and name:
             return name
     return ""
-
-
-def _seconds(folder: Path, kind: str) -> float | None:
-    """The time that a training or demo has measured."""
-    from longrm.runs.folder import SUMMARY
-    from longrm.runs.logs import Log
-    from longrm.runs.records import TimingRecord
-
-    if kind == "demo" and (folder / SUMMARY).exists():
-        total = json.loads((folder / SUMMARY).read_text())["seconds"].get("total")
-        return None if total is None else float(total)
-    if kind == "training":
-        return sum(record.seconds for record in Log(folder / "timing.jsonl", TimingRecord))
-    return None
-
-
-def _cost(manifest: Mapping[str, Any]) -> float | None:
-    """The cost of all endpoints, in the currency of their prices."""
-    costs = [spent.get("cost") for spent in (manifest.get("spending") or {}).values()]
-    return sum(cost for cost in costs if cost is not None) if costs else None
 
 
 def _selected(runs: list[dict[str, Any]], filters: Sequence[str], sort: str) -> list[dict[str, Any]]:
@@ -211,39 +175,34 @@ def _selected(runs: list[dict[str, Any]], filters: Sequence[str], sort: str) -> 
 
 def _print_runs(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """One line per run, with as many columns, the most important first, as fit into the terminal."""
-    cells = [_cells(run, folder) for run in runs]
-    heads = [head for head in cells[0] if any(row[head] != _DASH for row in cells)]
-    sizes = {head: max(cell_len(head), *(cell_len(row[head]) for row in cells)) for head in heads}
-    room, shown = shutil.get_terminal_size().columns, list[str]()
-    for head in heads:
-        if sum(sizes[one] + 2 for one in [*shown, head]) - 2 > room:
-            break
-        shown.append(head)
-    for row in [{head: head for head in heads}, *cells]:
-        echo("  ".join(row[head] + " " * (sizes[head] - cell_len(row[head])) for head in shown).rstrip())
-    if hidden := heads[len(shown) :]:
-        print_lines([f"Not shown: {', '.join(hidden)} (use --json, or a wider terminal)"])
-
-
-def _cells(run: Mapping[str, Any], folder: Path) -> dict[str, str]:
     from longrm.report.formatting import shortened
     from longrm.runs.records import Estimate
 
-    path, figure = Path(run["path"]), run["figure"]
-    cells = {
-        "run": str(path.relative_to(folder)) if path != folder else run["path"],
-        "state": run["state"],
-        "model": shortened(short_name(run["model"]), _WIDEST),
-        "figure, %": percentage(Estimate(**figure)) if figure else "",
-        "boundary": run["boundary"],
-        "bench": shortened(short_name(run["bench"]), _WIDEST),
-        "kind": run["kind"],
-        "date": run["started"][:10],
-        "size": _bytes(run["size"]),
-        "seconds": "" if run["seconds"] is None else f"{run['seconds']:,.2f}",
-        "cost": "" if run["cost"] is None else f"{run['cost']:,.2f}",
-    }
-    return {head: visible(cell) or _DASH for head, cell in cells.items()}
+    table = [["run", "state", "model", "figure, %", "boundary", "bench", "kind", "date", "size"]]
+    for run in runs:
+        path, figure = Path(run["path"]), run["figure"]
+        cells = [
+            str(path.relative_to(folder)) if path != folder else run["path"],
+            run["state"],
+            shortened(short_name(run["model"]), _WIDEST),
+            percentage(Estimate(**figure)) if figure else "",
+            run["boundary"],
+            shortened(short_name(run["bench"]), _WIDEST),
+            run["kind"],
+            run["started"][:10],
+            _bytes(run["size"]),
+        ]
+        table.append([visible(cell) or _DASH for cell in cells])
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    shown, room = 0, shutil.get_terminal_size().columns + 2
+    while shown < len(widths) and room >= widths[shown] + 2:
+        room -= widths[shown] + 2
+        shown += 1
+    for cells in table:
+        padded = [cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+        echo("  ".join(padded[:shown]).rstrip())
+    if hidden := table[0][shown:]:
+        print_lines([f"Not shown: {', '.join(hidden)} (use --json, or a wider terminal)"])
 
 
 def _bytes(size: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from longrm.config import to_toml
 from longrm.errors import require
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, metric_of
 from longrm.reading import short_name
@@ -134,11 +135,12 @@ def _page(data: ReportData, metric: str) -> dict[str, Any]:
         ),
         "outcomes": tables.outcome_table(data),
         "runs": data.runs,
+        "settings": [(run, to_toml(run.settings)) for run in data.runs],
         # Repeating a demo repeats its parts.
         "repeat": [
             run.command("NEW_FOLDER")
             for run in data.runs
-            if demo is None or run.manifest["kind"] in ("demo", "attribution")
+            if demo is None or run.kind in ("demo", "attribution")
         ],
         "seconds": {
             name.replace("_", " "): seconds(spent) for name, spent in (demo.seconds if demo else {}).items()

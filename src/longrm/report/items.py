@@ -24,7 +24,7 @@ from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
 from longrm.report.load import Model
 from longrm.runs.folder import write_file
-from longrm.runs.judgments import EXAMPLES, read_gold, read_judgments, text_digest
+from longrm.runs.judgments import EXAMPLES, text_digest
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, JudgmentRecord
 from longrm.types import Message, Outcome, Span, margin, text_of
@@ -91,33 +91,31 @@ class Item:
     words: str = ""
 
 
-def browser(models: Sequence[Model], folder: Path) -> dict[str, Any] | None:
+def browser(models: Sequence[Model], beside: Path) -> dict[str, Any] | None:
     """Packs every comparison with all models' judgments of it.
 
     Args:
         models: The evaluated models; pairs and best-of-N of one stage share its label.
-        folder: Where contexts are written that do not fit into the page.
+        beside: The folder for contexts that do not fit into the page.
 
     Returns:
         What the template prints: `chunks`, the number of the `index` chunk, and counts: `judged`, `kept` (they open in
         full), `left_out` (kept by a run, but too large for the page), `lost` (not judged right, and kept by no run),
-        `files` (contexts in `folder`), and `unmatched` attributions of comparisons that nobody here judged. None
+        `files` (contexts in `beside`), and `unmatched` attributions of comparisons that nobody here judged. None
         without any comparison.
     """
     labels = list(dict.fromkeys(model.label for model in models))
     # Judgments of old logs have no digest: these are compared with nothing.
-    digests = {
-        model.folder: {gold.id: gold.digest or str(model.folder) for gold in read_gold(model.folder)}
-        for model in models
-        if model.folder is not None
-    }
+    digests: dict[Path, dict[str, str]] = {}
     items: dict[ItemKey, Item] = {}
     times: Counter[str] = Counter()
     for model in models:
-        if model.folder is None:
+        if model.run is None:
             continue
-        for record in read_judgments(model.folder):
-            key = record.id, digests[model.folder].get(record.id, str(model.folder))
+        folder = model.run.path
+        digests[folder] = {name: gold.digest or str(folder) for name, gold in model.run.gold.items()}
+        for record in model.run.judgments:
+            key = record.id, digests[folder].get(record.id, str(folder))
             if key not in items:
                 times[record.id] += 1
                 name = record.id if times[record.id] == 1 else f"{record.id}~{times[record.id]}"
@@ -126,7 +124,7 @@ def browser(models: Sequence[Model], folder: Path) -> dict[str, Any] | None:
     if not items:
         return None
 
-    chunks = Chunks(folder)
+    chunks = Chunks(beside)
     explained = _explanations(models, labels)
     for key, example in _examples(digests, models):
         item = items.get(key)
@@ -139,7 +137,7 @@ def browser(models: Sequence[Model], folder: Path) -> dict[str, Any] | None:
             {
                 "models": [{"label": label, "style": styles[label]} for label in labels],
                 "items": [_listed(item, explained.get(key, ())) for key, item in items.items()],
-                "folder": folder.name,
+                "folder": beside.name,
             }
         ),
         room=1 << 40,  # the index always fits: without it nothing opens
@@ -157,7 +155,7 @@ def browser(models: Sequence[Model], folder: Path) -> dict[str, Any] | None:
         "left_out": sum(item.kept and item.chunk is None for item in items.values()),
         "lost": sum(not item.kept for item in wrong),
         "files": chunks.files,
-        "folder": folder.name,
+        "folder": beside.name,
         "unmatched": sum(len(found) for key, found in explained.items() if key not in items),
     }
 
@@ -169,7 +167,7 @@ def _examples(
     for folder, known in digests.items():
         for example in Log(folder / EXAMPLES, ExampleRecord):
             yield (example.id, known.get(example.id, str(folder))), example
-    for folder in dict.fromkeys(place for model in models for place, _, _ in model.attributions):
+    for folder in dict.fromkeys(run.path for model in models for run in model.attributions):
         for example in Log(folder / EXAMPLES, ExampleRecord):
             yield (example.id, text_digest(example.prompt, example.responses, example.tools)), example
 
@@ -179,10 +177,10 @@ def _explanations(models: Sequence[Model], labels: Sequence[str]) -> Mapping[Ite
     found: dict[ItemKey, list[Explanation]] = defaultdict(list)
     # Pairs and best-of-N of one stage have one label, and the same attributions.
     for label, attributions in {model.label: model.attributions for model in models}.items():
-        for folder, run, _ in attributions:
-            name = f"{label}, {run}" if len(attributions) > 1 else label
+        for run in attributions:
+            name = f"{label}, {run.name}" if len(attributions) > 1 else label
             # An attribution that ended in an error may have been repeated: the last record counts.
-            last = {record.id: record for record in Log(folder / ATTRIBUTIONS, AttributionRecord)}
+            last = {record.id: record for record in Log(run.path / ATTRIBUTIONS, AttributionRecord)}
             for record in last.values():
                 found[record.id, record.digest].append((labels.index(label), name, record))
     return found

@@ -1,8 +1,6 @@
 """Reads run folders into the models and training runs that the report shows."""
 
 import logging
-import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,27 +8,13 @@ from typing import Any
 
 from longrm import reading
 from longrm.errors import RunError
-from longrm.evaluation.summaries import (
-    AttributionSummary,
-    DemoSummary,
-    EvaluationSummary,
-    RunSummary,
-    TrainingSummary,
-)
-from longrm.evaluation.summary_schema import load_summary
+from longrm.evaluation.run import COMMANDS, Run, open_runs
+from longrm.evaluation.summaries import AttributionSummary, DemoSummary, EvaluationSummary, TrainingSummary
 from longrm.reading import short_name
 from longrm.report.formatting import Style, shortened_apart
-from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, folder_labels, read_manifest
+from longrm.runs.folder import MANIFEST
 from longrm.runs.logs import Log
 from longrm.runs.records import Estimate, StepRecord, TimingRecord
-
-COMMANDS = {
-    "evaluation": "longrm evaluate",
-    "training": "longrm train",
-    "demo": "longrm demo",
-    "attribution": "longrm attribute",
-}
-"""The kinds of runs that a report shows, with the command that repeats one."""
 
 STAGES: dict[str, tuple[str, str]] = {
     "untrained": ("untrained", "before any preference was seen"),
@@ -68,27 +52,6 @@ _RUN_STYLES = (3, 1, 2, 4, 5, 6, 7, 0)  # evaluation runs take gray, the color o
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """A run folder: its manifest, and its settings as text and as values."""
-
-    folder: Path
-    manifest: Mapping[str, Any]
-    written: str
-    settings: Mapping[str, Any]
-
-    def command(self, out: Path | str) -> str:
-        """The shell command that runs this again into `out`; into its own folder, it continues the run."""
-        kind, settings = self.manifest["kind"], self.settings
-        words, target = COMMANDS[kind], shlex.quote(str(out))
-        if kind == "demo":
-            flags = "".join(f" --{name}" for name in ("generative", "controls") if settings.get(name))
-            return f"{words} --out {target} --seed {shlex.quote(str(settings.get('seed', 0)))}{flags}"
-        if kind == "training":
-            words += " " + str(settings.get("objective", "bradley_terry")).replace("_", "-")
-        return f"{words} --config {shlex.quote(str(self.folder / CONFIG))} --out {target}"
-
-
 @dataclass(slots=True)
 class Model:
     """An evaluated model.
@@ -97,17 +60,17 @@ class Model:
         label: Its name on the page.
         style: How it is drawn.
         summary: The summary of its evaluation.
-        folder: The folder of its judgments; None if it is gone.
+        run: The run of its judgments; None if a demo's part is gone.
         family: The family of a demo's stage.
-        attributions: Attribution runs of its judgments: folder, name and summary.
+        attributions: Attribution runs of its judgments.
     """
 
     label: str
     style: Style
     summary: EvaluationSummary
-    folder: Path | None = None
+    run: Run | None = None
     family: str = ""
-    attributions: list[tuple[Path, str, AttributionSummary]] = field(default_factory=list)
+    attributions: list[Run] = field(default_factory=list)
 
     def by_length(self, metric: str) -> dict[int, Estimate]:
         """The metric at each length where it is defined, shortest first."""
@@ -148,7 +111,7 @@ class ReportData:
         demo: The demo's summary, if this is one.
     """
 
-    runs: list[RunFiles]
+    runs: list[Run]
     models: list[Model] = field(default_factory=list)
     best_of: list[Model] = field(default_factory=list)
     pointwise: list[Model] = field(default_factory=list)
@@ -180,120 +143,105 @@ def load_report(folders: Sequence[Path]) -> ReportData:
     """
     if not folders:
         raise RunError("a report needs at least one run folder")
-    runs = [_read_run(folder) for folder in folders]
-    if finished := [run for run in runs if (run.folder / SUMMARY).exists()]:
+    runs = open_runs(folders)
+    for run in runs:
+        if run.kind not in COMMANDS:
+            kinds = ", ".join(COMMANDS)
+            raise RunError(
+                f"{run.path} is a run of kind {reading.short(run.kind)}; a report shows {kinds} runs"
+            )
+    if finished := [run for run in runs if run.is_finished]:
         for run in runs:
-            if run not in finished:
+            if not run.is_finished:
                 _logger.warning(
                     "left out of the report: %s is not finished; continue it with: %s",
-                    run.folder,
-                    run.command(run.folder),
+                    run.path,
+                    run.command(),
                 )
         runs = finished
-    attributions = [run for run in runs if run.manifest["kind"] == "attribution"]
+    attributions = [run for run in runs if run.kind == "attribution"]
     runs = [run for run in runs if run not in attributions]
-    demos = [run for run in runs if run.manifest["kind"] == "demo"]
+    demos = [run for run in runs if run.kind == "demo"]
     if demos and len(runs) > 1:
-        raise RunError(f"{demos[0].folder} is a demo, which is reported alone; drop the other folders")
+        raise RunError(f"{demos[0].path} is a demo, which is reported alone; drop the other folders")
     data = _read_demo(demos[0]) if demos else _read_runs(runs)
     _add_attributions(data, attributions)
     return data
 
 
-def _read_run(folder: Path) -> RunFiles:
-    manifest = read_manifest(folder)
-    if manifest["kind"] not in COMMANDS:
-        raise RunError(
-            f"{folder} is a run of kind {reading.short(manifest['kind'])}; a report shows {', '.join(COMMANDS)} runs"
-        )
-    settings = reading.read_toml(folder / CONFIG, RunError)
-    return RunFiles(folder, manifest, reading.read_text(folder / CONFIG, RunError), settings)
-
-
-def _summary_of(run: RunFiles) -> RunSummary:
-    if not os.path.lexists(run.folder / SUMMARY):
-        raise RunError(f"{run.folder} is not finished; continue it with: {run.command(run.folder)}")
-    summary = load_summary(run.folder)
-    if summary.kind != run.manifest["kind"]:
-        raise RunError(
-            f"{run.folder}: {SUMMARY} is of kind '{summary.kind}', {MANIFEST} of '{run.manifest['kind']}'"
-        )
-    return summary
-
-
-def _read_runs(runs: Sequence[RunFiles]) -> ReportData:
+def _read_runs(runs: Sequence[Run]) -> ReportData:
     data = ReportData(list(runs))
-    names = folder_labels([run.folder for run in runs])
-    short = shortened_apart(names, _LONGEST_LABEL)
-    for run, name in zip(runs, names, strict=True):
-        match _summary_of(run):
+    short = shortened_apart([run.name for run in runs], _LONGEST_LABEL)
+    for run in runs:
+        match run.summary:
             case EvaluationSummary() as summary:
                 turn, place = divmod(len(data.models), len(_RUN_STYLES))
-                label = f"{name} · {short_name(summary.model)}"
-                label = label if len(label) <= _LONGEST_LABEL else short[name]
-                style = Style(_RUN_STYLES[place] + 8 * turn)
-                data.models.append(Model(label, style, summary, run.folder))
-            case TrainingSummary() as summary:
-                data.trained.append(_training(run, summary, short[name], Style(len(data.trained) + 3)))
+                label = f"{run.name} · {short_name(summary.model)}"
+                label = label if len(label) <= _LONGEST_LABEL else short[run.name]
+                data.models.append(Model(label, Style(_RUN_STYLES[place] + 8 * turn), summary, run))
+            case TrainingSummary():
+                data.trained.append(_training(run, short[run.name], Style(len(data.trained) + 3)))
             case unknown:
                 raise AssertionError(f"no report shows runs of the kind {unknown.kind!r}")
     return data
 
 
-def _training(run: RunFiles, summary: RunSummary, label: str, style: Style, family: str = "") -> Training:
-    assert isinstance(summary, TrainingSummary), "its manifest says so"
-    steps = list(Log(run.folder / STEPS, StepRecord))
-    if len(steps) != summary.steps:
-        raise RunError(f"{run.folder / STEPS} has {len(steps):,} steps, {SUMMARY} counts {summary.steps:,}")
-    return Training(label, style, steps, list(Log(run.folder / TIMING, TimingRecord)), family)
+def _training(run: Run, label: str, style: Style, family: str = "") -> Training:
+    assert isinstance(run.summary, TrainingSummary), "its kind says so"
+    steps = list(Log(run.path / STEPS, StepRecord))
+    if len(steps) != run.summary.steps:
+        raise RunError(
+            f"{run.path / STEPS} has {len(steps):,} steps, the summary counts {run.summary.steps:,}"
+        )
+    return Training(label, style, steps, list(Log(run.path / TIMING, TimingRecord)), family)
 
 
-def _read_demo(run: RunFiles) -> ReportData:
-    summary = _summary_of(run)
-    assert isinstance(summary, DemoSummary), "its manifest says so"
+def _read_demo(run: Run) -> ReportData:
+    summary = run.summary
+    assert isinstance(summary, DemoSummary), "its kind says so"
     data = ReportData([run], demo=summary)
     exams = {"pairs": data.models, "best_of_4": data.best_of, "pointwise": data.pointwise}
+
+    def opened(folder: Path) -> Run | None:
+        if not folder.is_dir():
+            return None
+        data.runs.append(Run(folder))
+        return data.runs[-1]
 
     def place(name: str) -> tuple[int, str]:
         return (list(STAGES).index(name) if name in STAGES else len(STAGES)), name
 
-    names = {*summary.stages, *(path.parent.name for path in run.folder.glob(f"training/*/{MANIFEST}"))}
+    names = {*summary.stages, *(path.parent.name for path in run.path.glob(f"training/*/{MANIFEST}"))}
     for number, name in enumerate(sorted(names, key=place)):
         label, family = stage_label(name), GENERATIVE if name.startswith("generative_") else DISCRIMINATIVE
         style = Style(place(name)[0] if name in STAGES else number)
         stage = summary.stages.get(name)  # None for a training that other stages start from
         for exam, models in exams.items():
             evaluation = stage if exam == "pairs" or stage is None else getattr(stage, exam)
-            if evaluation is None:
-                continue
-            folder = run.folder / "stages" / name / exam
-            if folder.is_dir():
-                data.runs.append(_read_run(folder))
-            models.append(Model(label, style, evaluation, folder if folder.is_dir() else None, family))
-        folder = run.folder / "training" / name
-        if folder.is_dir():
-            data.runs.append(_read_run(folder))
-            data.trained.append(_training(data.runs[-1], _summary_of(data.runs[-1]), label, style, family))
-    data.runs += [_read_run(path.parent) for path in sorted((run.folder / "controls").glob(f"*/{MANIFEST}"))]
+            if evaluation is not None:
+                part = opened(run.path / "stages" / name / exam)
+                models.append(Model(label, style, evaluation, part, family))
+        if trained := opened(run.path / "training" / name):
+            data.trained.append(_training(trained, label, style, family))
+    data.runs += [Run(path.parent) for path in sorted((run.path / "controls").glob(f"*/{MANIFEST}"))]
     return data
 
 
-def _add_attributions(data: ReportData, runs: Sequence[RunFiles]) -> None:
+def _add_attributions(data: ReportData, runs: Sequence[Run]) -> None:
     """Gives every model the attribution runs of its judgments."""
     models: dict[str, list[Model]] = {}
     for model in (*data.models, *data.best_of, *data.pointwise):
         models.setdefault(_resolved(model.summary.model), []).append(model)
-    for run, name in zip(runs, folder_labels([run.folder for run in runs]), strict=True):
-        summary = _summary_of(run)
-        assert isinstance(summary, AttributionSummary), "its manifest says so"
-        if _resolved(summary.model) not in models:
-            page = shlex.join(["--config", str(run.folder / CONFIG), "--out", str(run.folder)])
+    for run in runs:
+        assert isinstance(run.summary, AttributionSummary), "its kind says so"
+        explained = models.get(_resolved(run.summary.model))
+        if explained is None:
             raise RunError(
-                f"{run.folder} explains judgments of {reading.short(summary.model)}; name an evaluation of that model "
-                f"too, or write a page of its own: longrm attribute {page} --html FILE"
+                f"{run.path} explains judgments of {reading.short(run.summary.model)}; name an evaluation of that "
+                f"model too, or write a page of its own: {run.command()} --html FILE"
             )
-        for model in models[_resolved(summary.model)]:
-            model.attributions.append((run.folder, name, summary))
+        for model in explained:
+            model.attributions.append(run)
         data.runs.append(run)
 
 

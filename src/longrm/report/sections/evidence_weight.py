@@ -29,11 +29,11 @@ def evidence_weight(models: Sequence[Model]) -> Section | None:
     """Left out where no attribution is of the evaluated benchmark with known evidence."""
     found: list[_Explained] = []
     for model in models:
-        same = [
-            (name, summary)
-            for _, name, summary in model.attributions
-            if summary.bench == model.summary.bench and defined(summary.overall.evidence_share)
-        ]
+        same = []
+        for run in model.attributions:
+            assert isinstance(run.summary, AttributionSummary), "its kind says so"
+            if run.summary.bench == model.summary.bench and defined(run.summary.overall.evidence_share):
+                same.append((run.name, run.summary))
         for name, summary in same:
             found.append((f"{model.label}, {name}" if len(same) > 1 else model.label, model, summary))
     if not found:

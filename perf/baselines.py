@@ -28,7 +28,9 @@ def main() -> None:
     rows = {}
     for place, model in enumerate([*(f"baseline:{name}" for name in BASELINES), *options.model]):
         settings = Evaluation.model_validate({"model": model, "bench": options.bench, "judge": judge})
-        rows[model] = run_evaluation(settings, options.out / str(place), progress=printed_progress(model))
+        rows[model] = run_evaluation(
+            settings, options.out / str(place), progress=printed_progress(model)
+        ).to_dict()
     if options.json:
         for summary in rows.values():
             print(json.dumps(summary))

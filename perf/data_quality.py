@@ -249,7 +249,7 @@ def examined(model: Path, seed: int, out: Path) -> float:
     probe = Probe(seed=1_000_000 + seed, cells=(EXAM,))
     summary = evaluate(
         Evaluation(model=str(model), bench="probe", probe=probe, judging=JudgingSettings(baselines=())), out
-    )
+    ).to_dict()
     return float(summary["metrics"]["overall"]["pair_accuracy"]["value"])
 
 

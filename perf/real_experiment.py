@@ -159,7 +159,7 @@ def judged(options: argparse.Namespace, name: str, progress: Progress) -> None:
     for bench, what in benches.items():
         settings = Evaluation.model_validate({"model": model, "judge": arm.judge, **what})
         began = time.process_time()
-        summary = run_evaluation(settings, folder_of(options, name) / bench, progress=progress)
+        summary = run_evaluation(settings, folder_of(options, name) / bench, progress=progress).to_dict()
         result: dict[str, Any] = {
             "arm": name,
             "seed": options.seed,

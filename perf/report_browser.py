@@ -145,7 +145,7 @@ def write_run(folder: Path, made: Sequence[tuple[ExampleRecord, int, float]], ri
                 if sample.keeps(record):
                     examples.append(example)
         run.write_summary(
-            summarize(records, model=f"judge-{seed}", bench="made", scale="verdict", resamples=200)
+            summarize(records, model=f"judge-{seed}", bench="made", scale="verdict", resamples=200).to_dict()
         )
 
 

@@ -167,7 +167,7 @@ def test_an_evaluation_goes_on_with_the_commit_that_it_began_with(
         evaluate(settings, tmp_path / "run")
     assert "\n" not in str(caught.value)
     publish("acme/judge", OLD)
-    assert evaluate(settings, tmp_path / "run")["counts"]["comparisons"] == 6
+    assert evaluate(settings, tmp_path / "run").to_dict()["counts"]["comparisons"] == 6
 
 
 @pytest.mark.usefixtures("judges")
@@ -262,7 +262,7 @@ def test_a_data_set_is_named_wherever_data_is(publish: Publish, pairs: Path, tmp
     publish("acme/pairs", OLD, ref="v1", kind="datasets")
     for name, commit, count in (("acme/pairs@v1", OLD, 6), ("acme/pairs", NEW, 4)):
         out = tmp_path / f"run-{count}"
-        judged = evaluate(Evaluation(model="baseline:overlap", bench=f"file:{name}"), out)
+        judged = evaluate(Evaluation(model="baseline:overlap", bench=f"file:{name}"), out).to_dict()
         assert judged["counts"]["comparisons"] == count
         assert read_manifest(out)["bench"]["commit"] == commit
     assert len([*longrm.data.read("acme/pairs@v1")]) == 6

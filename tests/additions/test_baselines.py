@@ -3,7 +3,7 @@
 import pytest
 
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summaries import read_summary
 from longrm.report import build
 from longrm.reward_models import load
 from longrm.reward_models.baselines import BASELINES

@@ -6,7 +6,7 @@ from longrm.benchmarks import BENCHMARKS, BenchmarkEntry
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.rules import RULES, ScoringRule
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summaries import read_summary
 from longrm.report import build
 
 RIDDLES = """

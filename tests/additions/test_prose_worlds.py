@@ -73,6 +73,6 @@ def test_an_evaluation_of_an_added_world_runs_beside_another(hats, prose_bpe, tm
     cells = [{"lengths": [256, 512], "groups": 8, "per_group": 2, "worlds": ["hats", "single-fact"]}]
     probe = {"tokenizer": str(tmp_path / "tokenizer"), "texts": ["diary", "mail"], "cells": cells}
     settings = Evaluation.model_validate({"model": "baseline:overlap", "bench": "probe", "probe": probe})
-    summary = run_evaluation(settings, tmp_path / "run")
+    summary = run_evaluation(settings, tmp_path / "run").to_dict()
     assert summary["metrics"]["overall"]["pair_accuracy"]["n"] == 64
     assert {*summary["metrics"]["by_task"]} == {"hats", "single-fact"}

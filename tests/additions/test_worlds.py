@@ -6,7 +6,7 @@ import pytest
 
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summaries import read_summary
 from longrm.report import build
 from longrm.types import message_text
 from longrm.worlds import WORLDS, WorldPlan, generate, words_tokenizer

@@ -7,8 +7,8 @@ import pytest
 from longrm import reward_models
 from longrm.cli.evaluate import print_evaluation
 from longrm.data import write
+from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.reward_models import RewardModel
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Cut, Judgment, Outcome, Trial, message_text
@@ -83,14 +83,14 @@ def records(tasks=("Cite", "Code"), **changes):
 
 def printed(capsys, monkeypatch, summary, columns=80):
     monkeypatch.setenv("COLUMNS", str(columns))
-    print_evaluation(parse_evaluation(summary))
+    print_evaluation(parse_summary(summary))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= columns
     return " ".join(out.split())
 
 
 def summed(found, **options):
-    return summarize(found, model="judge", bench="probe", resamples=100, **options)
+    return summarize(found, model="judge", bench="probe", resamples=100, **options).to_dict()
 
 
 @pytest.mark.parametrize("columns", [80, 50])

@@ -231,4 +231,4 @@ def test_recipes_are_listed_printed_and_found_by_name(longrm, tmp_path, monkeypa
 
 
 def test_every_failure_pattern_has_words():
-    assert {*FailureRates.__dataclass_fields__} == {*FAILURES}
+    assert {*FailureRates.model_fields} == {*FAILURES}

@@ -42,7 +42,7 @@ def test_a_notebook_shows_every_length_and_no_markup_of_names(tmp_path):
 
 
 def test_a_wrong_setting_is_one_line(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'votes'"):
+    with pytest.raises(ConfigError, match="judging.votes"):
         longrm.evaluate("baseline:overlap", "probe", tmp_path / "run", {"judging.vote": 5})
 
 

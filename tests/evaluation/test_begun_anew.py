@@ -18,7 +18,7 @@ def test_an_evaluation_whose_server_was_down(tmp_path):
     with pytest.raises(ModelError, match=r"127\.0\.0\.1:9"):
         run_evaluation(wrong, out)
     corrected = Evaluation(model="baseline:longest", bench=bench)
-    assert run_evaluation(corrected, out)["counts"]["comparisons"] == 2
+    assert run_evaluation(corrected, out).to_dict()["counts"]["comparisons"] == 2
     with pytest.raises(RunError, match="other settings"):
         run_evaluation(Evaluation(model="baseline:shortest", bench=bench), out)
 

@@ -115,7 +115,7 @@ def test_what_chance_gives_a_calibrated_judge(scored, judgment, n):
     exact = gap[order][np.searchsorted(np.cumsum(chance[order]), 0.95)]
     assert found.if_calibrated.high == pytest.approx(exact, abs=1.01 / n)
     ties = calibrated(scored, [judgment(str(k), scores=(0.0, 0.0)) for k in range(n)], "logit").ece
-    assert ties.if_calibrated == CalibratedError(0.0, 0.0)
+    assert ties.if_calibrated == CalibratedError(mean=0.0, high=0.0)
 
 
 def test_a_separated_judge_has_a_finite_temperature(scored, judgment):

@@ -50,7 +50,7 @@ def evaluated(server, data: Path, out: Path, **remote) -> dict:
     """One call of the command, by a process that knows nothing of the calls before."""
     settings = Evaluation.resolve(None, {"bench": f"file:{data}", "model": f"openai:{server.url}#tiny"})
     client = OpenAIClient(server.url, "tiny", Remote(**{"timeout": 2.0, "cache": str(out / CACHE)} | remote))
-    return run_evaluation(settings, out, model=GenerativeRewardModel(client, JudgeSettings()))
+    return run_evaluation(settings, out, model=GenerativeRewardModel(client, JudgeSettings())).to_dict()
 
 
 def read(out: Path) -> dict[str, bytes]:

@@ -81,7 +81,7 @@ def judged(path, responses=2, orders="both", **judging):
         model="x", bench="x", judging=JudgingSettings(orders=orders, resamples=100, **judging)
     )
     bench = LoadedBenchmark("test", rows(responses))
-    return run_evaluation(settings, path, bench=bench, model=Fickle())
+    return run_evaluation(settings, path, bench=bench, model=Fickle()).to_dict()
 
 
 def logged(path, name):

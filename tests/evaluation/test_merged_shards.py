@@ -55,9 +55,9 @@ def test_merged_shards_are_the_whole_run(tmp_path):
     ]
     for place, (one, count) in enumerate(cases):
         folder = tmp_path / str(place)
-        whole = run_evaluation(one, folder / "whole")
+        whole = run_evaluation(one, folder / "whole").to_dict()
         parts = judged(one, folder, count)
-        assert merge_shards(parts[::-1], folder / "merged") == whole
+        assert merge_shards(parts[::-1], folder / "merged").to_dict() == whole
         assert contents(folder / "merged") == contents(folder / "whole"), one
         # What a shard judged is its own: together they are the whole, and none of them is.
         logs = [(part / "judgments.jsonl").read_bytes().splitlines() for part in parts]
@@ -74,9 +74,9 @@ def test_rows_that_were_skipped_and_the_audit_are_those_of_the_whole(tmp_path):
     write(path, generate(WorldPlan("records", 64, per_group=3), 300, words_tokenizer()))
     path.write_text(path.read_text() + "{}\n")
     one = settings(bench=f"file:{path}", source=BenchmarkSource(on_bad_row="skip"))
-    whole = run_evaluation(one, tmp_path / "whole")
+    whole = run_evaluation(one, tmp_path / "whole").to_dict()
     assert whole["counts"]["skipped_rows"] == 1
-    assert merge_shards(judged(one, tmp_path, 3), tmp_path / "merged") == whole
+    assert merge_shards(judged(one, tmp_path, 3), tmp_path / "merged").to_dict() == whole
     assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
 
 
@@ -169,11 +169,11 @@ def test_shards_of_other_data_are_refused(tmp_path):
 
 def test_more_shards_than_batches_leave_some_out(tmp_path):
     one = settings(probe=Probe(cells=(ProbeCell(lengths=(64,), groups=20, per_group=4),)))
-    whole = run_evaluation(one, tmp_path / "whole")
+    whole = run_evaluation(one, tmp_path / "whole").to_dict()
     with pytest.raises(ConfigError, match=r"shard 3/3 is empty, for 'probe' has 2 batches"):
         judged(one, tmp_path, 3)
     assert not (tmp_path / "3-of-3").exists()
-    assert merge_shards([tmp_path / "1-of-3", tmp_path / "2-of-3"], tmp_path / "merged") == whole
+    assert merge_shards([tmp_path / "1-of-3", tmp_path / "2-of-3"], tmp_path / "merged").to_dict() == whole
 
 
 @pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "a/b", "1/0", "1/2/3", "-1/2", "1/ 2"])

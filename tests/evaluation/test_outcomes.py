@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ def test_three_readings_of_every_outcome(judgment, scored):
         judgment("unknown", ranks=None, scores=(1.0, 0.0)),
     ]
     found = accuracy(*scored(records), **OPTIONS)
-    assert {name: (metric["value"], metric["n"]) for name, metric in dataclasses.asdict(found).items()} == {
+    assert {name: (metric["value"], metric["n"]) for name, metric in found.to_dict().items()} == {
         "strict": (1.5 / 7, 7),
         "chance_credit": ((1.5 + 4 * 0.5) / 7, 7),
         "answered": (1.5 / 3, 3),
@@ -56,7 +54,7 @@ def test_intervals_resample_the_groups(clustered, scored):
 
 def test_of_nothing_all_is_undefined(scored):
     found = accuracy(*scored([]), **OPTIONS)
-    assert all(metric["value"] is None for metric in dataclasses.asdict(found).values())
+    assert all(metric["value"] is None for metric in found.to_dict().values())
 
 
 # Two are for the first response, one is for the second, and one tells nothing.
@@ -80,7 +78,7 @@ def test_each_pattern_is_counted_over_what_can_show_it(judgment):
         judgment("gold unknown", ranks=None, scores=(1.0, 0.0), context_check="changed"),
     ]
     found = failures(records, **OPTIONS)
-    told = dataclasses.asdict(found).items()
+    told = found.to_dict().items()
     assert {name: (metric["value"], metric["n"], metric["groups"]) for name, metric in told} == {
         "format_missed": (2 / 6, 6, 3),
         "context_ignored": (1 / 3, 3, 3),

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from longrm.evaluation.results_csv import COLUMNS, write_results
+from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import parse_evaluation
 
 
 @pytest.fixture
 def rows(tmp_path):
     def make(records, bench="long-rewardbench:LongReward", columns=COLUMNS, **options):
-        summary = summarize(records, model="m", bench=bench, resamples=100, **options)
-        write_results(parse_evaluation(summary), tmp_path / "results.csv")
+        summary = summarize(records, model="m", bench=bench, resamples=100, **options).to_dict()
+        write_results(parse_summary(summary), tmp_path / "results.csv")
         with (tmp_path / "results.csv").open(newline="") as file:
             reader = csv.DictReader(file)
             assert tuple(reader.fieldnames) == columns

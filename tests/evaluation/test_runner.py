@@ -78,7 +78,7 @@ def judge(comparisons, model, path, **judging):
             model,
             folder,
             judging=JudgingSettings(resamples=200, **judging),
-        )
+        ).to_dict()
 
 
 def logs(path):
@@ -350,7 +350,7 @@ def test_the_prompt_makes_the_bucket_where_the_data_names_no_length(tmp_path):
     write(path, [replace(row, metadata={}) for row in rows(4, 200)])
     for model in ("baseline:random", "compress:baseline:random"):
         settings = Evaluation(model=model, bench=f"file:{path}", compress=Compress(tokens=32, chunk=16))
-        summary = run_evaluation(settings, tmp_path / model.replace(":", "-"))
+        summary = run_evaluation(settings, tmp_path / model.replace(":", "-")).to_dict()
         assert list(summary["metrics"]["by_length"]) == ["256"]
 
 
@@ -358,12 +358,12 @@ def test_a_file_and_a_probe_are_benchmarks_by_name(tmp_path):
     path = tmp_path / "rows.jsonl"
     write(path, rows(6))
     settings = Evaluation(model="baseline:random", bench=f"file:{path}", source=BenchmarkSource(limit=4))
-    summary = run_evaluation(settings, tmp_path / "file")
+    summary = run_evaluation(settings, tmp_path / "file").to_dict()
     assert summary["counts"]["comparisons"] == 4
     probe = Probe(cells=(ProbeCell(lengths=(64, 128), groups=2, per_group=3),))
     summary = run_evaluation(
         Evaluation(model="baseline:random", bench="probe", probe=probe), tmp_path / "probe"
-    )
+    ).to_dict()
     assert {n: m["pair_accuracy"]["n"] for n, m in summary["metrics"]["by_length"].items()} == {
         "64": 6,
         "128": 6,

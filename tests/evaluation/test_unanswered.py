@@ -3,8 +3,8 @@
 import pytest
 
 from longrm.evaluation.results_csv import write_results
+from longrm.evaluation.summaries import parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.evaluation.unanswered import empty_cells, missing_answers
 from longrm.types import Outcome
 
@@ -35,7 +35,7 @@ def grid(judgment):
 
 
 def summed(records):
-    return parse_evaluation(summarize(records, model="m", bench="b", resamples=100))
+    return parse_summary(summarize(records, model="m", bench="b", resamples=100).to_dict())
 
 
 def test_a_part_without_an_answer_is_not_one_that_was_all_wrong(grid):

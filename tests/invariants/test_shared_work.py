@@ -169,8 +169,8 @@ def files(folder):
 
 
 def test_an_evaluation_by_several_is_that_of_one(tmp_path, evaluation):
-    one = run_evaluation(evaluation, tmp_path / "one")
-    results = together(lambda place: run_evaluation(evaluation, tmp_path / "all", place=place))
+    one = run_evaluation(evaluation, tmp_path / "one").to_dict()
+    results = together(lambda place: run_evaluation(evaluation, tmp_path / "all", place=place).to_dict())
     assert results == [one] * COUNT
     assert files(tmp_path / "all") == files(tmp_path / "one")
     assert not list((tmp_path / "all").glob("*part*"))
@@ -183,8 +183,8 @@ def test_a_killed_evaluation_is_continued_by_any_number_of_processes(tmp_path, e
     first = mortal(100)
     out = tmp_path / "cut"
     ways = {
-        "alone": lambda: run_evaluation(evaluation, out),
-        "together": lambda: together(lambda place: run_evaluation(evaluation, out, place=place)),
+        "alone": lambda: run_evaluation(evaluation, out).to_dict(),
+        "together": lambda: together(lambda place: run_evaluation(evaluation, out, place=place).to_dict()),
     }
     then, before = ways.pop(then), *ways.values()
     with pytest.raises(Killed):

@@ -25,7 +25,6 @@ from longrm.config import Config
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.summaries import AboveChanceReach, ContextBoundary, Crossing
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import to_json
 from longrm.reward_models.trials import together
 from longrm.runs.folder import RunFolder
 from longrm.runs.logs import Log
@@ -197,7 +196,9 @@ def write_evaluation(
             for record in records:
                 if kept and record.length and int(record.id[-4:]) < kept:
                     log.append(example(record.id, record.length, len(record.order), rng))
-        summary = summarize(records, model=model, bench="probe", resamples=200, **options) | (added or {})
+        summary = summarize(records, model=model, bench="probe", resamples=200, **options).to_dict() | (
+            added or {}
+        )
         if finished:
             run.write_summary(summary)
     return summary
@@ -242,7 +243,7 @@ def write_attribution(
             log.append(*records)
         with Log(folder / "examples.jsonl", ExampleRecord) as log:
             log.append(*examples)
-        run.write_summary(to_json(summary_of(records, model, "probe", 0)))
+        run.write_summary(summary_of(records, model, "probe", 0).to_dict())
     return records
 
 
@@ -342,9 +343,16 @@ def boundary(status: Any, at_least: int | None, below: int | None, value: float 
         status=status,
         at_least=at_least,
         below=below,
-        estimate=Crossing(value, value and value - 30, value and value + 40, side, side, side),
+        estimate=Crossing(
+            value=value,
+            low=value and value - 30,
+            high=value and value + 40,
+            value_place=side,
+            low_place=side,
+            high_place=side,
+        ),
         slope_per_doubling=UNDEFINED,
-        above_chance_reach=AboveChanceReach(None, 1, True),
+        above_chance_reach=AboveChanceReach(tokens=None, smallest_n=1, depends_on_n=True),
         effective_n={"128": 300.0, "4096": 300.0},
         pairs_to_resolve=None,
         headline="boundary",

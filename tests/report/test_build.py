@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from longrm.errors import RunError
-from longrm.evaluation.summary_schema import parse_evaluation
+from longrm.evaluation.summaries import parse_summary
 from longrm.report import build
 from longrm.report.formatting import headline
 from longrm.runs.folder import RunFolder
@@ -242,7 +242,7 @@ def test_evaluation_and_training_runs_are_mixed(synthetic: ModuleType, tmp_path:
     build([tmp_path / "short", tmp_path / "long", tmp_path / "trained"], tmp_path / "mixed.html")
     words = Structure((tmp_path / "mixed.html").read_text()).words()
     for name, summary in summaries.items():  # one headline each
-        assert f"{name} · final {headline(parse_evaluation(summary))}" in words
+        assert f"{name} · final {headline(parse_summary(summary))}" in words
     assert "longrm train bradley-terry --config" in words
     for absent in ("positional extrapolation", "Best of four", "Tokens per second", "controls"):
         assert absent not in words

@@ -1,16 +1,14 @@
 """Numbers in words, against words written by hand."""
 
 import json
-from dataclasses import replace
 from importlib.resources import files
 from types import ModuleType
 from typing import get_args
 
 import pytest
 
-from longrm.evaluation.summaries import BoundaryStatus, CrossingSide, MeasuredWith
+from longrm.evaluation.summaries import BoundaryStatus, CrossingSide, MeasuredWith, parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.report import formatting
 from longrm.runs.records import Estimate, JudgmentRecord
 from longrm.types import Outcome
@@ -55,7 +53,9 @@ def test_a_boundary_outside_the_lengths_says_on_which_side(synthetic: ModuleType
     assert formatting.boundary_estimate(boundary("below_range", None, 128, None)) == "< 128"
     assert formatting.boundary_interval(boundary("below_range", None, 128, None)) == ""
     half = boundary("unresolved", 128, None, 900.0)
-    half = replace(half, estimate=replace(half.estimate, high=None, high_place="beyond_range"))
+    half = half.model_copy(
+        update={"estimate": half.estimate.model_copy(update={"high": None, "high_place": "beyond_range"})}
+    )
     assert formatting.boundary_estimate(half) == "≈ 900"
     assert formatting.boundary_interval(half) == "[870, > 4,096]"
     none = boundary("rising", None, 128, None)
@@ -101,7 +101,7 @@ def test_a_headline_has_accuracy_chance_boundary_and_missing_answers() -> None:
     records.append(
         JudgmentRecord(id="119", group="119", outcome=Outcome.TOO_LONG, ranks=(1, 2), order=(0, 1))
     )
-    summary = parse_evaluation(summarize(records, model="judge", bench="probe", resamples=100))
+    summary = parse_summary(summarize(records, model="judge", bench="probe", resamples=100).to_dict())
     accuracy = formatting.with_interval(summary.accuracy.strict)
     assert formatting.headline(summary) == (
         f"pair accuracy {accuracy} on 120 comparisons, chance 50.0%; 1 of 120 not answered"
@@ -118,7 +118,7 @@ def test_a_headline_has_accuracy_chance_boundary_and_missing_answers() -> None:
     ],
 )
 def test_the_unit_of_lengths(tokenizer: str, unit: str) -> None:
-    measured = MeasuredWith(tokenizer, ("records",), (0.0, "uniform"))
+    measured = MeasuredWith(tokenizer=tokenizer, worlds=("records",), depths=(0.0, "uniform"))
     assert formatting.token_unit(measured) == unit
     assert formatting.shared_unit([measured, None]) == "tokens"
     assert (

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from longrm.attribution.summary import summary_of
-from longrm.evaluation.summary_schema import to_json
 from longrm.report import build
 from longrm.report.sections import SECTIONS
 from longrm.reward_models.trials import latin_square, together
@@ -272,7 +271,7 @@ def test_weight_on_the_evidence_and_accuracy(synthetic: ModuleType, tmp_path: Pa
         )
         for number, one in enumerate(records)
     ]
-    summary = to_json(summary_of(moved, "tiny", "probe", 0))
+    summary = summary_of(moved, "tiny", "probe", 0).to_dict()
     (why / "summary.json").write_text(json.dumps(summary))
     build([run, why], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()

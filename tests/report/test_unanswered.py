@@ -13,9 +13,8 @@ import pytest
 
 from longrm.cli.evaluate import print_evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.summaries import EvaluationSummary
+from longrm.evaluation.summaries import EvaluationSummary, parse_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import parse_evaluation
 from longrm.report import build, charts, formatting, tables
 from longrm.report.formatting import Style
 from longrm.report.load import Model
@@ -56,7 +55,7 @@ def stage(records: list[JudgmentRecord], label: str = "one") -> Model:
 
 
 def summed(records: list[JudgmentRecord]) -> EvaluationSummary:
-    return parse_evaluation(summarize(records, model="tiny", bench="probe", resamples=100))
+    return parse_summary(summarize(records, model="tiny", bench="probe", resamples=100).to_dict())
 
 
 def test_tables_say_why_there_is_no_answer_and_how_much_was_answered() -> None:

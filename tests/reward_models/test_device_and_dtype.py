@@ -84,7 +84,7 @@ def test_a_model_elsewhere_has_no_device():
 def test_a_run_keeps_its_dtype_and_may_change_its_device(scorer, data, tmp_path):
     def run(**judge):
         settings = Evaluation(model=scorer, bench=f"file:{data}", judge=judge)
-        return run_evaluation(settings, tmp_path / "run")
+        return run_evaluation(settings, tmp_path / "run").to_dict()
 
     run(dtype="bfloat16")
     assert read_manifest(tmp_path / "run")["model"]["dtype"] == "bfloat16"

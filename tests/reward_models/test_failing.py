@@ -121,7 +121,7 @@ def judged(rows, model, path, **judging):
     with RunFolder(path, "evaluation", Evaluation(model="x", bench="x")) as folder:
         return evaluate(
             LoadedBenchmark("test", rows), model, folder, judging=JudgingSettings(resamples=100, **judging)
-        )
+        ).to_dict()
 
 
 def test_an_evaluation_counts_it_and_is_complete(scorer, model, tmp_path):

@@ -308,7 +308,7 @@ def test_an_evaluation_of_the_record_reports_them(name, percent, tmp_path):
     settings = Evaluation(
         recorded=str(path), bench=f"judgebench:{path}", judging=JudgingSettings(baselines=(), resamples=100)
     )
-    summary = run_evaluation(settings, tmp_path / "run")
+    summary = run_evaluation(settings, tmp_path / "run").to_dict()
     assert round(summary["judgebench_rule"]["overall_percent"], 2) == percent
     assert summary["complete"]
 
@@ -326,7 +326,7 @@ def test_an_evaluation_counts_the_decisions_of_a_recorded_judge(tmp_path):
     settings = Evaluation(
         recorded=str(path), bench=f"judgebench:{path}", judging=JudgingSettings(baselines=(), resamples=100)
     )
-    summary = run_evaluation(settings, tmp_path / "run")
+    summary = run_evaluation(settings, tmp_path / "run").to_dict()
     assert (summary["judgebench_rule"]["correct"], summary["judgebench_rule"]["pairs"]) == (correct, 270)
     percents = summary["judgebench_rule"]["by_category_percent"]
     # Reading the texts again gives 6.45 and 38.31: 13 of them have a verdict, and no decision in the record.
@@ -351,8 +351,8 @@ def score_rows(folder: Path, model: str, form: str = "jsonl", **columns: object)
 def test_scored_rows_are_evaluated_as_the_model_that_scored_them(tmp_path, form, columns):
     data, out = score_rows(tmp_path, "baseline:longest", form, **columns)
     settings = {"bench": f"file:{data}", "judging": JudgingSettings(resamples=100, orders="one")}
-    again = run_evaluation(Evaluation(recorded=str(out), **settings), tmp_path / "again")
-    model = run_evaluation(Evaluation(model="baseline:longest", **settings), tmp_path / "model")
+    again = run_evaluation(Evaluation(recorded=str(out), **settings), tmp_path / "again").to_dict()
+    model = run_evaluation(Evaluation(model="baseline:longest", **settings), tmp_path / "model").to_dict()
     assert again["model"] == "recorded:baseline:longest"
     assert again["metrics"]["overall"] == model["metrics"]["overall"]
     assert again["complete"]
@@ -360,7 +360,7 @@ def test_scored_rows_are_evaluated_as_the_model_that_scored_them(tmp_path, form,
     # Negative control: the scores of another model are others.
     out.unlink()
     _, other = score_rows(tmp_path, "baseline:shortest", form, **columns)
-    control = run_evaluation(Evaluation(recorded=str(other), **settings), tmp_path / "other")
+    control = run_evaluation(Evaluation(recorded=str(other), **settings), tmp_path / "other").to_dict()
     assert control["metrics"]["overall"] != model["metrics"]["overall"]
 
 
@@ -373,7 +373,7 @@ def test_scored_rows_without_a_score_keep_their_outcome_and_changed_ones_are_err
     rows[3]["scores_by"] = "another"
     out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = Evaluation(recorded=str(out), bench=f"file:{data}", judging=JudgingSettings(resamples=100))
-    summary = run_evaluation(settings, tmp_path / "run")
+    summary = run_evaluation(settings, tmp_path / "run").to_dict()
     assert summary["model"] == "recorded:scored.jsonl"  # two models gave them
     found = [
         (record.outcome, record.detail) for record in Log(tmp_path / "run/judgments.jsonl", JudgmentRecord)
@@ -388,10 +388,10 @@ def test_scored_rows_without_a_score_keep_their_outcome_and_changed_ones_are_err
 def test_scored_rows_whose_model_is_no_text_are_read_without_its_name(tmp_path):
     data, out = score_rows(tmp_path, "baseline:longest")
     settings = Evaluation(recorded=str(out), bench=f"file:{data}", judging=JudgingSettings(resamples=100))
-    named = run_evaluation(settings, tmp_path / "named")
+    named = run_evaluation(settings, tmp_path / "named").to_dict()
     rows = [json.loads(line) | {"scores_by": {"a": 1}} for line in out.read_text().splitlines()]
     out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = run_evaluation(settings, tmp_path / "run")
+    summary = run_evaluation(settings, tmp_path / "run").to_dict()
     assert (named["model"], summary["model"]) == (
         "recorded:baseline:longest",
         "recorded:scored.jsonl",

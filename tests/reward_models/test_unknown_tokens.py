@@ -110,7 +110,7 @@ def test_a_file_names_the_row_that_cannot_be_read(folder, english, tmp_path):
 
 
 def test_an_evaluation_counts_it_as_an_error(folder, english, tmp_path):
-    summary = run_evaluation(Evaluation(model=folder, bench=f"file:{english}"), tmp_path / "run")
+    summary = run_evaluation(Evaluation(model=folder, bench=f"file:{english}"), tmp_path / "run").to_dict()
     assert summary["counts"]["outcomes"]["error"] == 1
     (refused,) = (one for one in read_judgments(tmp_path / "run") if one.outcome is Outcome.ERROR)
     assert "unknown to the tokenizer" in refused.detail

@@ -5,7 +5,7 @@ import pytest
 
 from longrm.config import Config
 from longrm.errors import RunError
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summaries import read_summary
 from longrm.runs.folder import RunFolder, keep_umask, read_manifest, write_file
 from longrm.runs.logs import Log
 from longrm.runs.records import GoldRecord

@@ -1,6 +1,5 @@
 """What a process begins beside its place: nobody sees half of it, and what a killed one leaves goes."""
 
-import importlib
 import os
 import signal
 import subprocess
@@ -9,21 +8,12 @@ import tempfile
 from contextlib import suppress
 
 import pytest
-from click.testing import CliRunner
 
 from longrm.config import Config
-from longrm.errors import RunError
 from longrm.runs import scratch
 from longrm.runs.folder import RunFolder, write_file
 from longrm.runs.scratch import discard, new_folder, replacing, sweep, temporary_folder
 from tests.kills import Killed, killed_after, killed_everywhere
-
-COMMANDS = [
-    ("report", "no-run", "--out"),
-    ("audit", "no-rows.jsonl", "--html"),
-    ("attribute", "--out", "no-run", "--html"),
-    ("world", "records", "--length", "64", "--n", "1", "--out"),
-]
 
 
 def names(folder):
@@ -95,15 +85,6 @@ def test_what_a_living_process_makes_is_left_alone(tmp_path):
     assert names(tmp_path) == ["out.jsonl"]
 
 
-def test_nothing_else_is_removed(tmp_path):
-    own = [".out.jsonl.part", ".out.jsonl.keep.part", "out.jsonl.0123abcd.part", ".0123abcd.part"]
-    for name in own:
-        (tmp_path / name).touch()
-    sweep(tmp_path)
-    write_file(tmp_path / "out.jsonl", "")
-    assert names(tmp_path) == sorted([*own, "out.jsonl"])
-
-
 @pytest.mark.parametrize("taken", ["held", "gone"])
 def test_what_another_took_for_left_over_is_begun_again(tmp_path, monkeypatch, taken):
     """Between the making of a file and its lock there is a moment in which another process may sweep."""
@@ -122,16 +103,6 @@ def test_what_another_took_for_left_over_is_begun_again(tmp_path, monkeypatch, t
         file.write(b"whole")
     assert (tmp_path / "out.jsonl").read_bytes() == b"whole"
     assert len(calls) == 2
-
-
-def test_a_file_system_without_locks_will_do(tmp_path, monkeypatch):
-    def flock(descriptor, operation):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(scratch.fcntl, "flock", flock)
-    (tmp_path / ".out.jsonl.0123abcd.part").touch()
-    write_file(tmp_path / "out.jsonl", "whole")
-    assert names(tmp_path) == [".out.jsonl.0123abcd.part", "out.jsonl"], "it may be somebody's"
 
 
 def test_temporary_folders_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path, monkeypatch):
@@ -160,42 +131,6 @@ def test_writing_through_a_link_replaces_the_file_that_it_leads_to(tmp_path):
     assert (tmp_path / "dangling.html").is_symlink()
     assert names(tmp_path / "far") == ["new.html", "target.html"]
     assert (tmp_path / "far/target.html").read_text() == (tmp_path / "far/new.html").read_text() == "new"
-
-
-def standing(folder, kind):
-    """Something at a path that a file must not replace."""
-    path = folder / "out.jsonl"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/null")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(path.name)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])
-def test_what_is_no_regular_file_is_refused_and_stays(tmp_path, kind):
-    path = standing(tmp_path, kind)
-    before = path.lstat()
-    with pytest.raises(RunError, match=r"out\.jsonl"):
-        write_file(path, "new")
-    assert path.lstat() == before
-    assert names(tmp_path) == ["out.jsonl"]
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
-def test_every_command_that_writes_one_file_refuses_it_before_any_work(tmp_path, arguments, kind):
-    path = standing(tmp_path, kind)
-    before = path.lstat()
-    command = importlib.import_module(f"longrm.cli.{arguments[0]}").command
-    done = CliRunner().invoke(command, [*arguments[1:], str(path)])
-    assert done.exit_code == 2
-    assert str(path) in done.output
-    assert path.lstat() == before
 
 
 def test_a_new_folder_killed_at_any_change_is_whole_the_next_time(tmp_path):

@@ -70,7 +70,7 @@ def test_an_evaluation_and_a_reward_function_take_it(behind, names, plain, tmp_p
     there, here = (
         run_evaluation(
             Evaluation(model=model, bench=f"file:{data}", remote=fast(), judging=judging), tmp_path / name
-        )
+        ).to_dict()
         for name, model in (("there", behind()), ("here", names["scalar"]))
     )
     assert there["complete"]

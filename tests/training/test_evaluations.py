@@ -248,7 +248,7 @@ def test_the_model_in_memory_is_judged_as_the_saved_one(tmp_path, recipe, object
     assert in_memory["model"] == "run at step 8"
     saved = evaluate(
         Evaluation.model_validate(settings | {"model": str(tmp_path / "run/model")}), tmp_path / "saved"
-    )
+    ).to_dict()
     saved["model"] = in_memory["model"]
     saved["measured"]["tokenizer"] = in_memory["measured"]["tokenizer"]  # the same one, by another name
     assert saved == about(in_memory)

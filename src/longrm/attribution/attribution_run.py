@@ -28,7 +28,6 @@ from longrm.errors import ConfigError, DataError
 from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, load_judge, own_tokenizer
 from longrm.evaluation.kept_examples import example_of
 from longrm.evaluation.summaries import AttributionSummary
-from longrm.evaluation.summary_schema import to_json
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder
@@ -120,7 +119,7 @@ def run_attribution(
         progress("attribute", len(chosen), len(chosen))
         records = [done[comparison.id] for comparison in chosen]
         summary = summary_of(records, judge.name, bench.name, settings.ablation.seed)
-        folder.write_summary(to_json(summary))
+        folder.write_summary(summary.to_dict())
     return records, summary, {comparison.id: comparison for comparison in chosen}
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from longrm.attribution.attribution_records import AttributionRecord
 from longrm.evaluation.estimates import RESAMPLES, ratio
 from longrm.evaluation.summaries import DEPTH_BINS, AttributionPart, AttributionSummary, DepthBin, depth_bin
-from longrm.runs.folder import SCHEMA_VERSION
 from longrm.runs.records import UNDEFINED, Estimate
 
 _SHARES: dict[str, Callable[[AttributionRecord], float | None]] = {
@@ -34,8 +33,6 @@ def summary_of(records: Sequence[AttributionRecord], model: str, bench: str, see
         if one.right is not None:
             verdicts["right" if one.right else "wrong"].append(one)
     return AttributionSummary(
-        schema_version=SCHEMA_VERSION,
-        kind="attribution",
         model=model,
         bench=bench,
         comparisons=len(records),

@@ -72,7 +72,6 @@ def command(
     """
     from longrm.attribution.attention_run import attention_of
     from longrm.attribution.attribution_run import AttributionSettings, run_attribution
-    from longrm.evaluation.summary_schema import to_json
     from longrm.report.attribution import write_attribution
 
     given = _settings_of(run) if run is not None else {}
@@ -94,7 +93,7 @@ def command(
         write_attribution(page, summary, records, comparisons, rows)
         echo(f"Wrote {page}", err=as_json)
     if as_json:
-        print_json(to_json(summary))
+        print_json(summary.to_dict())
     else:
         _print(records, summary, comparisons)
         echo(f"{summary.prompts:,} prompts, {summary.tokens_computed:,} tokens computed. Saved to {out}")

@@ -29,8 +29,7 @@ def command(out: Path, seed: int, generative: bool, controls: bool, as_json: boo
     with progress() as report:
         report("demo", 0, 100, "loading")
         from longrm.demo import DemoSettings, run_demo
-        from longrm.evaluation.summaries import DemoSummary
-        from longrm.evaluation.summary_schema import parse_summary
+        from longrm.evaluation.summaries import DemoSummary, parse_summary
 
         settings = DemoSettings(seed=seed, generative=generative, controls=controls)
         found = run_demo(settings, out, progress=report)

@@ -110,22 +110,20 @@ def command(
         print_result(summary, out, as_json=as_json)
 
 
-def print_result(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
+def print_result(summary: "EvaluationSummary", out: Path, *, as_json: bool) -> None:
     """Prints the result of an evaluation, and the first comparison of each outcome without a verdict.
 
     Raises:
         RunError: Comparisons ended in errors, or a length, a depth or a task has no answer.
     """
-    from longrm.evaluation.summary_schema import parse_evaluation
     from longrm.evaluation.unanswered import empty_cells
 
-    evaluation = parse_evaluation(summary)
     if as_json:
-        print_json(summary)
+        print_json(summary.to_dict())
     else:
-        print_evaluation(evaluation)
+        print_evaluation(summary)
         echo(f"Saved to {out}; view it with: longrm report {out} --out report.html")
-    outcomes = evaluation.counts.outcomes
+    outcomes = summary.counts.outcomes
     missing = {outcome for outcome, count in outcomes.items() if count and outcome != Outcome.ANSWERED}
     for record in read_judgments(out) if missing else ():
         if record.outcome in missing:
@@ -135,10 +133,10 @@ def print_result(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
     problems = []
     if errors := outcomes[Outcome.ERROR]:
         problems.append(
-            f"{errors} of {evaluation.counts.comparisons} comparisons ended in errors (see {out / JUDGMENTS}); the "
+            f"{errors} of {summary.counts.comparisons} comparisons ended in errors (see {out / JUDGMENTS}); the "
             "same command retries them"
         )
-    if empty := empty_cells(evaluation.missing):
+    if empty := empty_cells(summary.missing):
         where = [f"no answer {name} ({part.reason})" for name, part in [*empty.items()][:4]]
         more = [f"{len(empty) - 4} more"] if len(empty) > 4 else []
         found = {outcome for part in empty.values() for outcome in part.outcomes}

@@ -100,7 +100,7 @@ def command(
                 err=True,
             )
             held = bench.measured or {}
-            measured = MeasuredWith(held["tokenizer"], tuple(held["worlds"]), tuple(held["depths"]))
+            measured = MeasuredWith(**held)
             echo(measured_with(measured), err=True)
             echo("Loading the model. Rate and time left count context tokens.", err=True)
             report = token_progress(parts, shard, report)

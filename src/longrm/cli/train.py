@@ -131,6 +131,7 @@ def evaluator_of(
     from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
     from longrm.evaluation.metrics import metric_of, reported
     from longrm.runs.judgments import JUDGMENTS
+    from longrm.types import Outcome
 
     for key in ("model", "recorded"):
         if key in settings.settings:
@@ -158,15 +159,15 @@ def evaluator_of(
         named = evaluation.model_copy(update={"model": name})
         with _judge(trained, name, evaluation.judge) as model:
             summary = run_evaluation(named, folder, bench=bench, model=model, progress=progress)
-        if errors := summary["counts"]["outcomes"]["error"]:
+        if errors := summary.counts.outcomes[Outcome.ERROR]:
             _logger.warning(
                 "%d of %d comparisons of the evaluation after step %s ended in errors and are not scored; see %s",
                 errors,
-                summary["counts"]["comparisons"],
+                summary.counts.comparisons,
                 folder.name,
                 folder / JUDGMENTS,
             )
-        return summary
+        return summary.to_dict()
 
     return evaluate
 

@@ -41,7 +41,7 @@ from longrm.demo.worker_pool import DemoTask, WorkerPool
 from longrm.errors import require
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summaries import read_summary
 from longrm.runs.folder import SCHEMA_VERSION, RunFolder, read_json, write_json
 from longrm.runs.judgments import read_judgments
 from longrm.runs.progress import Progress, no_progress

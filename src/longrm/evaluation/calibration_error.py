@@ -116,4 +116,4 @@ def _error(confidence: FloatArray, right: FloatArray, seed: int) -> CalibrationE
     rng, tied = np.random.default_rng(seed), right == 0.5
     fair = [of(np.where(tied, 0.5, rng.random(right.size) < confidence)) for _ in range(_SIMULATIONS)]
     calibrated = CalibratedError(mean=float(np.mean(fair)), high=float(np.quantile(fair, 0.95)))
-    return CalibrationError(of(right), right.size, calibrated)
+    return CalibrationError(value=of(right), n=right.size, if_calibrated=calibrated)

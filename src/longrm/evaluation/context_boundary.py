@@ -41,7 +41,9 @@ FEWEST_OUTCOMES = 12
 RESOLVING_POWER = 0.8
 """How often as many comparisons as advised tell a length from the threshold, if its accuracy is as measured."""
 
-NO_CROSSING = Crossing(None, None, None, "undefined", "undefined", "undefined")
+NO_CROSSING = Crossing(
+    value=None, low=None, high=None, value_place="undefined", low_place="undefined", high_place="undefined"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,8 @@ def boundary_of(
         estimate=estimate,
         slope_per_doubling=_slope(table, metric),
         above_chance_reach=AboveChanceReach(
-            _reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
-            min(bucket.n for bucket in buckets),
+            tokens=_reach(buckets, [bucket.low > bucket.chance for bucket in buckets]),
+            smallest_n=min(bucket.n for bucket in buckets),
             depends_on_n=True,
         ),
         effective_n={str(length): n for length, n in effective.items()},
@@ -217,18 +219,25 @@ def _crossing(
         else (BELOW_RANGE, BEYOND_RANGE)
     )
     low, high = min(low, value), max(high, value)  # a percentile interval need not hold its value
-    return Crossing(_tokens(value), _tokens(low), _tokens(high), _place(value), _place(low), _place(high))
+    return Crossing(
+        value=_tokens(value),
+        low=_tokens(low),
+        high=_tokens(high),
+        value_place=_place(value),
+        low_place=_place(low),
+        high_place=_place(high),
+    )
 
 
 def _bounds(at_least: int | None, below: int | None) -> Crossing:
     """What the intervals of the lengths alone say: no value, and an end outside the range where none excludes it."""
     return Crossing(
-        None,
-        None if at_least is None else float(at_least),
-        None if below is None else float(below),
-        "undefined",
-        "below_range" if at_least is None else "within_range",
-        "beyond_range" if below is None else "within_range",
+        value=None,
+        low=None if at_least is None else float(at_least),
+        high=None if below is None else float(below),
+        value_place="undefined",
+        low_place="below_range" if at_least is None else "within_range",
+        high_place="beyond_range" if below is None else "within_range",
     )
 
 

@@ -1,7 +1,6 @@
 """An evaluation as a user asks for it: settings in, a run folder out."""
 
 from pathlib import Path
-from typing import Any
 
 from longrm import benchmarks, reward_models
 from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, OwnTokenizer, Probe
@@ -12,6 +11,7 @@ from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.rules import check_rule
 from longrm.evaluation.runner import evaluate
 from longrm.evaluation.shard import Shard, ShardName
+from longrm.evaluation.summaries import EvaluationSummary
 from longrm.reward_models import Compress, JudgeSettings, RewardModel
 from longrm.runs.folder import CACHE, RunFolder, claimed_once
 from longrm.runs.progress import Progress, no_progress
@@ -59,7 +59,7 @@ def run_evaluation(
     model: RewardModel | None = None,
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
-) -> dict[str, Any]:
+) -> EvaluationSummary:
     """Evaluates a reward model on a benchmark into the run folder `out`, continuing what is there.
 
     Args:
@@ -71,7 +71,7 @@ def run_evaluation(
         progress: Called after every batch.
 
     Returns:
-        The summary; `summary.json` holds the same.
+        The summary, as in `summary.json`.
 
     Raises:
         ConfigError: Neither a model nor recorded judgments are given, or both are, or several processes would ask one

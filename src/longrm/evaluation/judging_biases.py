@@ -82,11 +82,12 @@ def length_bias(pairs: GoldPairs, **drawn: Unpack[Bootstrap]) -> LengthBias | No
     sides = np.stack([pairs.longer > 0, pairs.longer < 0], axis=1).astype(np.float64)
     longer, shorter = (ratio(pairs.right * side, side, pairs.group, **drawn) for side in sides.T)
     if longer.value is None or shorter.value is None:
-        return LengthBias(longer, shorter, UNDEFINED)
+        return LengthBias(better_longer=longer, better_shorter=shorter, difference=UNDEFINED)
     # Both are resampled together; resamples that missed a side are left out.
     kept = sides.any(axis=1)
     groups, group = np.unique(pairs.group[kept], return_inverse=True)
     both = ratio_replicates(pairs.right[kept, None] * sides[kept], sides[kept], group, **drawn)
     value, replicates = longer.value - shorter.value, both[:, 0] - both[:, 1]
     limits = bootstrap_interval(value, replicates[np.isfinite(replicates)], groups.size, (-1.0, 1.0))
-    return LengthBias(longer, shorter, Estimate(value, *limits, longer.n + shorter.n, groups.size))
+    difference = Estimate(value, *limits, longer.n + shorter.n, groups.size)
+    return LengthBias(better_longer=longer, better_shorter=shorter, difference=difference)

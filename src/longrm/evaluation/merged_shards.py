@@ -15,7 +15,7 @@ from longrm.evaluation.kept_examples import ExampleSample
 from longrm.evaluation.run import Run
 from longrm.evaluation.runner import LOGS, conclude
 from longrm.evaluation.shard import Shard
-from longrm.evaluation.summary_schema import to_json
+from longrm.evaluation.summaries import EvaluationSummary
 from longrm.runs.folder import CONFIG, RunFolder, write_file
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS
 from longrm.runs.logs import Log, to_line
@@ -24,7 +24,7 @@ from longrm.runs.removal import held
 _Item = TypeVar("_Item")
 
 
-def merge_shards(folders: Sequence[Path], out: Path) -> dict[str, Any]:
+def merge_shards(folders: Sequence[Path], out: Path) -> EvaluationSummary:
     """Merges the shards of an evaluation into a run folder.
 
     Judgments, gold, examples, summary, results and settings have the bytes of the whole run; the manifest records the
@@ -50,7 +50,7 @@ def merge_shards(folders: Sequence[Path], out: Path) -> dict[str, Any]:
         return _merge(folders, out)
 
 
-def _merge(folders: Sequence[Path], out: Path) -> dict[str, Any]:
+def _merge(folders: Sequence[Path], out: Path) -> EvaluationSummary:
     by_shard: dict[Shard, Run] = {}
     for place in folders:
         run = Run(place)
@@ -110,7 +110,7 @@ def _merge(folders: Sequence[Path], out: Path) -> dict[str, Any]:
                 "skipped_rows": summary.counts.skipped_rows,
                 "sampled_from": summary.counts.sampled_from,
             },
-            added={"audit": to_json(summary.audit), "measured": to_json(summary.measured)},
+            added={"audit": summary.audit, "measured": summary.measured},
         )
 
 

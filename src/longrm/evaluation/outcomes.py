@@ -26,7 +26,7 @@ def accuracy(
     """
     answered = np.array([record.outcome is Outcome.ANSWERED for record in scored], np.float64)
     if not answered.any():
-        return AccuracyReadings(UNDEFINED, UNDEFINED, UNDEFINED)
+        return AccuracyReadings(strict=UNDEFINED, chance_credit=UNDEFINED, answered=UNDEFINED)
     right, every = TOP1.earned(table), np.ones_like(answered)
     lucky = right + (1 - answered) * TOP1.earned(table, by_chance=True)
     return AccuracyReadings(

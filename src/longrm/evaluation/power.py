@@ -42,7 +42,9 @@ def against_baselines(
         difference = ratio(earned - right, run, table.group, span=(-1.0, 1.0), **drawn)
         beaten = difference.low is not None and difference.low > 0
         reads = name in BASELINES and BASELINES[name].reads_context
-        compared[name] = BaselineComparison(value, difference, beaten, reads)
+        compared[name] = BaselineComparison(
+            value=value, difference=difference, beaten=beaten, reads_context=reads
+        )
     return compared
 
 
@@ -60,7 +62,9 @@ def recommended(table: ScoreTable, **drawn: Unpack[Bootstrap]) -> RecommendedSiz
         design = float(replicates.var()) * table.groups / (table.groups - 1) / independent
     else:  # without any spread, or in one group, each group counts once
         design = n / table.groups
-    return RecommendedSize(DIFFERENCE, POWER, comparisons_needed(accuracy, max(1.0, design)))
+    return RecommendedSize(
+        difference=DIFFERENCE, power=POWER, comparisons=comparisons_needed(accuracy, max(1.0, design))
+    )
 
 
 def comparisons_needed(accuracy: float, design: float = 1.0) -> int:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from longrm import reading
 from longrm.errors import RunError
-from longrm.evaluation.summaries import EvaluationSummary, RunSummary
-from longrm.evaluation.summary_schema import load_summary
+from longrm.evaluation.summaries import EvaluationSummary, RunSummary, load_summary
 from longrm.runs.folder import CONFIG, SUMMARY, folder_labels, read_manifest
 from longrm.runs.judgments import EXAMPLES, read_gold, read_judgments
 from longrm.runs.logs import Log

@@ -13,8 +13,8 @@ from longrm.evaluation.items import write_items
 from longrm.evaluation.kept_examples import ExampleSample, example_of
 from longrm.evaluation.results_csv import write_results
 from longrm.evaluation.shard import DealtBatches, Shard
+from longrm.evaluation.summaries import EvaluationSummary, load_summary
 from longrm.evaluation.summarize import summarize
-from longrm.evaluation.summary_schema import parse_evaluation, read_summary
 from longrm.reward_models import RewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import EXAMPLES, GOLD, JUDGMENTS, gold_record
@@ -41,7 +41,7 @@ def evaluate(
     shard: Shard | None = None,
     place: WorkerGroup | None = None,
     progress: Progress = no_progress,
-) -> dict[str, Any]:
+) -> EvaluationSummary:
     """Judges the comparisons that the folder's log does not hold yet, and writes the summary.
 
     Batches are cut the same way whatever the log holds, and a batch that was half written is judged again
@@ -69,12 +69,11 @@ def evaluate(
     records = _judge_all(bench, model, folder, judging, shard, place, progress)
     if not place.is_main_process:
         place.wait()  # for the summary
-        return read_summary(folder.path)
-    counted: dict[str, Any] = {}
+        summary = load_summary(folder.path)
+        assert isinstance(summary, EvaluationSummary), "this run wrote it"
+        return summary
     if bench.reading is not None:
         bench.reading.log_skipped()
-        counted["skipped_rows"] = bench.reading.skipped.count
-    counted["sampled_from"] = bench.sampled_from
     summary = conclude(
         records,
         folder,
@@ -83,11 +82,14 @@ def evaluate(
         scale=model.scale,
         bench=bench.name,
         rule=bench.rule,
-        counted=counted,
+        counted={
+            "skipped_rows": None if bench.reading is None else bench.reading.skipped.count,
+            "sampled_from": bench.sampled_from,
+        },
         added={
             "audit": bench.audit.as_dict() if bench.audit is not None else None,
             "measured": bench.measured,
-            "shard": str(shard) if shard is not None else None,
+            "shard": None if shard is None else str(shard),
         },
     )
     place.wait()
@@ -105,8 +107,8 @@ def conclude(
     rule: str,
     counted: Mapping[str, Any],
     added: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Sums a run up whose comparisons are all judged: writes items, `results.csv` and `summary.json`.
+) -> EvaluationSummary:
+    """Summarizes a completely judged run: writes items, `results.csv` and `summary.json`.
 
     Args:
         records: All judgments, with their gold, in the order of the benchmark.
@@ -115,12 +117,9 @@ def conclude(
         model: The reward model's name.
         scale: What a difference of its scores means.
         bench: The benchmark's name.
-        rule: The rule of its authors; empty for none.
-        counted: What else the summary counts; None where it does not apply.
-        added: What else the summary holds; None where it does not apply.
-
-    Returns:
-        The summary, as `summary.json` holds it.
+        rule: The benchmark's own rule; empty for none.
+        counted: Further fields of the summary's counts.
+        added: Further fields of the summary.
     """
     summary = summarize(
         records,
@@ -132,12 +131,12 @@ def conclude(
         seed=judging.seed,
         resamples=judging.resamples,
         accuracy_threshold=judging.accuracy_threshold,
+        counted=counted,
+        added=added,
     )
-    summary["counts"] |= {name: value for name, value in counted.items() if value is not None}
-    summary |= {name: value for name, value in added.items() if value is not None}
     write_items(records, folder.path)
-    write_results(parse_evaluation(summary), folder.path / "results.csv")
-    folder.write_summary(summary)  # last: a run that has it has everything
+    write_results(summary, folder.path / "results.csv")
+    folder.write_summary(summary.to_dict())  # last: a run that has it has everything
     return summary
 
 

@@ -1,24 +1,45 @@
-"""What `summary.json` holds, as types: its JSON Schema is made from them, and every summary is read into them."""
+"""The contents of `summary.json` as pydantic models, for every kind of run: they write it, read it and make its schema.
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
+Shares and accuracies are fractions from 0 to 1. Parts by length are keyed by whole tokens, written in decimal.
+"""
 
-from pydantic import ConfigDict, Field, FiniteFloat
-from pydantic_core import core_schema
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
-from longrm.evaluation.metrics import METRICS, PAIR_ACCURACY, TOP1, known_metric
-from longrm.runs.folder import SCHEMA_VERSION
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    model_serializer,
+)
+
+from longrm.errors import RunError
+from longrm.evaluation.metrics import PAIR_ACCURACY, TOP1, known_metric
+from longrm.evaluation.rules import RULES, rule_key
+from longrm.reading import reading, short
+from longrm.runs.folder import SCHEMA_VERSION, SUMMARY, read_json
 from longrm.runs.records import Count, Estimate
 from longrm.types import Outcome, Scale
-
-_Class = TypeVar("_Class")
 
 BoundaryStatus = Literal["resolved", "unresolved", "below_range", "beyond_range", "rising", "not_monotone"]
 CrossingSide = Literal["within_range", "below_range", "beyond_range", "undefined"]
 DepthBin = Literal["0.0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1.0"]
 """Bins of depth: 1 belongs to the last one; every other edge to the bin above it."""
 DEPTH_BINS: tuple[DepthBin, ...] = get_args(DepthBin)
+Link = Literal["logistic", "logistic, temperature fitted", "vote share"]
+"""How a margin becomes a confidence."""
+UnitShare = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Percent = FiniteFloat | None
+Positive = Annotated[int, Field(ge=1)]
+MetricName = Annotated[str, AfterValidator(known_metric)]
+Metrics = dict[MetricName, Estimate]
+ByLength = dict[str, Metrics]
+ByDepth = dict[DepthBin, Metrics]
 
 
 def depth_bin(depth: float) -> DepthBin:
@@ -26,86 +47,47 @@ def depth_bin(depth: float) -> DepthBin:
     return DEPTH_BINS[min(int(depth * len(DEPTH_BINS)), len(DEPTH_BINS) - 1)]
 
 
-Link = Literal["logistic", "logistic, temperature fitted", "vote share"]
-"""How a margin becomes a confidence."""
-UnitShare = Annotated[FiniteFloat, Field(ge=0, le=1)]
-Percent = FiniteFloat | None
-PartKey = Annotated[str, Field(pattern="^by_[a-z_]+_percent$")]
-Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
-Positive = Annotated[int, Field(ge=1, lt=2**63)]
-Tokens = Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$")]
-Number = Annotated[str, Field(pattern="^[1-9][0-9]*$")]
+def main_metric(reported: Iterable[str]) -> str:
+    """What accuracy means in a run with these metrics: top-1 if some comparison has more than two responses.
 
-
-@dataclass_transform(frozen_default=True)
-def _record(cls: type[_Class]) -> type[_Class]:
-    """Makes a frozen dataclass that is read without unknown keys."""
-    cls.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]  # pydantic's
-    return dataclass(frozen=True, slots=True)(cls)
-
-
-class _MetricNames:
-    """Marks a text that must be the name of a metric."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        return core_schema.no_info_after_validator_function(known_metric, handler(source))
-
-    def __get_pydantic_json_schema__(self, _: Any, __: Callable[[Any], Any]) -> dict[str, Any]:
-        return {"type": "string", "enum": [*METRICS]}
-
-
-@dataclass(frozen=True)
-class _Requires:
-    """Marks a dictionary that must hold some keys."""
-
-    keys: tuple[str, ...]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
-        return {**handler(schema["schema"]), "required": [*self.keys]}
-
-    def _check(self, value: dict[str, Any]) -> dict[str, Any]:
-        missing = [key for key in self.keys if key not in value]
-        if missing:
-            raise ValueError(f"'{missing[0]}' is missing")
-        return value
-
-
-MetricName = Annotated[str, _MetricNames()]
-Metrics = Annotated[dict[MetricName, Estimate], _Requires((PAIR_ACCURACY.name,))]
-ByLength = dict[Tokens, Metrics]
-ByDepth = dict[DepthBin, Metrics]
-_OUTCOMES = _Requires(tuple(outcome.value for outcome in Outcome))
-OutcomeCounts = Annotated[dict[Outcome, Count], _OUTCOMES]
-OutcomeRates = Annotated[dict[Outcome, Estimate], _OUTCOMES]
-
-
-@_record
-class TrialCounts:
-    """Every trial: each order, and each vote within it.
-
-    Attributes:
-        total: Trials in all.
-        outcomes: How many had each outcome.
+    Top-1 is reported only then; on pairs it equals pair accuracy.
     """
+    return TOP1.name if TOP1.name in reported else PAIR_ACCURACY.name
+
+
+class SummaryPart(BaseModel):
+    """Base of everything in a summary. Fields that are None by default are not written while they are None."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_serializer(mode="wrap")
+    def _without_absent_parts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        optional = {name for name, field in type(self).model_fields.items() if field.default is None}
+        return {
+            key: value for key, value in handler(self).items() if value is not None or key not in optional
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON values that `summary.json` contains."""
+        return self.model_dump(mode="json")
+
+
+class TrialCounts(SummaryPart):
+    """Number of trials (each order, and each vote within it), in all and by outcome."""
 
     total: Count
-    outcomes: OutcomeCounts
+    outcomes: dict[Outcome, Count]
 
 
-@_record
-class CutCounts:
-    """Contexts that were cut to fit, and the tokens cut out of them."""
+class CutCounts(SummaryPart):
+    """Comparisons whose context was cut to fit, and the number of tokens cut."""
 
     comparisons: Count
     tokens: Count
 
 
-@_record
-class ContextCheckCounts:
-    """What became of the context check: comparisons whose verdict stayed or changed, and those without an answer."""
+class ContextCheckCounts(SummaryPart):
+    """Comparisons by the result of the context check; see `ContextCheck` for its values."""
 
     same: Count
     changed: Count
@@ -113,26 +95,25 @@ class ContextCheckCounts:
     impossible: Count
 
 
-@_record
-class EvaluationCounts:
-    """What was counted in an evaluation.
+class EvaluationCounts(SummaryPart):
+    """Everything that an evaluation counts.
 
     Attributes:
-        comparisons: Comparisons in all.
-        groups: Groups that they lie in.
-        outcomes: How many comparisons had each outcome.
-        without_gold: Comparisons whose gold tells no two responses apart.
-        trials: Every trial.
+        comparisons: Number of comparisons.
+        groups: Number of groups that they are from.
+        outcomes: Comparisons by outcome.
+        without_gold: Comparisons whose gold does not rank any two responses differently.
+        trials: Number of trials.
         cut: Contexts that were cut to fit.
         retried: Trials that took more than one attempt.
-        context_check: What became of the context check; null where it was not asked for.
-        skipped_rows: Rows of the benchmark that could not be read, where it has a count of them.
-        sampled_from: Comparisons of the benchmark, where a limit took a stratified sample of them.
+        context_check: Results of the context check; null if it did not run.
+        skipped_rows: Rows of the benchmark that could not be read, if it counts them.
+        sampled_from: Size of the benchmark, if a stratified sample was taken (`source.limit`).
     """
 
     comparisons: Count
     groups: Count
-    outcomes: OutcomeCounts
+    outcomes: dict[Outcome, Count]
     without_gold: Count
     trials: TrialCounts
     cut: CutCounts
@@ -142,17 +123,15 @@ class EvaluationCounts:
     sampled_from: Count | None = None
 
 
-@_record
-class MacroMeans:
+class MacroMeans(SummaryPart):
     """Unweighted means of main accuracy over tasks, and over lengths."""
 
     by_task: Estimate
     by_length: Estimate
 
 
-@_record
-class PairBreakdown:
-    """The pairs alone, where rankings are among the comparisons."""
+class PairBreakdown(SummaryPart):
+    """Metrics of the pairs alone, in a run that also has rankings."""
 
     overall: Metrics
     by_task: dict[str, Metrics]
@@ -160,14 +139,13 @@ class PairBreakdown:
     macro: MacroMeans
 
 
-@_record
-class MetricBreakdown:
+class MetricBreakdown(SummaryPart):
     """The metrics over everything, and in each part."""
 
     overall: Metrics
     by_length: ByLength
     by_depth: ByDepth
-    by_length_and_depth: dict[Tokens, ByDepth]
+    by_length_and_depth: dict[str, ByDepth]
     by_task: dict[str, Metrics]
     by_subtype: dict[str, Metrics]
     by_task_and_length: dict[str, ByLength]
@@ -175,15 +153,14 @@ class MetricBreakdown:
     pairs: PairBreakdown | None
 
 
-@_record
-class PartAnswers:
-    """How much of a part of the comparisons was answered, where that is not all of it.
+class PartAnswers(SummaryPart):
+    """How much of an incompletely answered part of the comparisons was answered.
 
     Attributes:
-        comparisons: Comparisons of the part.
+        comparisons: Comparisons in the part.
         answered: Those that were answered.
-        outcomes: How many of the others had each outcome.
-        reason: That in words, with what the first of each outcome was told.
+        outcomes: The others by outcome.
+        reason: The same as text, with the error of the first comparison of each outcome.
     """
 
     comparisons: Positive
@@ -192,40 +169,34 @@ class PartAnswers:
     reason: str
 
 
-@_record
-class MissingAnswers:
-    """The parts in which some comparison was not answered; those that are not here were answered whole."""
+class MissingAnswers(SummaryPart):
+    """The parts in which some comparison was not answered. Parts that are absent here were answered completely."""
 
     overall: PartAnswers | None = None
-    by_length: dict[Tokens, PartAnswers] = field(default_factory=dict)
-    by_depth: dict[DepthBin, PartAnswers] = field(default_factory=dict)
-    by_length_and_depth: dict[Tokens, dict[DepthBin, PartAnswers]] = field(default_factory=dict)
-    by_task: dict[str, PartAnswers] = field(default_factory=dict)
-    by_subtype: dict[str, PartAnswers] = field(default_factory=dict)
-    by_task_and_length: dict[str, dict[Tokens, PartAnswers]] = field(default_factory=dict)
+    by_length: dict[str, PartAnswers] = {}
+    by_depth: dict[DepthBin, PartAnswers] = {}
+    by_length_and_depth: dict[str, dict[DepthBin, PartAnswers]] = {}
+    by_task: dict[str, PartAnswers] = {}
+    by_subtype: dict[str, PartAnswers] = {}
+    by_task_and_length: dict[str, dict[str, PartAnswers]] = {}
 
 
-@_record
-class AccuracyReadings:
-    """Main accuracy with what is not answered counted wrong, credited with chance, or left out.
-
-    All are undefined where nothing was answered.
-    """
+class AccuracyReadings(SummaryPart):
+    """Main accuracy with missing answers counted as wrong, as chance, or left out; undefined without any answer."""
 
     strict: Estimate
     chance_credit: Estimate
     answered: Estimate
 
 
-@_record
-class FailureRates:
-    """The failure patterns of generative judges; null where nothing tells.
+class FailureRates(SummaryPart):
+    """Failure patterns of generative judges; null where they cannot be observed.
 
     Attributes:
-        format_missed: Share of the trials that ended in a text whose text held no verdict.
-        context_ignored: Share of the comparisons whose verdict stayed without their context.
-        contradicted: Share of the explanations that argue for another verdict.
-        criteria_against: Share of the criteria that tell responses apart, by which another is best than was judged.
+        format_missed: Share of trials with a text that has no verdict.
+        context_ignored: Share of comparisons whose verdict stays the same without their context.
+        contradicted: Share of explanations that argue for another verdict.
+        criteria_against: Share of criteria that discriminate between responses and prefer another one than the verdict.
     """
 
     format_missed: Estimate | None
@@ -234,54 +205,49 @@ class FailureRates:
     criteria_against: Estimate | None = None
 
 
-@_record
-class PositionBias:
-    """What the presented order did to the comparisons that were asked in more than one.
+class PositionBias(SummaryPart):
+    """Effect of the presented order, on comparisons that were judged in more than one.
 
     Attributes:
-        consistency: Comparisons, answered in every order, whose best response is the same in all of them.
-        first_wins: Of the trials of a pair that decided, those that preferred the response shown first; 0.5 is no bias.
-        by_place: By number of responses and place from 0, the trials whose best response stood there.
-        single_order: The accuracy of one trial.
-        order_cancelled: The accuracy of all orders together, on the same comparisons.
+        consistency: Share of comparisons, answered in every order, with the same best response in all of them.
+        first_wins: Share of decided pair trials that prefer the response shown first; 0.5 is unbiased.
+        by_place: Share of answered trials whose best response was shown there, by number of responses and place from 0.
+        single_order: Accuracy of a single trial.
+        order_cancelled: Accuracy of all orders together, on the same comparisons.
     """
 
     consistency: Estimate
     first_wins: Estimate
-    by_place: dict[Number, dict[Tokens, Estimate]]
+    by_place: dict[str, dict[str, Estimate]]
     single_order: Estimate
     order_cancelled: Estimate
 
 
-@_record
-class LengthBias:
-    """Accuracy on gold pairs whose better response is the longer one, the shorter one, and the difference."""
+class LengthBias(SummaryPart):
+    """Accuracy on gold pairs whose better response is longer, on those where it is shorter, and the difference."""
 
     better_longer: Estimate
     better_shorter: Estimate
     difference: Estimate
 
 
-@_record
-class CalibratedError:
-    """The error that chance alone gives a judge whose confidences are right: its mean, and its 95th percentile."""
+class CalibratedError(SummaryPart):
+    """Calibration error of a perfectly calibrated judge on a sample of this size: its mean and 95th percentile."""
 
     mean: UnitShare
     high: UnitShare
 
 
-@_record
-class CalibrationError:
-    """Expected calibration error, without an interval, for it is biased upwards."""
+class CalibrationError(SummaryPart):
+    """Expected calibration error. It has no interval: it is biased upwards, so a bootstrap would miss the truth."""
 
     value: UnitShare
     n: Positive
     if_calibrated: CalibratedError
 
 
-@_record
-class ConfidenceBin:
-    """The gold pairs whose confidence lies between two limits."""
+class ConfidenceBin(SummaryPart):
+    """The gold pairs with a confidence between two limits."""
 
     low: UnitShare
     high: UnitShare
@@ -290,17 +256,16 @@ class ConfidenceBin:
     accuracy: UnitShare
 
 
-@_record
-class Calibration:
-    """Whether the margins of gold pairs mean what they say.
+class Calibration(SummaryPart):
+    """Calibration of the margins of gold pairs.
 
     Attributes:
         link: How a margin becomes a confidence.
         temperature: What margins are divided by.
         ece: The expected calibration error.
-        temperature_fitted: The temperature of greatest likelihood, of logits only.
+        temperature_fitted: The maximum-likelihood temperature; for logits only.
         ece_fitted: The error with that temperature.
-        bins: The bins of confidence that hold pairs.
+        bins: The non-empty bins of confidence.
     """
 
     link: Link
@@ -311,22 +276,20 @@ class Calibration:
     bins: tuple[ConfidenceBin, ...]
 
 
-@_record
-class VoteCurve:
-    """Main accuracy by the number of votes."""
+class VoteCurve(SummaryPart):
+    """Main accuracy by number of votes."""
 
-    at: dict[Number, Estimate]
+    at: dict[str, Estimate]
 
 
-@_record
-class BaselineComparison:
-    """A baseline's accuracy beside the model's.
+class BaselineComparison(SummaryPart):
+    """A baseline's accuracy compared with the model's.
 
     Attributes:
         value: The baseline's accuracy.
-        difference: The model's minus it, on the same comparisons.
-        beaten: Whether that is above 0.
-        reads_context: Whether the rule reads the context, and not the responses alone.
+        difference: The model's accuracy minus the baseline's, on the same comparisons.
+        beaten: Whether the interval of the difference is above 0.
+        reads_context: Whether the baseline reads the context, not just the responses.
     """
 
     value: Estimate
@@ -335,24 +298,21 @@ class BaselineComparison:
     reads_context: bool = False
 
 
-@_record
-class RecommendedSize:
-    """How many comparisons tell a judge that is this much better or worse apart, with this power."""
+class RecommendedSize(SummaryPart):
+    """Number of comparisons that detects an accuracy difference of this size with this power."""
 
     difference: FiniteFloat
     power: UnitShare
     comparisons: Positive
 
 
-@_record
-class Crossing:
-    """Where the monotone fit crosses the accuracy threshold, in tokens, with a cluster-bootstrap interval.
+class Crossing(SummaryPart):
+    """Length in tokens at which the monotone fit crosses the threshold, with a cluster-bootstrap interval.
 
-    Each of `value`, `low` and `high` is null where the crossing lies outside the measured lengths; the `_place`
-    beside it then says on which side. All are undefined where the fit lies on the other side of the threshold than
-    the interval of some bucket: the curve does not fall through it once, as the fit takes for granted. Only the
-    value is undefined where a bucket next to the crossing has too few outcomes; `low` and `high` are then `at_least`
-    and `below` of the boundary.
+    `value`, `low` and `high` are each null where the crossing is outside the measured lengths; the matching `_place`
+    says on which side. All are undefined where the fit and the interval of some bucket are on different sides of the
+    threshold: then the curve does not fall through it once, as the fit assumes. Only the value is undefined where a
+    bucket next to the crossing has too few outcomes; `low` and `high` are then `at_least` and `below` of the boundary.
     """
 
     value: FiniteFloat | None
@@ -363,14 +323,13 @@ class Crossing:
     high_place: CrossingSide
 
 
-@_record
-class AboveChanceReach:
+class AboveChanceReach(SummaryPart):
     """The longest bucket whose lower limit is above chance there and at every shorter one.
 
     Attributes:
         tokens: That bucket; null where there is none.
-        smallest_n: Smallest n of any bucket. More data moves this figure, so compare it at equal n only.
-        depends_on_n: Always true; the figure carries its own caution.
+        smallest_n: Smallest n of any bucket.
+        depends_on_n: Always true: the reach grows with n, so compare it only between runs with equal n.
     """
 
     tokens: int | None
@@ -378,29 +337,28 @@ class AboveChanceReach:
     depends_on_n: bool
 
 
-@_record
-class ContextBoundary:
-    """The context boundary with all that must be reported together.
+class ContextBoundary(SummaryPart):
+    """The context boundary, with everything that must be reported together with it.
 
     Attributes:
-        metric: What falls: pair accuracy, or top-1 where every comparison has N > 2 responses.
+        metric: Pair accuracy, or top-1 where every comparison has more than two responses.
         chance: Its chance level.
         tau: The accuracy threshold.
-        status: `not_monotone` and `rising` when a rise through the threshold is resolved: the upper limit of one bucket
-            is below it, the lower limit of a longer one is not; `rising` when nothing that falls through it is.
-            Else `beyond_range` when `at_least` is the longest bucket; `below_range` when `below` is the shortest;
-            `resolved` when they are neighbors, and the fit agrees; else `unresolved`.
+        status: `not_monotone` or `rising` if a rise through the threshold is resolved: the upper limit of one bucket is
+            below it and the lower limit of a longer one is not; `rising` if no fall through it is resolved as well.
+            Otherwise `beyond_range` if `at_least` is the longest bucket; `below_range` if `below` is the shortest;
+            `resolved` if they are neighbors and the fit agrees; else `unresolved`.
         at_least: Longest bucket whose lower limit reaches the threshold there and at every shorter one.
-        below: Shortest bucket whose upper limit is below it. Only a curve that never rises is below it from there on.
+        below: Shortest bucket whose upper limit is below it. Only a curve that never rises stays below it from there.
         estimate: Where the monotone fit crosses the threshold.
         slope_per_doubling: Change of the log-odds per doubling of length.
-        above_chance_reach: A different question, and one whose answer depends on n.
-        effective_n: Per length, the independent outcomes that the bucket's are worth.
-        pairs_to_resolve: Comparisons a length, more than it has, at which an unresolved length is told from the
-            threshold with 80% power, if its accuracy is as measured; null where no length is unresolved, where one
-            has too few outcomes or lies on the threshold, and where the crossing is undefined.
-        headline: What to say first: the `boundary`, or the `slope` where the median bucket has few effective outcomes.
-        groups: The fewest groups that a length has; 0 where it was not told.
+        above_chance_reach: The longest length above chance, which depends on n.
+        effective_n: Number of independent outcomes that each bucket is worth, by length.
+        pairs_to_resolve: Comparisons per length that would resolve the unresolved lengths with 80% power, if their
+            accuracies are as measured. Null if no length is unresolved, one has too few outcomes or is exactly at the
+            threshold, or the crossing is undefined.
+        headline: What to report first: the boundary, or the slope if the median bucket has few effective outcomes.
+        groups: The smallest number of groups of any length; 0 if unknown.
     """
 
     metric: Literal["pair_accuracy", "top1"]
@@ -412,64 +370,72 @@ class ContextBoundary:
     estimate: Crossing
     slope_per_doubling: Estimate
     above_chance_reach: AboveChanceReach
-    effective_n: dict[Tokens, Annotated[FiniteFloat, Field(gt=0)]]
+    effective_n: dict[str, Annotated[FiniteFloat, Field(gt=0)]]
     pairs_to_resolve: Positive | None
     headline: Literal["boundary", "slope"]
     groups: Count = 0
 
 
-@_record
-class RuleError:
-    """A comparison that a published rule scores otherwise than its verdict deserves."""
+class RuleError(SummaryPart):
+    """A comparison that a published rule scores differently from its verdict."""
 
     id: str
     why: Literal["first_match", "partial", "tie", "gold_tie", "unparsed", "no_verdict"]
 
 
-@_record
-class RuleScore:
-    """What a published rule makes of the run, in percent, as far as a report shows it.
+class RuleScore(SummaryPart):
+    """The result of a published rule, in percent; fields beyond these are the rule's own.
 
     Attributes:
         overall_percent: Its overall score.
         left_out: Comparisons that ended in an error.
-        errs: Where the rule errs, if it does.
-        note: Why it has no overall score, where the rule tells.
-        parts: The scores of parts of the benchmark, under the key of the kind of part.
+        errs: Where the rule itself makes mistakes.
+        note: Why there is no overall score.
     """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     overall_percent: Percent
     left_out: Count
     errs: tuple[RuleError, ...] = ()
     note: str = ""
-    parts: dict[PartKey, dict[str, Percent]] = field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _without_absent_parts(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Each rule returns its own fields: those that it does not return are not written.
+        return {key: value for key, value in handler(self).items() if key in self.model_fields_set}
+
+    @property
+    def parts(self) -> dict[str, dict[str, Percent]]:
+        """The scores of parts of the benchmark, by kind of part: `by_task_percent`, `by_section_percent`, ..."""
+        extra = self.__pydantic_extra__ or {}
+        return {
+            key: part for key, part in extra.items() if key.startswith("by_") and key.endswith("_percent")
+        }
 
 
-@_record
-class AuditedKind:
-    """One kind of oddity that the audit of a benchmark looked for: what it is, how often, and examples."""
+class AuditedKind(SummaryPart):
+    """One kind of problem in a benchmark: a description, how often it occurs, and ids of examples."""
 
     what: str
     count: Count
     examples: tuple[str, ...]
 
 
-@_record
-class AuditSummary:
-    """What is odd about the benchmark."""
+class AuditSummary(SummaryPart):
+    """Problems of the benchmark, by kind."""
 
     comparisons: Count
     findings: dict[str, AuditedKind]
 
 
-@_record
-class MeasuredWith:
-    """What the lengths of a probe count in, and what it was made of.
+class MeasuredWith(SummaryPart):
+    """The unit of a probe's lengths, and its contents.
 
     Attributes:
-        tokenizer: The tokenizer: the name of the model whose own it is, that of a tokenizer, "words" or "approximate".
+        tokenizer: Name of the model or tokenizer that lengths count in, "words" or "approximate".
         worlds: The generated worlds.
-        depths: Where the evidence stands, from 0 to 1; "uniform" is anywhere.
+        depths: Positions of the evidence, from 0 to 1, or "uniform".
     """
 
     tokenizer: str
@@ -477,9 +443,8 @@ class MeasuredWith:
     depths: tuple[UnitShare | Literal["uniform"], ...]
 
 
-@_record
-class EvaluationSummary:
-    """The summary of an evaluation.
+class EvaluationSummary(SummaryPart):
+    """The summary of an evaluation. The results of published rules are extra fields, named by `rule_key`.
 
     Attributes:
         model: The reward model's name.
@@ -487,30 +452,32 @@ class EvaluationSummary:
         scale: What a difference of two scores means.
         complete: Whether no comparison ended in an error, and every length, every cell of a length and a depth, and
             every task has an answer.
-        counts: What was counted.
+        counts: Everything that was counted.
         chance: The chance level of every reported metric.
         metrics: The metrics over everything, and in each part.
         outcome_rates: Share of all comparisons with each outcome.
         failures: The failure patterns of generative judges.
-        accuracy: Main accuracy under three readings of a missing answer.
-        position: Position bias; null where no comparison was asked in two orders, or nothing was answered.
-        length_bias: Length bias; null where the length of no response is known.
+        accuracy: Main accuracy under three treatments of missing answers.
+        position: Position bias; null if no comparison was judged in two orders, or none was answered.
+        length_bias: Length bias; null if the lengths of responses are unknown.
         ties: Share of judged gold pairs that tie.
-        calibration: Calibration; null where margins mean nothing.
-        votes: Main accuracy by votes; null where there was one, or nothing was answered.
-        baselines: The model against each baseline; empty where nothing was answered.
-        beats_baselines: Whether it beats all of them, those that read the context included; null where none ran.
-        recommended: Comparisons that a comparison with another judge needs; null where nothing is scored.
-        boundary: The context boundary; null where no answered comparison knows its length.
+        calibration: Calibration; null where margins have no meaning.
+        votes: Main accuracy by votes; null with a single vote, or if nothing was answered.
+        baselines: The model compared with each baseline; empty if nothing was answered.
+        beats_baselines: Whether the model beats all baselines; null if none ran.
+        recommended: Comparisons needed to compare with another judge; null if nothing is scored.
+        boundary: The context boundary; null if no answered comparison has a length.
         missing: Where, and why, comparisons were not answered.
-        audit: What is odd about the benchmark, where it was audited.
-        measured: What lengths count in, and what the benchmark was made of, where it says so.
-        shard: Which part of the comparisons was judged, where it is a part, such as "2/4".
-        rules: What published rules make of the run, by name; in `summary.json` under `rule_key`.
+        audit: Problems of the benchmark, if it was audited.
+        measured: The unit of lengths and the contents of a probe.
+        shard: Which shard of the comparisons was judged, such as "2/4"; absent for all of them.
     """
 
-    schema_version: Version
-    kind: Literal["evaluation"]
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, RuleScore]
+
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["evaluation"] = "evaluation"
     model: str
     bench: str
     scale: Scale
@@ -518,7 +485,7 @@ class EvaluationSummary:
     counts: EvaluationCounts
     chance: dict[MetricName, FiniteFloat]
     metrics: MetricBreakdown
-    outcome_rates: OutcomeRates
+    outcome_rates: dict[Outcome, Estimate]
     failures: FailureRates
     accuracy: AccuracyReadings
     position: PositionBias | None
@@ -530,19 +497,23 @@ class EvaluationSummary:
     beats_baselines: bool | None
     recommended: RecommendedSize | None
     boundary: ContextBoundary | None
-    rules: dict[str, RuleScore] = field(default_factory=dict)
-    audit: AuditSummary | None = None
     missing: MissingAnswers = MissingAnswers()
+    audit: AuditSummary | None = None
     measured: MeasuredWith | None = None
-    shard: Annotated[str, Field(pattern="^[1-9][0-9]*/[1-9][0-9]*$")] | None = None
+    shard: str | None = None
+
+    @property
+    def rules(self) -> dict[str, RuleScore]:
+        """The results of published rules, by the names of `longrm.evaluation.rules.RULES`."""
+        extra = self.__pydantic_extra__
+        return {name: extra[rule_key(name)] for name in RULES if rule_key(name) in extra}
 
     @property
     def main_metric(self) -> str:
-        """What accuracy means in this run: see `main_metric`."""
+        """The metric that accuracy means in this run; see the function `main_metric`."""
         return main_metric(self.metrics.overall)
 
 
-@_record
 class StageSummary(EvaluationSummary):
     """A stage of a demo: an evaluation, with a second one on best-of-4, or of scores for single responses."""
 
@@ -550,39 +521,35 @@ class StageSummary(EvaluationSummary):
     pointwise: EvaluationSummary | None = None
 
 
-@_record
-class StageContrast:
-    """Paired differences of the first stage minus the second: of pair accuracy, and of top-1 on best of 4."""
+class StageContrast(SummaryPart):
+    """Paired differences, first stage minus second, by length: of pair accuracy, and of top-1 on best-of-4."""
 
-    by_length: dict[Tokens, Estimate]
-    best_of_4: dict[Tokens, Estimate] | None = None
+    by_length: dict[str, Estimate]
+    best_of_4: dict[str, Estimate] | None = None
 
 
-@_record
-class DemoNotes:
-    """What must be known of a demo: how the untrained model begins."""
+class DemoNotes(SummaryPart):
+    """What a reader of a demo must know: how the untrained model begins."""
 
     start: str = ""
 
 
-@_record
-class DemoSummary:
+class DemoSummary(SummaryPart):
     """The summary of a demo."""
 
-    schema_version: Version
-    kind: Literal["demo"]
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["demo"] = "demo"
     seed: int
     stages: Annotated[dict[str, StageSummary], Field(min_length=1)]
-    contrasts: dict[Annotated[str, Field(pattern="^.+_vs_.+$")], StageContrast]
+    contrasts: dict[str, StageContrast]
     controls: dict[str, Estimate]
     seconds: dict[str, Annotated[FiniteFloat, Field(ge=0)]]
     complete: bool = True
     notes: DemoNotes = DemoNotes()
 
 
-@_record
-class TrainingEvaluations:
-    """The metric of every evaluation while training went on, by its step.
+class TrainingEvaluations(SummaryPart):
+    """The metric of every evaluation during training, by step.
 
     Attributes:
         metric: Which metric.
@@ -591,26 +558,27 @@ class TrainingEvaluations:
     """
 
     metric: MetricName
-    values: dict[Number, FiniteFloat | None]
+    values: dict[str, FiniteFloat | None]
     best: int | None
 
 
-@_record
-class TrainingSummary:
+class TrainingSummary(SummaryPart):
     """The summary of a training.
 
     Attributes:
+        objective: The training objective.
         steps: Optimizer steps.
         tokens: Tokens that the model read, each shared prefix counted once.
-        window: Steps at the end that loss and accuracy are means over.
-        accuracy: Share of gold-ordered pairs in that order; null where the objective compares nothing.
-        data: Rows of the data: read, used, and left out or marked by reason.
-        evaluations: The metric of every evaluation; null where none was asked for.
-        model_step: After which step the model was saved.
+        window: Number of last steps that loss and accuracy are means over.
+        loss: Mean loss.
+        accuracy: Share of gold-ordered pairs in the right order; null where the objective has no pairs.
+        data: Rows of the data: read, used, and dropped or marked by reason.
+        evaluations: The metric of every evaluation; null if there was none.
+        model_step: The step whose weights were saved.
     """
 
-    schema_version: Version
-    kind: Literal["training"]
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["training"] = "training"
     objective: str
     steps: Positive
     tokens: Positive
@@ -622,16 +590,15 @@ class TrainingSummary:
     model_step: Positive
 
 
-@_record
-class AttributionPart:
-    """What the attributions of some comparisons say together; evidence is known where the data names it.
+class AttributionPart(SummaryPart):
+    """Means over the attributions of some comparisons. Metrics of evidence cover those whose evidence is known.
 
     Attributes:
-        shown: Share of them that meet all thresholds.
+        shown: Share of attributions that meet all thresholds.
         lds: Mean correlation of predicted and true scores on fresh prompts, from -1 to 1.
-        evidence_auc: Mean area under the ROC curve of the evidence's sentences against all others, by weight.
-        evidence_recall: Mean share of the k sentences of evidence that are among the k with the largest weights.
-        evidence_share: Mean share of all weight that lies on the evidence.
+        evidence_auc: Mean area under the ROC curve of evidence sentences against all others, by weight.
+        evidence_recall: Mean share of the k evidence sentences among the k largest weights.
+        evidence_share: Mean share of all weight on the evidence.
     """
 
     shown: Estimate
@@ -641,20 +608,19 @@ class AttributionPart:
     evidence_share: Estimate
 
 
-@_record
-class AttributionSummary:
+class AttributionSummary(SummaryPart):
     """The summary of an attribution.
 
     Attributes:
-        comparisons: How many were to be explained.
-        explained: How many the model could be asked about.
+        comparisons: Comparisons to explain.
+        explained: Those that were explained.
         prompts: Ablated prompts that were scored.
-        tokens_computed: Tokens of prompts that were read; what was kept of earlier ones is not counted.
+        tokens_computed: Prompt tokens that were computed; those reused from earlier prompts are not counted.
         by_verdict: Parts "right" and "wrong", where gold is known.
     """
 
-    schema_version: Version
-    kind: Literal["attribution"]
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["attribution"] = "attribution"
     model: str
     bench: str
     comparisons: Count
@@ -662,17 +628,46 @@ class AttributionSummary:
     prompts: Count
     tokens_computed: Count
     overall: AttributionPart
-    by_length: dict[Tokens, AttributionPart]
+    by_length: dict[str, AttributionPart]
     by_depth: dict[DepthBin, AttributionPart]
     by_verdict: dict[Literal["right", "wrong"], AttributionPart]
 
 
 RunSummary = EvaluationSummary | DemoSummary | TrainingSummary | AttributionSummary
+_SUMMARIES: TypeAdapter[RunSummary] = TypeAdapter(Annotated[RunSummary, Field(discriminator="kind")])
 
 
-def main_metric(reported: Iterable[str]) -> str:
-    """What accuracy means in a run that reports these metrics: top-1 if that is among them, else pair accuracy.
+def parse_summary(values: Any) -> RunSummary:
+    """The summary with these JSON values; raises pydantic's `ValidationError` where they do not fit."""
+    return _SUMMARIES.validate_python(values)
 
-    Top-1 is reported where some comparison has more than two responses; of two, both are one.
+
+def load_summary(folder: Path) -> RunSummary:
+    """Reads the `summary.json` of a run folder.
+
+    Raises:
+        RunError: The run is not finished, or its summary is damaged or of another schema version.
     """
-    return TOP1.name if TOP1.name in reported else PAIR_ACCURACY.name
+    path = folder / SUMMARY
+    values = read_json(path)
+    if values.get("schema_version") != SCHEMA_VERSION:
+        version = short(values.get("schema_version"))
+        raise RunError(f"{path} has schema version {version}, not {SCHEMA_VERSION}; run it again")
+    with reading(path, RunError):
+        return parse_summary(values)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The JSON values of a valid `summary.json`; see `load_summary`."""
+    return load_summary(folder).to_dict()
+
+
+def summary_schema() -> dict[str, Any]:
+    """The JSON Schema of `summary.json`."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://longrm.invalid/summary.schema.json",
+        "title": "Summary of a run",
+        "description": "Every share is a fraction. Buckets are keyed by whole tokens, written in decimal.",
+        **_SUMMARIES.json_schema(),
+    }

@@ -1,7 +1,7 @@
 """Sums up one evaluation; `summaries` says what a summary holds."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from longrm.evaluation.breakdown import breakdown
@@ -12,7 +12,7 @@ from longrm.evaluation.judging_biases import length_bias, position_bias
 from longrm.evaluation.metrics import reported
 from longrm.evaluation.outcomes import accuracy, failures, outcome_rates
 from longrm.evaluation.power import against_baselines, recommended
-from longrm.evaluation.rules import figures_by_rule
+from longrm.evaluation.rules import scores_by_rule
 from longrm.evaluation.samples import Bootstrap
 from longrm.evaluation.summaries import (
     ContextCheckCounts,
@@ -21,11 +21,9 @@ from longrm.evaluation.summaries import (
     EvaluationSummary,
     TrialCounts,
 )
-from longrm.evaluation.summary_schema import to_json
 from longrm.evaluation.table import GoldPairs, ScoreTable, has_gold_order, is_scored
 from longrm.evaluation.unanswered import empty_cells, missing_answers
 from longrm.evaluation.vote_curve import vote_curve
-from longrm.runs.folder import SCHEMA_VERSION
 from longrm.runs.records import JudgmentRecord
 from longrm.types import Outcome, Scale
 
@@ -41,7 +39,9 @@ def summarize(
     seed: int = 0,
     resamples: int = RESAMPLES,
     accuracy_threshold: float | None = None,
-) -> dict[str, Any]:
+    counted: Mapping[str, Any] | None = None,
+    added: Mapping[str, Any] | None = None,
+) -> EvaluationSummary:
     """Counts, metrics with intervals, biases, and the context boundary of one model on one benchmark.
 
     Args:
@@ -54,6 +54,8 @@ def summarize(
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
         accuracy_threshold: Level that defines the context boundary; (1 + chance) / 2 if None.
+        counted: Further fields of `counts`, such as skipped rows.
+        added: Further fields of the summary, such as the benchmark's audit.
 
     Returns:
         An `EvaluationSummary` as JSON values. `complete` is false where a record is an error, or a cell has no answer.
@@ -73,14 +75,12 @@ def summarize(
     pairs = GoldPairs.of(scored, table)
     baselines = against_baselines(scored, table, **drawn) if answered else {}
     shown = reported(pairs_only=not (table.size > 2).any()) if table.size.size else ()
-    summary = EvaluationSummary(
-        schema_version=SCHEMA_VERSION,
-        kind="evaluation",
+    return EvaluationSummary(
         model=model,
         bench=bench,
         scale=scale,
         complete=all(record.outcome is not Outcome.ERROR for record in records) and not empty_cells(missing),
-        counts=_counts(records),
+        counts=_counts(records, counted or {}),
         chance={metric.name: metric.chance_on(table) for metric in shown},
         metrics=metrics,
         outcome_rates=outcome_rates(records, **drawn),
@@ -96,11 +96,12 @@ def summarize(
         recommended=recommended(table, **drawn) if answered else None,
         boundary=boundary_of(table, threshold=accuracy_threshold, **drawn),
         missing=missing,
+        **(added or {}),
+        **scores_by_rule(rules, records, scale),
     )
-    return {**to_json(summary), **figures_by_rule(rules, records, scale)}
 
 
-def _counts(records: Sequence[JudgmentRecord]) -> EvaluationCounts:
+def _counts(records: Sequence[JudgmentRecord], counted: Mapping[str, Any]) -> EvaluationCounts:
     trials = [trial for record in records for trial in record.trials]
     cuts = [record.cut for record in records if record.cut is not None]
     states = Counter[str](record.context_check for record in records if record.context_check)
@@ -109,14 +110,18 @@ def _counts(records: Sequence[JudgmentRecord]) -> EvaluationCounts:
         groups=len({record.group for record in records}),
         outcomes=_outcomes(record.outcome for record in records),
         without_gold=sum(not has_gold_order(record) for record in records),
-        trials=TrialCounts(len(trials), _outcomes(trial.outcome for trial in trials)),
-        cut=CutCounts(len(cuts), sum(cut.tokens for cut in cuts)),
+        trials=TrialCounts(total=len(trials), outcomes=_outcomes(trial.outcome for trial in trials)),
+        cut=CutCounts(comparisons=len(cuts), tokens=sum(cut.tokens for cut in cuts)),
         retried=sum(trial.attempts > 1 for trial in trials),
         context_check=ContextCheckCounts(
-            states["same"], states["changed"], states["unanswered"], states["impossible"]
+            same=states["same"],
+            changed=states["changed"],
+            unanswered=states["unanswered"],
+            impossible=states["impossible"],
         )
         if states
         else None,
+        **counted,
     )
 
 

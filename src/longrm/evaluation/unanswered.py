@@ -60,7 +60,12 @@ def _part(records: Sequence[JudgmentRecord]) -> PartAnswers | None:
         why = shorten(said[outcome].partition(";")[0], _LONGEST_REASON, placeholder=" ...")
         name = outcome.replace("_", " ")
         reasons.append(f"{count:,} of {len(records):,} {name}" + (f": {why}" if why else ""))
-    return PartAnswers(len(records), len(records) - len(silent), dict(counts), "; ".join(reasons))
+    return PartAnswers(
+        comparisons=len(records),
+        answered=len(records) - len(silent),
+        outcomes=dict(counts),
+        reason="; ".join(reasons),
+    )
 
 
 def _grouped(parts: Mapping[tuple[Any, Any], PartAnswers]) -> dict[Any, dict[Any, PartAnswers]]:

@@ -48,7 +48,7 @@ def vote_curve(
             curve[alike, k - 1] = np.mean([_top1(votes_of[:, :, votes], best) for votes in subsets], axis=0)
     used = np.zeros(len(scored))
     used[rows] = 1
-    return VoteCurve({str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)})
+    return VoteCurve(at={str(k + 1): ratio(curve[:, k], used, table.group, **drawn) for k in range(most)})
 
 
 def _subsets(votes: int, k: int, seed: int) -> Iterator[list[int]]:

@@ -13,8 +13,7 @@ from longrm.errors import ConfigError
 from longrm.evaluation import wording
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.summaries import MeasuredWith
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summaries import MeasuredWith, read_summary
 from longrm.reading import read_toml
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
 
@@ -169,7 +168,7 @@ def _measured(one: CardEvaluation) -> str | None:
         return None
     own = (one.settings.get("probe") or {}).get("tokenizer") is None and held["tokenizer"] != "approximate"
     tokenizer = "this model's tokenizer" if own else without_places(held["tokenizer"])
-    return wording.measured(MeasuredWith(tokenizer, tuple(held["worlds"]), tuple(held["depths"])))
+    return wording.measured(MeasuredWith(tokenizer=tokenizer, worlds=held["worlds"], depths=held["depths"]))
 
 
 def _command(one: CardEvaluation, model: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from longrm import reading
 from longrm.errors import ModelError, RunError
-from longrm.evaluation.summary_schema import parse_summary, read_summary
+from longrm.evaluation.summaries import parse_summary, read_summary
 from longrm.modeling.folders import ADAPTER, ADAPTER_WEIGHTS, weight_files
 from longrm.runs.folder import CONFIG, MANIFEST, SUMMARY, read_manifest, write_json
 from longrm.runs.promised_files import FILES, check_files

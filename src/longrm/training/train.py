@@ -15,7 +15,7 @@ from transformers.integrations.integration_utils import (
 from transformers.utils.import_utils import is_bitsandbytes_available
 
 from longrm.errors import ConfigError, RunError, first_line, nearest
-from longrm.evaluation.summary_schema import read_summary
+from longrm.evaluation.summaries import read_summary
 from longrm.modeling.device_memory import return_freed_memory
 from longrm.modeling.loading import LanguageModel, Scorer
 from longrm.modeling.saving import save

@@ -57,7 +57,7 @@ def write_run(
         with Log(folder / "gold.jsonl", GoldRecord) as log:
             log.append(*(GoldRecord(record.id, record.ranks, digests(record)) for record in records))
         if finished:
-            run.write_summary(summarize(records, model=model, bench=bench, resamples=100))
+            run.write_summary(summarize(records, model=model, bench=bench, resamples=100).to_dict())
     return folder
 
 

@@ -289,7 +289,9 @@ def test_a_difference_has_the_interval_that_the_summary_of_the_run_has(written, 
     ]
     drawn = {"seed": 5, "resamples": 300}
     folders = [written(name, one, judging=drawn) for name, one in (("longest", rule), ("model", judged))]
-    summed = summarize(judged, model="model", bench="probe", **drawn)["baselines"]["longest"]["difference"]
+    summed = summarize(judged, model="model", bench="probe", **drawn).to_dict()["baselines"]["longest"][
+        "difference"
+    ]
     found = compare(*folders).overall.difference
     assert (found.low, found.high) == pytest.approx((summed["low"], summed["high"]))
     other = compare(written("other", rule), folders[1]).overall.difference

@@ -110,7 +110,7 @@ def check_rule(name: str) -> None:
         raise ConfigError(f"no scoring rule '{name}'; {nearest(name, RULES)}")
 
 
-def figures_by_rule(
+def scores_by_rule(
     names: Sequence[str], records: Sequence[JudgmentRecord], scale: Scale
 ) -> dict[str, dict[str, Any]]:
     """What some rules make of a run, under the keys of its summary.

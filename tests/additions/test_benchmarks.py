@@ -3,7 +3,6 @@
 import pytest
 
 from longrm.benchmarks import BENCHMARKS, BenchmarkEntry
-from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.rules import RULES, ScoringRule
 from longrm.evaluation.summaries import read_summary
@@ -71,13 +70,3 @@ def test_an_added_benchmark_and_its_rule_stand_in_summary_and_report(riddles, tm
     assert "The riddlers&#39; own rule" in page
     assert "Solved riddles count one each." in page
     assert "riddles that everybody knows; left out" in page
-
-
-def test_a_benchmark_whose_rule_nobody_knows_is_refused_before_anything_is_judged(
-    riddles, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(RULES, "ridles", RULES.pop("riddles"))
-    with pytest.raises(ConfigError, match="no scoring rule 'riddles'; did you mean 'ridles'"):
-        run_evaluation(settings(riddles), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    monkeypatch.setitem(RULES, "riddles", RULES["ridles"])

@@ -1,16 +1,12 @@
 """A world that is added in one file and one entry is generated, tokenized and judged like the others."""
 
-from dataclasses import replace
-
 import pytest
 
-from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.summaries import read_summary
 from longrm.report import build
 from longrm.types import message_text
 from longrm.worlds import WORLDS, WorldPlan, generate, words_tokenizer
-from longrm.worlds.facts import Claim
 
 NICKNAMES = """
 from longrm.worlds.facts import Claim, Unit, WorldRules
@@ -49,34 +45,6 @@ def test_the_words_tokenizer_knows_the_words_of_an_added_world(nicknames, respon
         ]
         assert not any(unknown in known.encode(text) for text in texts)
     assert {"nickname", "Sailors", "nephew"} <= known.backend.get_vocab().keys()
-
-
-def test_a_word_that_an_added_world_does_not_list_is_refused_by_name(nicknames, monkeypatch):
-    monkeypatch.setitem(WORLDS, "nicknames", replace(nicknames, forms=()))
-    with pytest.raises(ConfigError, match=r"the tokenizer does not know 'Sailors', .* list the word"):
-        next(generate(WorldPlan("nicknames", 400), 1, words_tokenizer()))
-    named = replace(nicknames, claim=lambda unit, draws: replace(claimed(unit, 0), value="Zaphod"))
-    monkeypatch.setitem(WORLDS, "nicknames", named)
-    with pytest.raises(ConfigError, match="does not know 'Zaphod"):
-        next(generate(WorldPlan("nicknames", 400), 1, words_tokenizer()))
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"sentences": 2}, "a unit of 1 sentences, where the world's entry says sentences=2"),
-        ({"subject": "{}"}, "a claim about 'the nephew of .*', where the world's entry says subject='{}'"),
-        ({"claim": lambda unit, draws: claimed(unit, 1)}, "evidence is a sentence of the unit"),
-    ],
-)
-def test_an_entry_that_contradicts_its_world_is_found(nicknames, monkeypatch, change, said):
-    monkeypatch.setitem(WORLDS, "nicknames", replace(nicknames, **change))
-    with pytest.raises(AssertionError, match=said):
-        next(generate(WorldPlan("nicknames", 400), 1, words_tokenizer()))
-
-
-def claimed(unit, sentence):
-    return Claim(f"the nephew of {unit.holders[0].entity}", unit.holders[0].value, (sentence,))
 
 
 def test_an_evaluation_of_an_added_world_runs_to_its_summary(nicknames, tmp_path):

@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import pytest
@@ -60,12 +59,6 @@ def test_a_run_is_merged_to_a_model_that_scores_the_same(trained, tmp_path):
     card = (tmp_path / "merged" / "README.md").read_text()
     assert 'library_name: "transformers"' in card
     assert 'library_name: "peft"' in (trained / "model" / "README.md").read_text()
-
-
-def test_a_model_folder_is_merged_too(trained, tmp_path):
-    assert merge(trained / "model", "--out", tmp_path / "merged").exit_code == 0
-    config = json.loads((tmp_path / "merged" / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForSequenceClassification"]
 
 
 def test_what_cannot_be_merged_is_an_error(trained, tmp_path):

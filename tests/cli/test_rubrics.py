@@ -70,9 +70,3 @@ def test_errors_by_criteria_that_agree_are_independent(rows, evaluated):
     assert near(accuracy["value"], 1 - two - ERROR**3)
     # One of three is against the others where one or two err; with one draw for all of them it never were.
     assert near(3 * against["value"], one + two)
-
-
-def test_asked_in_general_there_are_no_criteria(rows, evaluated):
-    accuracy, against = evaluated([ranked(row, (1, 1, 1)) for row in rows], f"simulated:{ERROR}")
-    assert near(accuracy["value"], 1 - ERROR)
-    assert against is None

@@ -11,7 +11,6 @@ from longrm.cli.runs import listed_runs
 from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.report.formatting import shortened
 
 
 @pytest.fixture
@@ -64,18 +63,6 @@ def test_every_run_is_listed_with_what_its_files_say(runs):
     assert a["started"] == json.loads((runs / "a/manifest.json").read_text())["started"]
     assert (found["stopped"]["model"], found["stopped"]["figure"]) == ("baseline:last", None)
     assert "not valid JSON" in found["damaged"]["fault"]
-
-
-def test_a_damaged_run_keeps_none_of_the_others_from_being_listed(runs):
-    (runs / "a/summary.json").write_text('{"schema_version": 1, "kind": "evaluation"}')
-    (runs / "deep/b/config.toml").write_text("a = ")
-    assert {name: one["state"] for name, one in listed(runs).items()} == {
-        "a": "damaged",
-        "b": "damaged",
-        "damaged": "damaged",
-        "stopped": "stopped",
-    }
-    assert longrm("runs", runs).count("Damaged: ") == 3
 
 
 def test_a_run_at_work_is_running(runs):
@@ -155,16 +142,3 @@ def test_the_cache_is_shown_and_pruned_by_its_parts_alone(runs, tmp_path, monkey
     assert not (runs / "a/completions.sqlite").exists()
     assert (runs / "stopped/completions.sqlite").exists()
     assert (tmp_path / "cache/tokens/abc/rows").exists()
-
-
-def test_a_long_name_is_cut_in_its_middle():
-    assert shortened("short", 5) == "short"
-    names = [
-        f"outputs/llama-3.1-8b-instruct/stage-{stage}/checkpoint-{n}" for stage in (1, 2) for n in (1, 2)
-    ]
-    cut = [shortened(name, 30) for name in names]
-    assert {len(name) for name in cut} == {30}
-    assert len(set(cut)) == 4
-    assert all(
-        name[15] == "…" and whole.startswith(name[:15]) for name, whole in zip(cut, names, strict=True)
-    )

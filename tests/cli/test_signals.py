@@ -126,15 +126,6 @@ def test_an_evaluation_says_that_it_continues_and_does(tmp_path, pairs, number):
 
 
 @BOTH
-def test_a_world_begins_anew_and_leaves_nothing(tmp_path, number):
-    out = tmp_path / "out" / "world.jsonl"
-    with started("world", "records", "--length", 4096, "--n", 100_000, "--out", out) as process:
-        line = stopped(process, number, lambda: out.parent.exists() and any(out.parent.iterdir()))
-    assert line == "; the same command starts again from the beginning"
-    assert not any(out.parent.iterdir())
-
-
-@BOTH
 def test_questions_that_are_under_way_do_not_hold_it_up(tmp_path, pairs, number):
     with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts, and never answers
         port = server.getsockname()[1]

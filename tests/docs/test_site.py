@@ -1,4 +1,4 @@
-"""The documentation builds as a site, every link in it leads somewhere, and a wrong one is told."""
+"""The documentation builds as a site, and a broken link stops the build."""
 
 import shutil
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "src", "perf", "recipes", "examples", "plugins")
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "mkdocs.yml")
@@ -38,10 +39,9 @@ def test_the_site_builds_with_every_link_leading_somewhere(repository):
     assert "https://fonts" not in (site / "index.html").read_text()
 
 
-@pytest.mark.parametrize("link", ["nowhere.md", "measures.md#nowhere", "../src/nowhere.py"])
-def test_a_link_to_nowhere_stops_the_build(repository, link):
+def test_a_broken_link_stops_the_build(repository):
     page = repository / "docs/questions.md"
-    page.write_text(page.read_text() + f"\n[a link]({link})\n")
+    page.write_text(page.read_text() + "\n[a link](measures.md#nowhere)\n")
     done = build(repository)
     assert done.returncode != 0
     assert "nowhere" in done.stderr

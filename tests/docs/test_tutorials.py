@@ -15,6 +15,7 @@ from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
+pytestmark = pytest.mark.full
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
 
 

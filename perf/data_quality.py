@@ -35,14 +35,11 @@ from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
 from longrm.rng import Draws
 from longrm.runs.judgments import read_judgments
-from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
-from longrm.synthesis.inputs.documents import Document
-from longrm.synthesis.labels.labeling import Labeling
-from longrm.synthesis.long_context.distractors import DistractorPool
-from longrm.synthesis.model_requests import JudgeResponse, TaskRequest
-from longrm.synthesis.recipes.short_to_long import JudgeLabeler
-from longrm.synthesis.short_to_long_settings import ShortToLongSettings
-from longrm.synthesis.stats import InputOutcome
+from longrm.synthesis.chunks import DistractorPool
+from longrm.synthesis.documents import Candidate, Document
+from longrm.synthesis.models import TaskRequest
+from longrm.synthesis.pipeline import InputOutcome
+from longrm.synthesis.recipes.short_to_long import JudgeLabeling, ShortToLongRecipe
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.train import MODEL, train
 from longrm.types import Comparison, Outcome, message_text, text_of
@@ -122,13 +119,13 @@ class PairJudge:
         read: Approximate tokens of every prompt that it was shown.
     """
 
-    def __init__(self, sources: Sequence[SynthesisInput], arm: Arm, seed: int) -> None:
+    def __init__(self, sources: Sequence[Document], arm: Arm, seed: int) -> None:
         self.name = f"simulated:{arm.error:g}"
         self.read: list[int] = []
-        self._by_subject: dict[str, list[SynthesisInput]] = {}
+        self._by_subject: dict[str, list[Document]] = {}
         for source in sources:
-            self._by_subject.setdefault(_subject(source.document.question), []).append(source)
-        drawn = [*Draws("wrong labels", seed, arm.reads).order([one.document.id for one in sources])]
+            self._by_subject.setdefault(_subject(source.question), []).append(source)
+        drawn = [*Draws("wrong labels", seed, arm.reads).order([one.id for one in sources])]
         self._misjudged = {*drawn[: round(arm.error * len(drawn))]}
 
     async def ask(self, requests: Sequence[TaskRequest]) -> list[Completion]:
@@ -136,20 +133,20 @@ class PairJudge:
         return [self._score(request) for request in requests]
 
     def _score(self, request: TaskRequest) -> Completion:
-        task = request.task
-        assert isinstance(task, JudgeResponse), "nothing else is asked"
+        assert request.task == "judge", "nothing else is asked"
+        parts = request.parts
         self.read.append(approximate_tokens(text_of(request.messages)))
         (source,) = [
             source
-            for source in self._by_subject[_subject(task.question)]
-            if all(fact in task.context for fact in _facts(source.document))
-            and task.response in [candidate.text for candidate in source.candidates]
+            for source in self._by_subject[_subject(parts["question"])]
+            if all(fact in parts["context"] for fact in _facts(source))
+            and parts["response"] in [candidate.text for candidate in source.candidates]
         ]
-        right = (task.response == source.document.answer) != (source.document.id in self._misjudged)
+        right = (parts["response"] == source.answer) != (source.id in self._misjudged)
         return Completion(Outcome.ANSWERED, f"[[{9 if right else 2}]]")
 
 
-def sources_of(seed: int) -> list[SynthesisInput]:
+def sources_of(seed: int) -> list[Document]:
     """Documents of a generated world, each with a right and a wrong answer.
 
     What decides between the two are the fact that is asked for and the one that the wrong answer mistakes for it.
@@ -158,7 +155,7 @@ def sources_of(seed: int) -> list[SynthesisInput]:
     return [_source(comparison) for comparison in generate(plan, ROWS, words_tokenizer())]
 
 
-def _source(comparison: Comparison) -> SynthesisInput:
+def _source(comparison: Comparison) -> Document:
     assert comparison.question is not None
     content = message_text(comparison.prompt[0])
     text = content[: comparison.context[0].end]
@@ -168,15 +165,13 @@ def _source(comparison: Comparison) -> SynthesisInput:
     mistaken = re.search(rf"[^.]*\b{re.escape(wrong.split()[-1])}", text)
     assert mistaken is not None, "a wrong answer holds the value of another fact"
     start = mistaken.start() + (mistaken[0][0] == " ")
-    document = Document(
+    return Document(
         comparison.id,
         text,
         content[comparison.question.start : comparison.question.end],
         right,
         metadata={"evidence": [[fact.start, fact.end], [start, mistaken.end()]]},
-    )
-    return SynthesisInput(
-        document, tuple(CandidateAnswer(document.id, "world", answer) for answer in answers)
+        candidates=tuple(Candidate(comparison.id, "world", answer) for answer in answers),
     )
 
 
@@ -188,33 +183,37 @@ def _subject(text: str) -> str:
     return str(_SUBJECT.findall(text)[-1])
 
 
-def rows_of(sources: Sequence[SynthesisInput], arm: Arm, seed: int) -> tuple[list[Comparison], float]:
+def rows_of(sources: Sequence[Document], arm: Arm, seed: int) -> tuple[list[Comparison], float]:
     """The training rows of an arm, and the mean approximate tokens that its judge read."""
-    settings = ShortToLongSettings(
-        rows="pairs",
-        judge_reads=arm.reads,
-        lengths=LENGTHS,
-        tolerance=32,
-        chunk_size=32,
-        evidence_from="given",
-        distractor_check="none",  # no two facts of a world are about the same entity
-        in_document_share=1.0,
-        seed=seed,
-    )
     judge = PairJudge(sources, arm, seed)
-    labeling = Labeling(
-        settings, words_tokenizer(), DistractorPool([], []), JudgeLabeler(judge), judge, judge
+    recipe = ShortToLongRecipe.resolve(
+        None,
+        {
+            "documents.path": "generated",
+            "candidates.synthetic": True,
+            "judge.model": judge.name,
+            "rows": "pairs",
+            "judge_reads": arm.reads,
+            "lengths": LENGTHS,
+            "tolerance": 32,
+            "chunk_size": 32,
+            "evidence_from": "given",
+            "distractor_check": "none",  # no two facts of a world are about the same entity
+            "in_document_share": 1.0,
+            "seed": seed,
+        },
     )
+    labeling = JudgeLabeling(recipe, words_tokenizer(), DistractorPool([], []), judge)
     made = asyncio.run(_all_rows(labeling, sources))
     rows = [_row(source, one.rows) for source, one in zip(sources, made, strict=True)]
     return rows, float(np.mean(judge.read))
 
 
-async def _all_rows(labeling: Labeling, sources: Sequence[SynthesisInput]) -> list[InputOutcome]:
+async def _all_rows(labeling: JudgeLabeling, sources: Sequence[Document]) -> list[InputOutcome]:
     return await asyncio.gather(*map(labeling.make_rows, sources))
 
 
-def _row(source: SynthesisInput, made: Sequence[Any]) -> Comparison:
+def _row(source: Document, made: Sequence[Any]) -> Comparison:
     """A pair in the words that the `words` tokenizer knows, its responses in the document's order, without a margin."""
     (row,) = made
     pair = from_native_row(row, 0)
@@ -223,18 +222,18 @@ def _row(source: SynthesisInput, made: Sequence[Any]) -> Comparison:
     better = text_of(pair.responses[pair.best_first()[0]])
     texts = [candidate.text for candidate in source.candidates]
     return Comparison(
-        id=source.document.id,
-        group=source.document.id,
-        prompt=({"role": "user", "content": f"{content}\n\n{source.document.question}"},),
+        id=source.id,
+        group=source.id,
+        prompt=({"role": "user", "content": f"{content}\n\n{source.question}"},),
         responses=tuple(({"role": "assistant", "content": text},) for text in texts),
         ranks=tuple(1 if text == better else 2 for text in texts),
     )
 
 
-def label_error(sources: Sequence[SynthesisInput], rows: Sequence[Comparison]) -> float:
+def label_error(sources: Sequence[Document], rows: Sequence[Comparison]) -> float:
     """The share of rows whose better response is the wrong one."""
     better = [text_of(row.responses[row.best_first()[0]]) for row in rows]
-    return float(np.mean([text != one.document.answer for text, one in zip(better, sources, strict=True)]))
+    return float(np.mean([text != one.answer for text, one in zip(better, sources, strict=True)]))
 
 
 def start_of(seed: int, out: Path) -> Path:

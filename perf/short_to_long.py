@@ -27,12 +27,11 @@ from longrm.worlds import WorldPlan, generate, words_tokenizer
 LENGTH = 4096
 RECIPE = """
 lengths = [{length}]
-chunk = 64
-most = 3
+chunk_size = 64
+max_chunks = 3
 documents = {{path = "{folder}/documents.jsonl", license = "Apache-2.0"}}
 candidates = {{path = "{folder}/candidates.jsonl"}}
 judge = {{model = "simulated:0.1"}}
-output = {{shard_rows = 500}}
 """
 
 

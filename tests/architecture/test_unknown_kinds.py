@@ -1,6 +1,7 @@
 """An unknown kind is an error wherever kinds are distinguished; it never falls through to the last one."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +15,10 @@ from longrm.evaluation.rules.rewardbench import rewardbench
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
-from longrm.synthesis.labels.labeling import Labeling
-from longrm.synthesis.long_context import padding
-from longrm.synthesis.long_context.evidence_search import EvidenceFinder
+from longrm.synthesis import padding
+from longrm.synthesis.chunks import DistractorPool
+from longrm.synthesis.documents import Document
+from longrm.synthesis.evidence import find_evidence
 from longrm.training.initial_model import _loaded, _new
 from longrm.training.model_card import CardFacts, write_card
 from longrm.training.objectives import objective_named_in
@@ -142,18 +144,8 @@ def test_needs_of_metrics():
 def test_steps_of_synthesis():
     with UNKNOWN:
         padding.lay_out(OTHER, ["critical"], [], [], "", None)
-    document = SimpleNamespace(text="Some text.", question="Who?", answer="x")
-    settings = SimpleNamespace(
-        evidence_from=OTHER, sufficiency=OTHER, distractor_check="none", judge_reads=OTHER
-    )
-    finder = EvidenceFinder.__new__(EvidenceFinder)
-    finder._settings, finder._is_short = settings, False
-    finder._pool = SimpleNamespace(chunks=[])
-    with UNKNOWN:
-        asyncio.run(finder._critical(document, []))
-    with UNKNOWN:
-        asyncio.run(finder._insufficient(SimpleNamespace(document=document, unfit=[], critical=[])))
-    labeling = Labeling.__new__(Labeling)
-    labeling._settings, labeling._domain = settings, SimpleNamespace(layout="segment")
-    with UNKNOWN:
-        labeling._request(document, None, SimpleNamespace(prompt=None), {})
+    document = Document("d", "Some text.", "Who?", "x", metadata={"evidence": [[0, 4]]})
+    pool, known = DistractorPool([], []), {"distractor_check": "none", "domain": "summary", "chunk_size": 8}
+    for settings in ({"evidence_from": OTHER}, {"evidence_from": "given", "sufficiency": OTHER}):
+        with UNKNOWN:
+            asyncio.run(find_evidence(document, SimpleNamespace(**known, **settings), pool, None, Counter()))

@@ -7,7 +7,7 @@ from longrm.cli.commands import cli
 from longrm.data import read_demonstrations
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.runs.folder import read_manifest
-from longrm.synthesis.inputs.candidates import read_candidates
+from longrm.synthesis.documents import read_candidates
 
 RESPONSES = """
 documents = {path = "w.jsonl", format = "comparisons", license = "Apache-2.0"}
@@ -67,7 +67,7 @@ def test_a_folder_takes_other_ways_to_reach_a_model_and_no_other_judge(recipes):
     run("synthesize", "responses", "--config", "responses.toml", "--out", "responses")
     arguments = ("synthesize", "short-to-long", "--config", "stage1.toml", "--out", "stage1")
     run(*arguments)
-    assert run(*arguments, "--set", "judge.remote.concurrency=2", "--set", "output.batch=1").exit_code == 0
+    assert run(*arguments, "--set", "judge.remote.concurrency=2", "--set", "batch=1").exit_code == 0
     with pytest.raises(RunError, match=r"holds a run with other settings \(judge\.model"):
         run(*arguments, "--set", "judge.model=simulated:0.5")
 

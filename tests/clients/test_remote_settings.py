@@ -9,13 +9,13 @@ from longrm.config import Config
 from longrm.errors import ConfigError
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.scoring.scored_file import ScoreSettings
-from longrm.synthesis.models import AskedModel
+from longrm.synthesis.models import ModelSettings
 
 URL = r"https?://[a-z\[\]:.@%]{0,9}(:[0-9]{0,6})?(/[a-z%.]{0,4})*(\?[a-z=&%]{0,9})?"
 
 
 class Judged(Config):
-    judge: AskedModel
+    judge: ModelSettings
 
 
 @pytest.mark.parametrize(

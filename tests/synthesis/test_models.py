@@ -6,9 +6,10 @@ import pytest
 
 from longrm.clients import Completion, Request, Writer
 from longrm.errors import ConfigError, ModelError
+from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.logs import Log
-from longrm.synthesis.models import SPENDING, AskedModel, PaidAnswer, ServedModel, open_models
-from longrm.synthesis.simulated_model import GoldAnswers
+from longrm.synthesis.models import SPENDING, ModelSettings, PaidAnswer, ServedModel, open_models
+from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 from longrm.types import Outcome
 
 from ..clients.conftest import Reply, requests, server  # noqa: F401  # the server is a fixture
@@ -33,10 +34,13 @@ def ask(model, prompts):
 
 
 def opened(models, folder):
-    return open_models(models, folder, answers=GoldAnswers(), seed=0)
+    def simulate(rates, name):
+        return SimulatedModel(ErrorRates.parse(rates), name, 0, GoldAnswers())
+
+    return open_models(models, folder, simulate)
 
 
-def test_requests_are_dealt_over_endpoints_by_what_they_say_and_answers_come_in_order():
+def test_requests_are_spread_over_replicas_by_content_and_answers_come_in_order():
     writers = [Echo(), Echo(), Echo()]
     prompts = requests(30)
     assert ask(ServedModel("m", writers), prompts) == [f"question {number}" for number in range(30)]
@@ -51,8 +55,10 @@ def test_requests_are_dealt_over_endpoints_by_what_they_say_and_answers_come_in_
 
 def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
     models = [
-        AskedModel(model=f"openai:{server.url}#tiny", name="one", price={"prompt": 2.0, "completion": 4.0}),
-        AskedModel(model=f"openai:{server.url}#small"),
+        ModelSettings(
+            model=f"openai:{server.url}#tiny", name="one", price={"prompt": 2.0, "completion": 4.0}
+        ),
+        ModelSettings(model=f"openai:{server.url}#small"),
     ]
     for _ in range(2):
         with opened(models, tmp_path) as (asked, spending):
@@ -69,18 +75,18 @@ def test_an_answer_is_paid_for_once_in_all_runs(server, tmp_path):  # noqa: F811
     assert len([*Log(tmp_path / SPENDING, PaidAnswer)]) == 10
     with opened(models, tmp_path) as (asked, spending):
         ask(asked[0], [replace(requests(1)[0], max_tokens=3)])
-    assert spending.accounts["one"].answers == 6
+    assert spending.accounts["one"]["answers"] == 6
 
 
 def test_models_of_one_name_and_urls_without_an_endpoint_are_refused(tmp_path):
-    twice = [AskedModel(model="simulated:0.1"), AskedModel(model="simulated:0.1")]
+    twice = [ModelSettings(model="simulated:0.1"), ModelSettings(model="simulated:0.1")]
     with (
-        pytest.raises(ConfigError, match=r"two models are called 'simulated:0\.1'; give one"),
+        pytest.raises(ConfigError, match=r"two models have the name 'simulated:0\.1'"),
         opened(twice, tmp_path),
     ):
         pass
-    lost = [AskedModel(model="simulated:0.1", replica_urls=("http://127.0.0.1:1",))]
-    with pytest.raises(ConfigError, match="`replica_urls` goes with openai:URL#NAME"), opened(lost, tmp_path):
+    lost = [ModelSettings(model="simulated:0.1", replica_urls=("http://127.0.0.1:1",))]
+    with pytest.raises(ConfigError, match="`replica_urls`"), opened(lost, tmp_path):
         pass
 
 
@@ -88,32 +94,32 @@ def test_a_model_that_cannot_write_is_refused(tmp_path):
     for model in ("baseline:longest", "likelihood:acme/judge", "ensemble:votes:acme/one+acme/two"):
         with (
             pytest.raises(ConfigError, match=f"'{re.escape(model)}' cannot write: .* causal language model"),
-            opened([AskedModel(model=model)], tmp_path),
+            opened([ModelSettings(model=model)], tmp_path),
         ):
             pass
     with (
         pytest.raises(ModelError, match="absent: there is no such model folder"),  # its kind is right
-        opened([AskedModel(model="./absent")], tmp_path),
+        opened([ModelSettings(model="./absent")], tmp_path),
     ):
         pass
 
 
-def test_what_defines_a_model_is_not_how_it_is_reached():
-    model = AskedModel(
+def test_a_run_may_continue_with_another_url():
+    model = ModelSettings(
         model="openai:http://a/v1#m",
         replica_urls=("http://b/v1",),
         remote={"concurrency": 3, "json_schema": True},
     )
-    assert AskedModel.defining(model.to_dict()) == {
+    assert ModelSettings.defining(model.to_dict()) == {
         "model": "openai:#m",
         "name": "",
         "remote": {"extra": {}, "json_schema": True},
     }
-    assert (model.called, AskedModel(model="simulated:0.1").called) == ("m", "simulated:0.1")
+    assert (model.label, ModelSettings(model="simulated:0.1").label) == ("m", "simulated:0.1")
 
 
-def test_a_request_is_no_more_than_its_words(tmp_path):
-    with opened([AskedModel(model="simulated:0.0")], tmp_path) as (asked, spending):
+def test_a_simulated_model_needs_a_task(tmp_path):
+    with opened([ModelSettings(model="simulated:0.0")], tmp_path) as (asked, spending):
         request = Request(({"role": "user", "content": "What is this?"},), 8)
         assert asyncio.run(asked[0].ask([request]))[0].outcome is Outcome.ERROR
     assert spending.note() == ""
@@ -121,19 +127,19 @@ def test_a_request_is_no_more_than_its_words(tmp_path):
 
 def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, tmp_path):  # noqa: F811
     twice = [*requests(3), *requests(3)]
-    one = AskedModel(model=f"openai:{server.url}#tiny")
+    one = ModelSettings(model=f"openai:{server.url}#tiny")
     with opened([one], tmp_path) as (asked, _):
         assert ask(asked[0], twice) == [f"echo of question {at % 3}" for at in range(6)]
     assert len(server.seen) == 3
     more = one.model_copy(update={"replica_urls": (server.url.replace("127.0.0.1", "localhost"),) * 2})
     with opened([more], tmp_path) as (asked, spending):
         ask(asked[0], twice)
-    assert (len(server.seen), spending.accounts["tiny"].answers) == (3, 3)
+    assert (len(server.seen), spending.accounts["tiny"]["answers"]) == (3, 3)
 
 
 def test_what_the_server_rejects_is_not_paid_for(server, tmp_path):  # noqa: F811
     server.script = lambda seen, number: Reply({"error": {"message": "maximum context length is 8"}}, 400)
-    with opened([AskedModel(model=f"openai:{server.url}#tiny")], tmp_path) as (asked, spending):
+    with opened([ModelSettings(model=f"openai:{server.url}#tiny")], tmp_path) as (asked, spending):
         answers = asyncio.run(asked[0].ask(requests(2)))
     assert {answer.outcome for answer in answers} == {Outcome.TOO_LONG}
     assert spending.to_dict() == {}

@@ -5,21 +5,19 @@ from hypothesis import strategies as st
 from longrm.data.chunking import approximate_tokens
 from longrm.errors import ConfigError
 from longrm.rng import Draws
-from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.documents import Document
 from longrm.synthesis.perturbations import (
     PERTURBATIONS,
     Passage,
     PerturbationContext,
-    ShownDocument,
+    View,
     check_perturbation,
-    content_of,
-    holds_answer,
+    contains_answer,
     passages_of,
-    perturb,
 )
 
 TEXTS = [f"Fact {number} is told here." for number in range(1, 21)]  # six words and marks each
-SHOWN = ShownDocument(
+SHOWN = View(
     tuple(Passage(text, at, at % 4 == 0) for at, text in enumerate(TEXTS, start=1)),
     "Which?",
     exemplars=("Q: a? A: b [1] [4].", "Q: c? A: d [2]."),
@@ -29,7 +27,12 @@ FOREIGN = tuple(f"Foreign {number} goes on and on here." for number in range(50)
 
 
 def context_of(seed=0):
-    return PerturbationContext(Draws(seed), FOREIGN)
+    return PerturbationContext(Draws(seed), FOREIGN, approximate_tokens)
+
+
+def perturb(view, context, name, **settings):
+    check_perturbation(name, settings)
+    return PERTURBATIONS[name](view, context, **settings)
 
 
 def texts(shown):
@@ -51,8 +54,8 @@ def test_perturbations_are_pure_seeded_and_recorded(name):
     assert once == again
     assert once != SHOWN
     assert before == (hash(SHOWN.passages), SHOWN.exemplars, SHOWN.steps)
-    assert [done for done, _ in once.done] == [name]
-    assert content_of(once) != content_of(SHOWN)
+    assert [done["name"] for done in once.done] == [name]
+    assert once.content != SHOWN.content
     assert once.question == SHOWN.question
 
 
@@ -73,14 +76,14 @@ def test_dropping_hits_clues_and_nothing_else():
 def test_the_source_is_cut_at_its_end(share, left):
     cut = perturb(SHOWN, context_of(), "cut_source", share=share)
     assert texts(cut) == TEXTS[:left]
-    ((_, done),) = cut.done
-    assert done == {"share": share, "cut_tokens": 6 * (20 - left), "of_tokens": 120}
+    (done,) = cut.done
+    assert done == {"name": "cut_source", "share": share, "cut_tokens": 6 * (20 - left), "of_tokens": 120}
 
 
 @given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 90))
 def test_what_is_kept_fits_and_the_next_passage_would_not(seed, low, more):
     cut = perturb(SHOWN, context_of(seed), "truncate", low=low, high=low + more)
-    ((_, done),) = cut.done
+    (done,) = cut.done
     kept = sum(map(approximate_tokens, texts(cut)))
     assert low <= done["room_tokens"] <= low + more
     assert kept <= done["room_tokens"]
@@ -88,17 +91,17 @@ def test_what_is_kept_fits_and_the_next_passage_would_not(seed, low, more):
 
 
 def test_the_paper_s_amounts_are_the_defaults():
-    long = PerturbationContext(Draws(1), tuple(f"{word} " * 200 for word in range(60)))
-    ((_, done),) = perturb(SHOWN, long, "inject_distractors").done
+    long = PerturbationContext(Draws(1), tuple(f"{word} " * 200 for word in range(60)), approximate_tokens)
+    (done,) = perturb(SHOWN, long, "inject_distractors").done
     assert 4096 - 200 <= done["injected_tokens"] <= done["aim_tokens"] <= 8192
-    ((_, done),) = perturb(SHOWN, long, "truncate").done
+    (done,) = perturb(SHOWN, long, "truncate").done
     assert 4096 <= done["room_tokens"] <= 32768
 
 
 @given(st.integers(0, 100))
 def test_distractors_stand_between_and_nothing_is_lost(seed):
     shown = perturb(SHOWN, context_of(seed), "inject_distractors", low=40, high=80)
-    ((_, done),) = shown.done
+    (done,) = shown.done
     assert [text for text in texts(shown) if text in TEXTS] == TEXTS
     added = [text for text in texts(shown) if text not in TEXTS]
     assert len({*added}) == len(added)
@@ -134,28 +137,26 @@ def test_steps_are_exposed_or_corrupted_in_their_last_number():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "message"),
+    ("name", "settings", "named"),
     [
-        ("drop_clue", {}, "no perturbation 'drop_clue'; did you mean 'drop_clues'"),
-        ("drop_clues", {"q": 1}, "has no setting 'q'; known: p"),
-        ("remove_exemplars", {"keep": 1.5}, "needs a whole number for 'keep', got 1.5"),
-        ("truncate", {"low": -1}, "needs a whole number for 'low', got -1"),
-        ("drop_clues", {"p": 2}, "needs p from 0 to 1, got 2"),
-        ("cut_source", {}, "needs the setting 'share'"),
-        ("cut_source", {"share": "half"}, "needs a number for 'share', got 'half'"),
-        ("truncate", {"low": 9, "high": 3}, "needs 0 < low <= high in tokens, got 9 and 3"),
+        ("drop_clue", {}, "'drop_clue'"),
+        ("drop_clues", {"q": 1}, "'q'"),
+        ("remove_exemplars", {"keep": 1.5}, "'keep'"),
+        ("truncate", {"low": -1}, "'low'"),
+        ("drop_clues", {"p": 2}, "'p'"),
+        ("cut_source", {}, "'share'"),
+        ("cut_source", {"share": "half"}, "'share'"),
+        ("truncate", {"low": 9, "high": 3}, "low <= high"),
     ],
 )
-def test_what_cannot_be_applied_is_refused(name, settings, message):
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_perturbations_are_refused(name, settings, named):
+    with pytest.raises(ConfigError, match=named):
         check_perturbation(name, settings)
-    with pytest.raises(ConfigError, match=message):
-        perturb(SHOWN, context_of(), name, **settings)
 
 
 def test_passages_are_the_whole_text_and_clues_hold_the_answer():
     text = " ".join(TEXTS)
     document = Document("d", text, "Which?", "fact 7 ")
-    parts = passages_of(text, 12, holds_answer(document))
+    parts = passages_of(text, 12, contains_answer(document))
     assert "".join(part.text for part in parts) == text
     assert [part.text.strip() for part in parts if part.clue] == ["Fact 7 is told here. Fact 8 is told here."]

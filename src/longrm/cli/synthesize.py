@@ -77,11 +77,11 @@ _RECIPES = {
 
 _HINTS = {
     "unreadable": "the model did not end with the lines Question, Answer and Evidence; try another writer, or raise "
-    "{max_tokens}",
+    "max_tokens",
     "evidence_not_found": "the model did not copy sentences literally; try another writer",
-    "no_criteria": "the writer did not end with lines Criterion: ...; try another writer, or raise {max_tokens}",
-    "no_verdict": "the checker did not end with [[A]], [[B]] or [[C]]; try another checker, or raise {max_tokens}",
-    "truncated": "replies reached the token limit; raise {max_tokens}",
+    "no_criteria": "the writer did not end with lines Criterion: ...; try another writer, or raise max_tokens",
+    "no_verdict": "the checker did not end with [[A]], [[B]] or [[C]]; try another checker, or raise max_tokens",
+    "truncated": "replies reached the token limit; raise max_tokens",
     "order_unknown": "rows need gold: chosen and rejected, ranks, or scores",
     "unparsed": "the judge did not end with a score such as [[7]]; try remote.json_schema = true, or another judge",
     "insufficient": "the critical chunks do not contain the words of the gold answer; try sufficiency = 'judge', a "
@@ -92,8 +92,6 @@ _HINTS = {
     "no_candidate": "no answers to judge; see candidates",
 }
 """What helps when no row is left, by the reason of most drops."""
-_MAX_TOKENS = {"benchmark": "second_check.max_tokens", "responses": "plans.max_tokens"}
-"""The setting's key in recipes where it is in a group."""
 
 
 @click.group("synthesize", short_help="Make training data and benchmarks from your documents.")
@@ -125,7 +123,7 @@ def _subcommand(name: str, recipe: RecipeText) -> click.Command:
             next_step = _TRAIN_PAIRS if getattr(settings, "rows", "") == "pairs" else recipe.next_step
             _print(manifest, out, next_step.format(out=out))
         if not manifest["counts"]["rows"]:
-            raise RunError(_no_rows(manifest["counts"], out, name))
+            raise RunError(_no_rows(manifest["counts"], out))
 
     return synthesize
 
@@ -168,7 +166,7 @@ def _print(manifest: Mapping[str, Any], out: Path, next_step: str) -> None:
         echo(next_step)
 
 
-def _no_rows(counts: Mapping[str, Any], out: Path, name: str) -> str:
+def _no_rows(counts: Mapping[str, Any], out: Path) -> str:
     """The error of a run without rows: what every step dropped, a hint, and where the models' answers are."""
     from longrm.runs.folder import CACHE
 
@@ -178,7 +176,7 @@ def _no_rows(counts: Mapping[str, Any], out: Path, name: str) -> str:
     most = max(last, key=lambda reason: last[reason], default="")
     parts = [f"{out}: no row from {counts['inputs']:,} inputs", *(drops or ["no input"])]
     if most in _HINTS:
-        parts.append(f"{most}: {_HINTS[most].format(max_tokens=_MAX_TOKENS.get(name, 'max_tokens'))}")
+        parts.append(f"{most}: {_HINTS[most]}")
     if (out / CACHE).exists():
         parts.append(f"{out / CACHE} has the models' answers")
     return "; ".join(parts)

@@ -1,15 +1,15 @@
-"""The models that a pipeline asks: settings, how they are reached, and what they cost."""
+"""The models that write and judge: their settings, how requests reach them, and what they cost."""
 
 import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -17,58 +17,88 @@ from longrm.clients import Completion, Request, Writer
 from longrm.clients.openai import OpenAIClient
 from longrm.clients.remote_settings import ModelName, Remote, ServerUrl, split_address
 from longrm.config import OPERATIONAL, Config, IdentifiedBy
-from longrm.errors import ConfigError
+from longrm.errors import ConfigError, RunError
 from longrm.reward_models.kinds import split_kind
-from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.folder import CACHE
 from longrm.runs.logs import Log
-from longrm.synthesis.model_requests import AsyncModel, BatchedCalls
-from longrm.synthesis.simulated_model import GoldAnswers, SimulatedModel
+from longrm.types import Outcome, Trial
 
 SPENDING = "spending.jsonl"
-_MILLION = 1e6
+
+TaskName = Literal["", "judge", "sufficiency", "attribution", "answer", "question", "criteria", "compare"]
+"""What a model is asked to do: score a response; say whether passages lead to the gold answer; name the passages that
+it needs; answer a question; write a question; write criteria; compare two responses by one criterion."""
+
+BatchItem = TypeVar("BatchItem")
+BatchReply = TypeVar("BatchReply")
 
 
-class Price(Config):
-    """What a model costs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest(Request):
+    """A request with the task behind its prompt, and the prompt's parts by name, which a simulated model reads."""
 
-    Attributes:
-        prompt: For a million tokens read.
-        completion: For a million tokens written.
+    task: TaskName = ""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class AsyncModel(Protocol):
+    """A judge or writer as recipes see it; rows and manifests show its name."""
+
+    name: str
+
+    async def ask(self, requests: Sequence[TaskRequest]) -> list[Completion]:
+        """Answers every request on its own, in the same order."""
+        ...
+
+
+async def ask(model: AsyncModel, *requests: TaskRequest) -> list[Completion]:
+    """Asks a model, and stops the run if it could not be reached."""
+    answers = await model.ask(requests) if requests else []
+    check_answered(model.name, answers)
+    return answers
+
+
+def check_answered(name: str, answers: Iterable[Completion | Trial]) -> None:
+    """Raises `RunError` if an outcome is `ERROR`.
+
+    Such an answer must not be counted as dropped: the ledger would record its input as done, and the repeated command
+    would never ask again. Other answers are in the cache.
     """
+    failed = next((answer for answer in answers if answer.outcome is Outcome.ERROR), None)
+    if failed is not None:
+        raise RunError(f"{name} could not be asked ({failed.detail}); run the same command again")
 
-    prompt: float = Field(0.0, ge=0)
-    completion: float = Field(0.0, ge=0)
 
-
-def _served(model: str) -> str:
-    """What an endpoint serves, wherever it lies; other models as they are."""
+def _served_name(model: str) -> str:
+    """The name of a served model without its URL, which may change between runs; other models as they are."""
     return f"openai:#{model.rpartition('#')[2]}" if model.startswith("openai:") else model
 
 
-class AskedModel(Config):
-    """A model that is asked.
+class ModelSettings(Config):
+    """A model to ask.
 
     Attributes:
         model: `openai:URL#NAME` for an OpenAI-compatible endpoint, a folder or Hub id of a causal language model, or
-            `simulated:RATES`, which knows the gold answers and errs at stated rates, such as `simulated:0.1` or
+            `simulated:RATES`, which knows the gold answers and errs at given rates, such as `simulated:0.1` or
             `simulated:error=0.1,misformat=0.05,disagreement=0.1,per_doubling=0.02`.
-        name: What rows and manifest call it; by default what stands in `model`, without the URL.
-        replica_urls: More URLs behind which the same model is served; requests are spread over all by their content,
-            and the budgets of `remote` hold for each.
-        remote: How an endpoint is reached. Answers are kept in the run folder unless `remote.cache` names a file.
-        price: What an endpoint costs, in the currency that you think in.
+        name: Its name in rows and manifest; by default `model` without the URL.
+        replica_urls: More URLs that serve the same model. Requests are spread over all of them by content, and the
+            budgets of `remote` apply to each.
+        remote: How an endpoint is reached. Answers are cached in the run folder unless `remote.cache` names a file.
+        price: What a million tokens of the `prompt` and of the `completion` cost, in your currency.
     """
 
-    model: Annotated[ModelName, IdentifiedBy(_served)]
+    model: Annotated[ModelName, IdentifiedBy(_served_name)]
     name: str = ""
     replica_urls: Annotated[tuple[ServerUrl, ...], OPERATIONAL] = ()
     remote: Remote = Remote()
-    price: Annotated[Price, OPERATIONAL] = Price()
+    price: Annotated[dict[Literal["prompt", "completion"], Annotated[float, Field(ge=0)]], OPERATIONAL] = (
+        Field(default_factory=dict)
+    )
 
     @property
-    def called(self) -> str:
-        """What rows and manifest call it."""
+    def label(self) -> str:
+        """Its name in rows and manifest."""
         if self.name:
             return self.name
         return self.model.rpartition("#")[2] if self.model.startswith("openai:") else self.model
@@ -76,9 +106,9 @@ class AskedModel(Config):
 
 @dataclass(frozen=True, slots=True)
 class PaidAnswer:
-    """One answer that was paid for, a line of `spending.jsonl`; answers from the cache are in none.
+    """One answer that was paid for (a line of `spending.jsonl`); cached answers have none.
 
-    Tokens are None where the server does not say.
+    Tokens are None if the server does not report them.
     """
 
     model: str
@@ -86,63 +116,100 @@ class PaidAnswer:
     completion_tokens: int | None
 
 
-@dataclass
-class ModelAccount:
-    """What one model was asked and cost, in all processes of a run: only answers that were paid for count."""
-
-    answers: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float = 0.0
-
-
 class Spending:
-    """Adds up what the models of a run cost. Make it with `open_models`."""
+    """Adds up what the models of a run cost, over all processes that worked on it."""
 
-    def __init__(self, log: Log[PaidAnswer], prices: Mapping[str, Price]) -> None:
+    def __init__(self, log: Log[PaidAnswer], prices: Mapping[str, Mapping[Any, float]]) -> None:
         self._log, self._prices = log, prices
-        self._lock = threading.Lock()
-        self.accounts = {name: ModelAccount() for name in prices}
+        self._lock = threading.Lock()  # clients report from their own threads
+        self.accounts: dict[str, dict[str, Any]] = {}
         for paid in log:
             self._add(paid)
 
     def pay(self, model: str, completion: Completion) -> None:
-        """Notes an answer; may be called from any thread."""
+        """Records an answer; may be called from any thread."""
         paid = PaidAnswer(model, completion.prompt_tokens, completion.completion_tokens)
         with self._lock:
             self._log.append(paid)
             self._add(paid)
 
     def note(self) -> str:
-        """What was spent, in a few words; nothing where no endpoint was asked."""
+        """The total for the progress bar; empty if no endpoint was asked."""
         with self._lock:
             accounts = [*self.accounts.values()]
-        answers = sum(account.answers for account in accounts)
-        tokens = sum(account.prompt_tokens + account.completion_tokens for account in accounts)
-        cost = sum(account.cost for account in accounts)
-        parts = [f"{answers:,} answers", f"{tokens:,} tokens", *([f"{cost:.2f} spent"] if cost else [])]
-        return ", ".join(parts) if answers else ""
+        if not accounts:
+            return ""
+        answers, tokens, cost = (
+            sum(account[name] for account in accounts for name in names)
+            for names in (("answers",), ("prompt_tokens", "completion_tokens"), ("cost",))
+        )
+        return f"{answers:,} answers, {tokens:,} tokens" + (f", {cost:.2f} spent" if cost else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """As the manifest has it, by model."""
+        """For the manifest, by model."""
         return {
-            name: asdict(account) | {"cost": round(account.cost, 6)}
-            for name, account in self.accounts.items()
-            if account.answers
+            name: {**account, "cost": round(account["cost"], 6)} for name, account in self.accounts.items()
         }
 
     def _add(self, paid: PaidAnswer) -> None:
-        account = self.accounts.setdefault(paid.model, ModelAccount())
-        price = self._prices.get(paid.model, Price())
-        read, written = paid.prompt_tokens or 0, paid.completion_tokens or 0
-        account.answers += 1
-        account.prompt_tokens += read
-        account.completion_tokens += written
-        account.cost += (read * price.prompt + written * price.completion) / _MILLION
+        empty = {"answers": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0}
+        account = self.accounts.setdefault(paid.model, empty)
+        price = self._prices.get(paid.model, {})
+        prompt, completion = paid.prompt_tokens or 0, paid.completion_tokens or 0
+        account["answers"] += 1
+        account["prompt_tokens"] += prompt
+        account["completion_tokens"] += completion
+        account["cost"] += (
+            prompt * price.get("prompt", 0.0) + completion * price.get("completion", 0.0)
+        ) / 1e6
+
+
+class BatchedCalls(Generic[BatchItem, BatchReply]):
+    """Joins concurrent calls for many inputs into one batch; one batch runs at a time.
+
+    Recipes are written for one input, and a model still gets the requests of all inputs in progress at once.
+    """
+
+    def __init__(self, call: Callable[[list[BatchItem]], Awaitable[Sequence[BatchReply]]]) -> None:
+        self._call = call
+        self._waiting: list[tuple[Sequence[BatchItem], asyncio.Future[list[BatchReply]]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def __call__(self, items: Sequence[BatchItem]) -> list[BatchReply]:
+        """Waits for the batch that contains these items."""
+        replies: asyncio.Future[list[BatchReply]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((items, replies))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        return await replies
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                # Let every input that is ready to ask do so before the batch is closed: batches are then as large as
+                # can be, and the same in every run.
+                known = 0
+                while known < len(self._waiting):
+                    known = len(self._waiting)
+                    await asyncio.sleep(0)
+                batch, self._waiting = self._waiting, []
+                try:
+                    answers = iter(await self._call([item for items, _ in batch for item in items]))
+                except Exception as error:
+                    for _, replies in batch:
+                        if not replies.done():
+                            replies.set_exception(error)
+                    continue
+                for items, replies in batch:
+                    own = [next(answers) for _ in items]
+                    if not replies.done():  # its input may have been cancelled
+                        replies.set_result(own)
+        finally:
+            self._sending = None
 
 
 class ServedModel:
-    """A model behind one or several writers, which block: each is asked in a thread of its own."""
+    """A model behind one or several blocking writers, each of which is called in its own thread."""
 
     def __init__(self, name: str, writers: Sequence[Writer]) -> None:
         self.name = name
@@ -150,72 +217,82 @@ class ServedModel:
         self._batched = BatchedCalls(self._write)
 
     async def ask(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answers every request alone, in the same order; equal ones are asked once."""
+        """Answers every request on its own, in the same order; equal ones are sent once."""
         return await self._batched(requests) if requests else []
 
     async def _write(self, requests: Sequence[Request]) -> list[Completion]:
-        keys = [_key(request) for request in requests]
+        keys = [_request_key(request) for request in requests]
+        # By content, so that a request goes to the same replica in every run.
         by_writer: list[dict[bytes, Request]] = [{} for _ in self._writers]
         for key, request in zip(keys, requests, strict=True):
             by_writer[int.from_bytes(key, "big") % len(by_writer)][key] = request
         shares = [(writer, own) for writer, own in zip(self._writers, by_writer, strict=True) if own]
-        answered = await asyncio.gather(
+        answers = await asyncio.gather(
             *(asyncio.to_thread(writer.write, [*own.values()]) for writer, own in shares)
         )
-        found = {
-            key: answer
-            for (_, own), answers in zip(shares, answered, strict=True)
-            for key, answer in zip(own, answers, strict=True)
-        }
+        found: dict[bytes, Completion] = {}
+        for (_, own), own_answers in zip(shares, answers, strict=True):
+            found.update(zip(own, own_answers, strict=True))
         return [found[key] for key in keys]
 
 
-@contextmanager
-def open_models(
-    models: Sequence[AskedModel], folder: Path, *, answers: GoldAnswers, seed: int
-) -> Iterator[tuple[list[AsyncModel], Spending]]:
-    """Opens models for a run, in their order, and the account of what they cost.
-
-    Raises:
-        ConfigError: Two models have one name, or a model's settings are at odds.
-        ModelError: A local model cannot be loaded.
-    """
-    names = [model.called for model in models]
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None:
-        raise ConfigError(f"two models are called '{doubled}'; give one of them another `name`")
-    with Log(folder / SPENDING, PaidAnswer) as log:
-        spending = Spending(log, {model.called: model.price for model in models})
-        yield [_open(model, folder, spending, answers, seed) for model in models], spending
-
-
-def _key(request: Request) -> bytes:
-    """Tells requests apart by all that a model reads of them."""
+def _request_key(request: Request) -> bytes:
+    """A hash of what the model sees of a request: the fields of `Request` and no others."""
     content = {part.name: getattr(request, part.name) for part in fields(Request)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
 
 
-def _open(model: AskedModel, folder: Path, spending: Spending, answers: GoldAnswers, seed: int) -> AsyncModel:
-    kind, _, rest = model.model.partition(":")
-    if model.replica_urls and kind != "openai":
-        raise ConfigError(f"'{model.model}' has no other URLs: `replica_urls` goes with openai:URL#NAME")
-    if kind == "simulated":
-        return SimulatedModel(ErrorRates.parse(rest), model.called, seed, answers)
+@contextmanager
+def open_models(
+    models: Sequence[ModelSettings], folder: Path, simulate: Callable[[str, str], AsyncModel]
+) -> Iterator[tuple[list[AsyncModel], Spending]]:
+    """Opens the models of a run, in order, and the record of what they cost.
+
+    Args:
+        models: Their settings.
+        folder: Where answers are cached and spending is logged.
+        simulate: Makes a simulated model from its rates and its name.
+
+    Raises:
+        ConfigError: Two models have one name, or a model cannot write.
+        ModelError: A local model cannot be loaded.
+    """
+    names = [model.label for model in models]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConfigError(f"two models have the name '{repeated}'; give one of them another `name`")
+    with Log(folder / SPENDING, PaidAnswer) as log:
+        spending = Spending(log, {model.label: model.price for model in models})
+        opened: list[AsyncModel] = []
+        for model in models:
+            if model.model.startswith("simulated:"):
+                if model.replica_urls:
+                    raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
+                opened.append(simulate(model.model.partition(":")[2], model.label))
+            else:
+                opened.append(ServedModel(model.label, _writers(model, folder, spending)))
+        yield opened, spending
+
+
+def _writers(model: ModelSettings, folder: Path, spending: Spending) -> list[Writer]:
+    kind, _, address = model.model.partition(":")
     if kind == "openai":
-        (url, name), remote = split_address(rest), model.remote
+        (url, name), remote = split_address(address), model.remote
         if remote.cache is None:
             remote = remote.model_copy(update={"cache": str(folder / CACHE)})
-        pay = partial(spending.pay, model.called)
-        clients = [
+        pay = partial(spending.pay, model.label)
+        # All replicas share the cache entries of the first URL.
+        return [
             OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
             for each in (url, *model.replica_urls)
         ]
-        return ServedModel(model.called, clients)
+    if model.replica_urls:
+        raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
     if split_kind(model.model)[0] is not None:
         raise ConfigError(
-            f"'{model.model}' cannot write: name openai:URL#NAME (an endpoint), or the folder or Hub id of a causal "
+            f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a causal "
             "language model"
         )
-    from longrm.modeling.local_writer import LocalWriter  # imported late: all else works without torch
+    from longrm.modeling.local_writer import LocalWriter  # imports torch, which nothing else here needs
 
-    return ServedModel(model.called, [LocalWriter.load(model.model)])
+    return [LocalWriter.load(model.model)]

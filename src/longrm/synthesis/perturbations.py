@@ -1,20 +1,19 @@
 """Candidates of graded quality: what a model sees of a document is perturbed before it answers (paper, section 2).
 
-Every perturbation is a pure function of what is shown, and leaves its name and measured settings in `done`.
+Every perturbation is a pure function of the view, and records its name and parameters in `done`.
 """
 
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
-from longrm.data.chunking import approximate_tokens, chunk_spans
+from longrm.data.chunking import chunk_spans
 from longrm.errors import ConfigError, nearest
 from longrm.reading import is_number
 from longrm.rng import Draws
-from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.documents import Document
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _CITATION = re.compile(r"\[(\d+)\]")
@@ -22,7 +21,7 @@ _CITATION = re.compile(r"\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A part of the context. `label` is the number it is cited by; a clue helps to answer the question."""
+    """A part of the context, the number that cites it, and whether it contains the answer."""
 
     text: str
     label: int
@@ -30,11 +29,16 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownDocument:
-    """What a model is shown: passages in reading order, a question, and exemplars that show how it is done.
+class View:
+    """What a model sees.
 
-    `steps` is the way to the gold answer, if known, which is not shown unless `hints` hold it, right or wrong. `done`
-    are the perturbations so far, each `(name, what was done)`.
+    Attributes:
+        passages: In reading order.
+        question: The question.
+        exemplars: Examples of answered questions.
+        steps: The way to the gold answer; shown only as `hints`, correct or not.
+        hints: See `steps`.
+        done: The perturbations so far, each with its parameters.
     """
 
     passages: tuple[Passage, ...]
@@ -42,62 +46,77 @@ class ShownDocument:
     exemplars: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    done: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    done: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The prompt before the question: exemplars, numbered passages and hints."""
+        parts = []
+        if self.exemplars:
+            parts.append("Examples of questions that were answered well:\n\n" + "\n\n".join(self.exemplars))
+        passages = (f"[{passage.label}] {passage.text.strip()}" for passage in self.passages)
+        parts.append("Read these numbered passages.\n\n" + "\n\n".join(passages))
+        if self.hints:
+            parts.append("Somebody began to work it out:\n" + "\n".join(self.hints))
+        return "\n\n".join(parts)
+
+    @property
+    def content(self) -> str:
+        """The whole prompt."""
+        return (
+            f"{self.shown}\n\nAnswer the question from the passages alone. Where it asks for sources, cite passages by "
+            f"number, such as [2].\n\nQuestion: {self.question}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PerturbationContext:
-    """What decides on what is hit, passages of other documents, and what counts the tokens of a text."""
+    """The random numbers, the passages of other documents, and the function that counts tokens."""
 
     draws: Draws
-    foreign: Sequence[str] = ()
-    count: Callable[[str], int] = approximate_tokens
+    foreign: Sequence[str]
+    count: Callable[[str], int]
 
 
-def drop_clues(shown: ShownDocument, context: PerturbationContext, *, p: float = 0.5) -> ShownDocument:
-    """Drops every passage that is a clue with probability p."""
-    _within("drop_clues", "p", p, 0, 1)
-    kept = tuple(part for part in shown.passages if not part.clue or context.draws.fraction() >= p)
-    return _noted(shown, "drop_clues", {"p": p, "dropped": len(shown.passages) - len(kept)}, passages=kept)
+def drop_clues(view: View, context: PerturbationContext, *, p: float = 0.5) -> View:
+    """Drops every passage that contains the answer with probability p."""
+    kept = tuple(part for part in view.passages if not part.clue or context.draws.fraction() >= p)
+    return _done(view, "drop_clues", {"p": p, "dropped": len(view.passages) - len(kept)}, passages=kept)
 
 
-def cut_source(shown: ShownDocument, context: PerturbationContext, *, share: float) -> ShownDocument:
-    """Cuts this share of the context's tokens off its end, in whole passages, and no more."""
-    _within("cut_source", "share", share, 0, 1)
-    sizes = [context.count(part.text) for part in shown.passages]
+def cut_source(view: View, context: PerturbationContext, *, share: float) -> View:
+    """Cuts at most this share of the context's tokens off its end, in whole passages."""
+    sizes = [context.count(part.text) for part in view.passages]
     kept, left = len(sizes), share * sum(sizes)
     while kept and sizes[kept - 1] <= left:
         kept -= 1
         left -= sizes[kept]
-    done = {"share": share, "cut_tokens": sum(sizes[kept:]), "of_tokens": sum(sizes)}
-    return _noted(shown, "cut_source", done, passages=shown.passages[:kept])
+    parameters = {"share": share, "cut_tokens": sum(sizes[kept:]), "of_tokens": sum(sizes)}
+    return _done(view, "cut_source", parameters, passages=view.passages[:kept])
 
 
-def truncate(
-    shown: ShownDocument, context: PerturbationContext, *, low: int = 4096, high: int = 32768
-) -> ShownDocument:
-    """Keeps the beginning of the context: whole passages, as many as fit into `low` to `high` drawn tokens."""
-    room = left = _drawn("truncate", context.draws, low, high)
+def truncate(view: View, context: PerturbationContext, *, low: int = 4096, high: int = 32768) -> View:
+    """Keeps the beginning of the context: whole passages within a drawn number of `low` to `high` tokens."""
+    room = left = int(low) + context.draws.below(int(high - low) + 1)
     kept = 0
-    for part in shown.passages:
+    for part in view.passages:
         left -= context.count(part.text)
         if left < 0:
             break
         kept += 1
-    done = {"room_tokens": room, "dropped": len(shown.passages) - kept}
-    return _noted(shown, "truncate", done, passages=shown.passages[:kept])
+    parameters = {"room_tokens": room, "dropped": len(view.passages) - kept}
+    return _done(view, "truncate", parameters, passages=view.passages[:kept])
 
 
 def inject_distractors(
-    shown: ShownDocument, context: PerturbationContext, *, low: int = 4096, high: int = 8192
-) -> ShownDocument:
-    """Puts foreign passages, of `low` to `high` drawn tokens together, at drawn places between the others.
+    view: View, context: PerturbationContext, *, low: int = 4096, high: int = 8192
+) -> View:
+    """Inserts passages of other documents, of `low` to `high` drawn tokens together, at drawn places.
 
-    Passages are never cut, so up to one passage less is injected, and all of them where they are too few; what was
-    injected is noted.
+    Passages are never cut, so up to one passage less is inserted, or all if there are too few.
     """
-    aim = _drawn("inject_distractors", context.draws, low, high)
-    passages, injected = list(shown.passages), 0
+    aim = int(low) + context.draws.below(int(high - low) + 1)
+    passages, injected = list(view.passages), 0
     label = max((part.label for part in passages), default=0)
     for text in context.draws.order(context.foreign):
         tokens = context.count(text)
@@ -106,167 +125,110 @@ def inject_distractors(
         injected += tokens
         label += 1
         passages.insert(context.draws.below(len(passages) + 1), Passage(text, label))
-    done = {"aim_tokens": aim, "injected_tokens": injected}
-    return _noted(shown, "inject_distractors", done, passages=tuple(passages))
+    parameters = {"aim_tokens": aim, "injected_tokens": injected}
+    return _done(view, "inject_distractors", parameters, passages=tuple(passages))
 
 
-def remove_exemplars(shown: ShownDocument, context: PerturbationContext, *, keep: int = 0) -> ShownDocument:
+def remove_exemplars(view: View, context: PerturbationContext, *, keep: int = 0) -> View:
     """Removes all exemplars but the first `keep`."""
-    _whole("remove_exemplars", keep=keep)
-    kept = shown.exemplars[: int(keep)]
-    return _noted(shown, "remove_exemplars", {"removed": len(shown.exemplars) - len(kept)}, exemplars=kept)
+    kept = view.exemplars[: int(keep)]
+    return _done(view, "remove_exemplars", {"removed": len(view.exemplars) - len(kept)}, exemplars=kept)
 
 
-def noisy_citations(
-    shown: ShownDocument, context: PerturbationContext, *, share: float = 0.5
-) -> ShownDocument:
-    """Gives this share of the passages, two at least, each other's numbers; exemplars cite the wrong ones too."""
-    _within("noisy_citations", "share", share, 0, 1)
-    count = len(shown.passages)
+def noisy_citations(view: View, context: PerturbationContext, *, share: float = 0.5) -> View:
+    """Swaps the numbers of this share of the passages, at least two; exemplars cite the wrong ones too."""
+    count = len(view.passages)
     hit = list(range(count))
     context.draws.shuffle(hit)
     hit = sorted(hit[: max(2, round(share * count))]) if count > 1 and share > 0 else []
-    # Moved on by one place, so that none keeps its own.
-    labels = {at: shown.passages[other].label for at, other in zip(hit, [*hit[1:], *hit[:1]], strict=True)}
-    passages = tuple(
-        replace(part, label=labels.get(at, part.label)) for at, part in enumerate(shown.passages)
-    )
-    moved = {str(shown.passages[at].label): str(label) for at, label in labels.items()}
+    # Rotated by one, so that none keeps its own number.
+    labels = {at: view.passages[other].label for at, other in zip(hit, [*hit[1:], *hit[:1]], strict=True)}
+    passages = tuple(replace(part, label=labels.get(at, part.label)) for at, part in enumerate(view.passages))
+    moved = {str(view.passages[at].label): str(label) for at, label in labels.items()}
     exemplars = tuple(
-        _CITATION.sub(lambda found: f"[{moved.get(found[1], found[1])}]", text) for text in shown.exemplars
+        _CITATION.sub(lambda found: f"[{moved.get(found[1], found[1])}]", text) for text in view.exemplars
     )
-    return _noted(
-        shown, "noisy_citations", {"share": share, "moved": len(hit)}, passages=passages, exemplars=exemplars
-    )
+    parameters = {"share": share, "moved": len(hit)}
+    return _done(view, "noisy_citations", parameters, passages=passages, exemplars=exemplars)
 
 
-def corrupt_steps(shown: ShownDocument, context: PerturbationContext, *, share: float = 0.5) -> ShownDocument:
-    """Shows the steps with wrong numbers in this share, one at least, of those that hold a number."""
-    _within("corrupt_steps", "share", share, 0, 1)
-    numbered = [at for at, step in enumerate(shown.steps) if _NUMBER.search(step)]
+def corrupt_steps(view: View, context: PerturbationContext, *, share: float = 0.5) -> View:
+    """Shows the steps with a wrong result in this share, at least one, of those that contain a number."""
+    numbered = [at for at, step in enumerate(view.steps) if _NUMBER.search(step)]
     context.draws.shuffle(numbered)
     hit = {*numbered[: max(1, round(share * len(numbered)))]} if share > 0 else set()
-    hints = tuple(_wrong(step, context.draws) if at in hit else step for at, step in enumerate(shown.steps))
-    return _noted(shown, "corrupt_steps", {"share": share, "corrupted": len(hit)}, hints=hints)
+    hints = tuple(
+        _with_wrong_number(step, context.draws) if at in hit else step for at, step in enumerate(view.steps)
+    )
+    return _done(view, "corrupt_steps", {"share": share, "corrupted": len(hit)}, hints=hints)
 
 
-def expose_steps(shown: ShownDocument, context: PerturbationContext) -> ShownDocument:
+def expose_steps(view: View, context: PerturbationContext) -> View:
     """Shows the steps as they are."""
-    return _noted(shown, "expose_steps", {"steps": len(shown.steps)}, hints=shown.steps)
+    return _done(view, "expose_steps", {"steps": len(view.steps)}, hints=view.steps)
 
 
-PERTURBATIONS: MappingProxyType[str, Callable[..., ShownDocument]] = MappingProxyType(
-    {
-        "drop_clues": drop_clues,
-        "cut_source": cut_source,
-        "truncate": truncate,
-        "inject_distractors": inject_distractors,
-        "remove_exemplars": remove_exemplars,
-        "noisy_citations": noisy_citations,
-        "corrupt_steps": corrupt_steps,
-        "expose_steps": expose_steps,
-    }
-)
+PERTURBATIONS: dict[str, Callable[..., View]] = {
+    "drop_clues": drop_clues,
+    "cut_source": cut_source,
+    "truncate": truncate,
+    "inject_distractors": inject_distractors,
+    "remove_exemplars": remove_exemplars,
+    "noisy_citations": noisy_citations,
+    "corrupt_steps": corrupt_steps,
+    "expose_steps": expose_steps,
+}
 """The perturbations by name."""
 
 
-def perturb(shown: ShownDocument, context: PerturbationContext, name: str, **settings: Any) -> ShownDocument:
-    """Applies one perturbation by its name.
-
-    Raises:
-        ConfigError: An unknown name or setting, or a setting out of range; with the nearest name.
-    """
-    check_perturbation(name, settings)
-    return PERTURBATIONS[name](shown, context, **settings)
-
-
 def check_perturbation(name: str, settings: Mapping[str, Any]) -> None:
-    """Refuses what `perturb` cannot apply, before any work is done.
-
-    Raises:
-        ConfigError: An unknown name or setting, a missing one, or one that is not a number or is out of range.
-    """
+    """Raises `ConfigError` for an unknown name or setting, a missing setting, or a value out of range."""
     if name not in PERTURBATIONS:
         raise ConfigError(f"no perturbation '{name}'; {nearest(name, PERTURBATIONS)}")
     parameters = list(inspect.signature(PERTURBATIONS[name]).parameters.values())[2:]
-    known = [parameter.name for parameter in parameters]
+    known = {parameter.name: parameter.default for parameter in parameters}
     for key, value in settings.items():
         if key not in known:
             raise ConfigError(f"the perturbation '{name}' has no setting '{key}'; {nearest(key, known)}")
-        if not is_number(value):
-            raise ConfigError(f"the perturbation '{name}' needs a number for '{key}', got {value!r}")
-    for parameter in parameters:
-        if parameter.default is parameter.empty and parameter.name not in settings:
-            raise ConfigError(f"the perturbation '{name}' needs the setting '{parameter.name}'")
-    PERTURBATIONS[name](
-        ShownDocument((), ""), PerturbationContext(Draws("nothing to hit")), **settings
-    )  # checks the ranges
+        share = key in ("p", "share")
+        if not is_number(value) or value < 0 or (value > 1 if share else value != int(value)):
+            wanted = "a number from 0 to 1" if share else "a whole number"
+            raise ConfigError(f"the perturbation '{name}' needs {wanted} for '{key}', got {value!r}")
+    for key, default in known.items():
+        if default is inspect.Parameter.empty and key not in settings:
+            raise ConfigError(f"the perturbation '{name}' needs the setting '{key}'")
+    values = {**known, **settings}
+    if "low" in values and not 0 < values["low"] <= values["high"]:
+        raise ConfigError(
+            f"the perturbation '{name}' needs 0 < low <= high in tokens, got {values['low']} and {values['high']}"
+        )
 
 
 def passages_of(
     text: str, size: int, is_clue: Callable[[int, int], bool] = lambda low, high: False
 ) -> tuple[Passage, ...]:
-    """Cuts a context into numbered passages of at most `size` approximate tokens, none in the middle of a sentence."""
-    cut = chunk_spans(text, size)
+    """Cuts a context into numbered passages of at most `size` approximate tokens, at the ends of sentences."""
+    spans = chunk_spans(text, size)
     return tuple(
-        Passage(text[low:high], at, is_clue(low, high)) for at, (low, high) in enumerate(cut, start=1)
+        Passage(text[low:high], number, is_clue(low, high))
+        for number, (low, high) in enumerate(spans, start=1)
     )
 
 
-def holds_answer(document: Document) -> Callable[[int, int], bool]:
-    """Tells where the gold answer stands word for word, case aside; nowhere where it is not quoted."""
+def contains_answer(document: Document) -> Callable[[int, int], bool]:
+    """Whether characters low to high contain the gold answer word for word, ignoring case."""
     text, answer = document.text.lower(), document.answer.strip().lower()
     return lambda low, high: bool(answer) and answer in text[low:high]
 
 
-def shown_text(shown: ShownDocument) -> str:
-    """All that a prompt shows before its question: exemplars, numbered passages and hints."""
-    parts = []
-    if shown.exemplars:
-        parts.append("Examples of questions that were answered well:\n\n" + "\n\n".join(shown.exemplars))
-    parts.append(
-        "Read these numbered passages.\n\n"
-        + "\n\n".join(f"[{part.label}] {part.text.strip()}" for part in shown.passages)
-    )
-    if shown.hints:
-        parts.append("Somebody began to work it out:\n" + "\n".join(shown.hints))
-    return "\n\n".join(parts)
+def _done(view: View, name: str, parameters: Mapping[str, Any], **changes: Any) -> View:
+    return replace(view, done=(*view.done, {"name": name, **parameters}), **changes)
 
 
-def content_of(shown: ShownDocument) -> str:
-    """The prompt in one message, the question last."""
-    return (
-        f"{shown_text(shown)}\n\nAnswer the question from the passages alone. Where it asks for sources, cite "
-        f"passages by number, such as [2].\n\nQuestion: {shown.question}"
-    )
-
-
-def _noted(shown: ShownDocument, name: str, what: Mapping[str, Any], **changes: Any) -> ShownDocument:
-    return replace(shown, done=(*shown.done, (name, what)), **changes)
-
-
-def _drawn(name: str, draws: Draws, low: int, high: int) -> int:
-    _whole(name, low=low, high=high)
-    if not 0 < low <= high:
-        raise ConfigError(f"the perturbation '{name}' needs 0 < low <= high in tokens, got {low} and {high}")
-    return int(low) + draws.below(int(high - low) + 1)
-
-
-def _wrong(step: str, draws: Draws) -> str:
-    """The last number of a step, and so its result, made another one."""
+def _with_wrong_number(step: str, draws: Draws) -> str:
+    """Changes the last number of a step, which is its result."""
     *_, number = _NUMBER.finditer(step)
     whole, point, rest = number[0].partition(".")
     off = 1 + draws.below(9)
     other = int(whole) - off if int(whole) > off and draws.fraction() < 0.5 else int(whole) + off
     return f"{step[: number.start()]}{other}{point}{rest}{step[number.end() :]}"
-
-
-def _whole(name: str, **settings: float) -> None:
-    for setting, value in settings.items():
-        if value != int(value) or value < 0:
-            raise ConfigError(f"the perturbation '{name}' needs a whole number for '{setting}', got {value}")
-
-
-def _within(name: str, setting: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ConfigError(f"the perturbation '{name}' needs {setting} from {low} to {high}, got {value}")

@@ -1,36 +1,51 @@
-"""A run folder of shards: inputs are worked on in order, and a killed run continues where it was.
+"""Runs a recipe over its inputs in order, in a run folder that a killed run can continue.
 
-`rows/` holds the shards and nothing else, so that it is read as data; `ledger.jsonl` says of every input, in
-order, what became of it and where its rows end. Rows are written before the ledger says so: on resume, what the
-ledger does not know of is cut off, so no row is lost or doubled, and the bytes are those of a run never killed.
+`rows/` contains the shards and nothing else, so that it can be read as data. `ledger.jsonl` has a line for every input,
+in order, with its outcome and the position in the shards where its rows end. Rows are on disk before the ledger
+mentions them; on resume, rows that it does not mention are cut off. So no row is lost or doubled, and a resumed run
+ends with the same bytes as one that was never killed.
 """
 
 import asyncio
 import hashlib
+import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from longrm.config import Config
 from longrm.errors import DataError, RunError
+from longrm.jsonl import append_lines, json_line, writable
+from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.promised_files import FILES, check_files, record_files
-from longrm.synthesis.model_requests import AsyncModel
-from longrm.synthesis.models import AskedModel, Spending, open_models
-from longrm.synthesis.shards import OutputSettings, Shards, check_whole
-from longrm.synthesis.simulated_model import GoldAnswers
-from longrm.synthesis.stats import InputOutcome, LedgerEntry, RunCounts
+from longrm.synthesis.models import AsyncModel, ModelSettings, Spending, open_models
+from longrm.synthesis.settings import SynthesisRecipe
+from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 
 LEDGER, ROWS = "ledger.jsonl", "rows"
 
+KEPT = "kept"
+Steps = Counter[tuple[str, str]]
+"""How many units each step kept, as (step, KEPT), or dropped, as (step, reason). Steps appear in their order."""
+
+SHARD_ROWS = 1000  # a shard ends with the input that brings it to this many rows
+
+
+class Dropped(NamedTuple):
+    """Takes the place of a result: the step that dropped a unit, and why; a key of `Steps`."""
+
+    step: str
+    reason: str
+
 
 class Identified(Protocol):
-    """Whatever has an id, unique in its run."""
+    """Anything with an id that is unique in its run."""
 
     @property
     def id(self) -> str:
@@ -38,22 +53,55 @@ class Identified(Protocol):
 
 
 PipelineInput = TypeVar("PipelineInput", bound=Identified)
+
+
+@dataclass(frozen=True)
+class InputOutcome:
+    """The rows of one input in order, the counts of its steps, and the votes of a panel of judges."""
+
+    id: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    steps: Steps = field(default_factory=Counter)
+    votes: Sequence[Any] = ()
+
+
 MakeRows = Callable[[PipelineInput], Awaitable[InputOutcome]]
-"""Turns one input into rows. It must depend on nothing but the input, the settings and the models."""
+"""Turns one input into rows. It must depend only on the input, the settings and the models."""
+
+LogBatch = Callable[[Sequence[InputOutcome]], None]
+"""Stores what else a batch produced, before its rows are written; after a kill a batch may come again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """What the manifest says of a run before its first row.
+class LedgerEntry:
+    """The rows of one input, their shard, and the rows and bytes of that shard so far."""
 
-    `sources` have names and licenses, and what else tells which version was read; `prompts` the SHA-256 of every text
-    that models are asked with, by name (`prompt_hash`); `models` their names by what they do.
-    """
+    id: str
+    rows: int
+    shard: int
+    shard_rows: int
+    end: int
+    steps: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    sources: Sequence[Mapping[str, str]]
-    seed: int
-    prompts: Mapping[str, str]
-    models: Mapping[str, str]
+
+def nested(steps: Steps) -> dict[str, dict[str, int]]:
+    """The counts by step, then by reason."""
+    found: dict[str, dict[str, int]] = {}
+    for (step, reason), units in steps.items():
+        found.setdefault(step, {})[reason] = units
+    return found
+
+
+def step_counts(steps: Steps) -> dict[str, dict[str, Any]]:
+    """For the manifest: what each step took in and kept, and why it dropped the others."""
+    return {
+        step: {
+            "in": sum(counts.values()),
+            "kept": counts.get(KEPT, 0),
+            "dropped": {reason: counts[reason] for reason in sorted(counts) if reason != KEPT},
+        }
+        for step, counts in nested(steps).items()
+    }
 
 
 def prompt_hash(*texts: str) -> str:
@@ -61,26 +109,15 @@ def prompt_hash(*texts: str) -> str:
     return hashlib.sha256("\x00".join(texts).encode()).hexdigest()
 
 
-class SynthesisRecipe(Config):
-    """What every recipe says.
-
-    Attributes:
-        output: How rows are written.
-    """
-
-    output: OutputSettings = OutputSettings()
-
-
-@dataclass(frozen=True)
-class SynthesisRun:
-    """A recipe's open run folder, with the models that are asked, by what they do, and what they cost."""
+class SynthesisRun(NamedTuple):
+    """An open run folder of a recipe, its models by role, and what they cost."""
 
     folder: RunFolder
+    recipe: SynthesisRecipe
     models: Mapping[str, AsyncModel]
     spending: Spending
     answers: GoldAnswers
-    provenance: Provenance
-    output: OutputSettings
+    facts: Mapping[str, Any]
 
     def write(
         self,
@@ -89,15 +126,15 @@ class SynthesisRun:
         *,
         total: int,
         progress: Progress,
-        log: Callable[[Sequence[InputOutcome]], None] = lambda outcomes: None,
+        log: LogBatch = lambda outcomes: None,
     ) -> dict[str, Any]:
-        """Works on the inputs that the folder does not hold yet, as `run_pipeline` does, and returns the manifest."""
+        """Works on the inputs that the folder does not contain yet, and returns the manifest."""
         run = run_pipeline(
             self.folder,
             self.answers.watching(inputs),
             make_rows,
-            self.provenance,
-            self.output,
+            self.facts,
+            batch=self.recipe.batch,
             total=total,
             progress=progress,
             note=self.spending.note,
@@ -111,80 +148,123 @@ class SynthesisRun:
 
 @contextmanager
 def open_run(
-    kind: str, recipe: SynthesisRecipe, out: Path, models: Mapping[str, AskedModel], provenance: Provenance
+    kind: str,
+    recipe: SynthesisRecipe,
+    out: Path,
+    *,
+    models: Mapping[str, ModelSettings],
+    sources: Sequence[Mapping[str, str]],
+    prompts: Mapping[str, str],
+    reward_model: str = "",
 ) -> Iterator[SynthesisRun]:
-    """Opens the folder `out`, to begin a run or to continue what is there, and its models, whose names are added."""
-    answers = GoldAnswers(max(1024, 2 * recipe.output.batch))
-    names = {role: model.called for role, model in models.items()}
-    provenance = replace(provenance, models=names | dict(provenance.models))
+    """Opens the folder `out`, to start a run or to continue it, and its models.
+
+    Args:
+        kind: The subcommand.
+        recipe: Its settings.
+        out: The run folder.
+        models: The models to ask, by role.
+        sources: Names, licenses, paths and digests of the data; a run is not continued with other ones.
+        prompts: The SHA-256 of every prompt (`prompt_hash`); a run is not continued with other ones.
+        reward_model: The name of a reward model for the manifest, which the recipe loads itself.
+    """
+    answers = GoldAnswers(max(1024, 2 * recipe.batch))
+
+    def simulate(rates: str, name: str) -> AsyncModel:
+        return SimulatedModel(ErrorRates.parse(rates), name, recipe.seed, answers)
+
+    names = {role: model.label for role, model in models.items()}
+    names |= {"reward model": reward_model} if reward_model else {}
+    facts = {"sources": sources, "seed": recipe.seed, "prompts": prompts, "models": names}
     with (
         RunFolder(out, f"synthesis of {kind}", recipe) as folder,
-        open_models([*models.values()], out, answers=answers, seed=provenance.seed) as (opened, spending),
+        open_models([*models.values()], out, simulate) as (opened, spending),
     ):
-        by_role = dict(zip(models, opened, strict=True))
-        yield SynthesisRun(folder, by_role, spending, answers, provenance, recipe.output)
+        yield SynthesisRun(folder, recipe, dict(zip(models, opened, strict=True)), spending, answers, facts)
 
 
 async def run_pipeline(
     folder: RunFolder,
     inputs: Iterable[PipelineInput],
     make_rows: MakeRows[PipelineInput],
-    provenance: Provenance,
-    output: OutputSettings,
+    facts: Mapping[str, Any],
     *,
+    batch: int,
     total: int = 0,
     progress: Progress = no_progress,
     note: Callable[[], str] = str,
-    log: Callable[[Sequence[InputOutcome]], None] = lambda outcomes: None,
-) -> RunCounts:
-    """Works on the inputs that the run folder, which must be open, does not hold yet.
+    log: LogBatch = lambda outcomes: None,
+) -> dict[str, Any]:
+    """Works on the inputs that an open run folder does not contain yet, and returns the counts of all.
 
     Args:
-        folder: The run's folder.
+        folder: The run folder.
         inputs: All inputs, in the same order as before.
-        make_rows: Works on one input; `output.batch` of them are under way together.
-        provenance: For the manifest.
-        output: How rows are written.
+        make_rows: Works on one input; `batch` of them run together.
+        facts: What the manifest records about the run before its first row; `sources` and `prompts` must not change.
+        batch: How many inputs run together.
         total: How many inputs there are, for the progress; 0 if unknown.
-        progress: Told how many inputs are done.
-        note: What else to tell it then, such as what was spent.
-        log: Keeps what else a batch became, before its rows are written; a killed run may repeat it.
+        progress: Called with the number of inputs that are done.
+        note: Extra information for the progress, such as what was spent.
+        log: Stores what else a batch produced.
 
     Raises:
-        RunError: Sources or prompts are not those that the run began with, or the folder cannot be written.
-        DataError: Two inputs have one id.
+        RunError: Sources, prompts or inputs are not those that the run began with, or a shard lost rows.
+        DataError: Two inputs have the same id.
     """
-    _check_same(folder, provenance)
-    _write_manifest(folder.path, provenance, None)
-    stream = _distinct(inputs)
+    before = read_manifest(folder.path) if folder.continued else {}
+    for name in ("sources", "prompts"):
+        if name in before and before[name] != facts[name]:
+            raise RunError(
+                f"{folder.path}: the {name} have changed since this run began; restore them, or choose another --out "
+                "(a shared remote.cache keeps paid answers)"
+            )
+    write_json(folder.path / MANIFEST, {**read_manifest(folder.path), **facts, "counts": None})
+    promised = folder.path / FILES
+    stream, steps = _unique(inputs), Steps()
+    done = rows = 0
     with Log(folder.path / LEDGER, LedgerEntry) as ledger:
-        counts, last = _replay(ledger, stream)
-        promised = folder.path / FILES
+        # Skip the inputs in the ledger, each of which must come again in its place.
+        ends: dict[int, int] = {}
+        last: LedgerEntry | None = None
+        for last in ledger:
+            one = next(stream, None)
+            if one is None or one.id != last.id:
+                found = "there is no more input" if one is None else f"it is now '{one.id}'"
+                raise RunError(
+                    f"{ledger.path}: input {done + 1} was '{last.id}' and {found}; the sources have changed: restore "
+                    "them, or choose another --out"
+                )
+            done, rows, ends[last.shard] = done + 1, rows + last.rows, last.end
+            _count(steps, last)
         if promised.is_file():
             check_files(folder.path)
-        check_whole(folder.path / ROWS, ledger)
-        shards = Shards(folder.path / ROWS, output, last)
-        progress("inputs", counts.inputs, total, note())
-        while batch := list(islice(stream, output.batch)):
+        shards = Shards(folder.path / ROWS, ends, last)
+        progress("inputs", done, total, note())
+        while current := list(islice(stream, batch)):
             promised.unlink(missing_ok=True)  # the last shard is about to grow
-            outcomes = await asyncio.gather(*map(make_rows, batch))
-            assert [one.id for one in outcomes] == [one.id for one in batch]
+            outcomes = await asyncio.gather(*map(make_rows, current))
             log(outcomes)
-            entries = shards.write(outcomes)
-            ledger.append(*entries)
-            shards.seal()
+            entries = shards.append(outcomes)
+            ledger.append(*entries)  # only now that the rows are on disk
             for entry in entries:
-                counts.add(entry)
-            progress("inputs", counts.inputs, total, note())
-        shards.finish()
+                done, rows = done + 1, rows + entry.rows
+                _count(steps, entry)
+            progress("inputs", done, total, note())
     if not promised.is_file():
         record_files(folder.path, (folder.path / ROWS).iterdir())
-    _write_manifest(folder.path, provenance, counts)
+    counts = {"inputs": done, "rows": rows, "steps": step_counts(steps)}
+    write_json(folder.path / MANIFEST, {**read_manifest(folder.path), **facts, "counts": counts})
     return counts
 
 
-def _distinct(inputs: Iterable[PipelineInput]) -> Iterator[PipelineInput]:
-    """Passes the inputs on; of every id 8 bytes of a hash are held, which millions do not confuse."""
+def _count(steps: Steps, entry: LedgerEntry) -> None:
+    for step, counts in entry.steps.items():
+        steps.update({(step, reason): units for reason, units in counts.items()})
+
+
+def _unique(inputs: Iterable[PipelineInput]) -> Iterator[PipelineInput]:
+    """Passes inputs on and checks their ids; 8 bytes of a hash are kept of each, enough for millions."""
     seen: set[bytes] = set()
     for one in inputs:
         digest = hashlib.blake2b(one.id.encode(), digest_size=8).digest()
@@ -194,40 +274,61 @@ def _distinct(inputs: Iterable[PipelineInput]) -> Iterator[PipelineInput]:
         yield one
 
 
-def _replay(
-    ledger: Log[LedgerEntry], stream: Iterator[PipelineInput]
-) -> tuple[RunCounts, LedgerEntry | None]:
-    """Skips the inputs that the ledger knows, each of which must come again in its place."""
-    counts, last = RunCounts(), None
-    for entry in ledger:
-        one = next(stream, None)
-        if one is None or one.id != entry.id:
-            found = "no more input" if one is None else f"'{one.id}'"
-            raise RunError(
-                f"{ledger.path}: input {counts.inputs + 1} was '{entry.id}' and is now {found}; the sources "
-                "have changed: bring back what they were, or take another --out"
+class Shards:
+    """The JSONL shards of a run; opening them cuts them back to what the ledger mentions.
+
+    Args:
+        folder: Their folder.
+        ends: The bytes of each shard according to the ledger.
+        last: The last entry of the ledger.
+
+    Raises:
+        RunError: A shard is missing or lost bytes, or the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, ends: Mapping[int, int], last: LedgerEntry | None) -> None:
+        self._folder = folder
+        self._shard, self._rows, self._end = (
+            (0, 0, 0) if last is None else (last.shard, last.shard_rows, last.end)
+        )
+        with writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            known = {self._path(shard): end for shard, end in ends.items()}
+            for path in folder.iterdir():
+                if path not in known and path.name.startswith((".", "rows-")):
+                    path.unlink()  # started by a killed process that did not get to the ledger
+            for path, end in known.items():
+                size = path.stat().st_size if path.exists() else 0
+                if size < end:
+                    raise RunError(
+                        f"{path} has {size:,} of the {end:,} bytes in the ledger; restore it, or choose another --out"
+                    )
+                if size > end:
+                    os.truncate(path, end)
+
+    def append(self, outcomes: Sequence[InputOutcome]) -> list[LedgerEntry]:
+        """Writes the rows of some inputs to disk, and returns their lines for the ledger."""
+        entries = []
+        waiting: list[bytes] = []
+        for one in outcomes:
+            if self._rows >= SHARD_ROWS:
+                self._write(waiting)
+                self._shard, self._rows, self._end, waiting = self._shard + 1, 0, 0, []
+            lines = [json_line(row) for row in one.rows]
+            waiting += lines
+            self._rows += len(lines)
+            self._end += sum(map(len, lines))
+            entries.append(
+                LedgerEntry(one.id, len(lines), self._shard, self._rows, self._end, nested(one.steps))
             )
-        counts.add(entry)
-        last = entry
-    return counts, last
+        self._write(waiting)
+        return entries
 
+    def _write(self, lines: Sequence[bytes]) -> None:
+        path = self._path(self._shard)
+        if lines:
+            with writable(path), path.open("ab") as file:
+                append_lines(file, lines, to_disk=True)
 
-def _check_same(folder: RunFolder, provenance: Provenance) -> None:
-    """Refuses to continue a run whose sources or prompts have changed: its rows would be of two kinds."""
-    held = read_manifest(folder.path) if folder.continued else {}
-    for name, found in (("sources", provenance.sources), ("prompts", provenance.prompts)):
-        if name in held and held[name] != found:
-            raise RunError(
-                f"{folder.path}: the {name} have changed since this run began; bring back what they were, or take "
-                "another --out (a shared remote.cache keeps what was paid for)"
-            )
-
-
-def _write_manifest(folder: Path, provenance: Provenance, counts: RunCounts | None) -> None:
-    """Writes what a run is made of into its manifest, and at its end the counts of every step."""
-    manifest = read_manifest(folder)
-    manifest |= {
-        **asdict(provenance),
-        "counts": None if counts is None else counts.to_dict(),
-    }
-    write_json(folder / MANIFEST, manifest)
+    def _path(self, shard: int) -> Path:
+        return self._folder / f"rows-{shard:05d}.jsonl"

@@ -1,20 +1,29 @@
+import asyncio
 import json
+import os
+from collections import Counter
 
 import pytest
 
+from longrm.clients import Completion
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.synthesis.inputs.documents import Document
+from longrm.synthesis.documents import Document
 from longrm.synthesis.recipes import benchmark
-from longrm.synthesis.recipes.benchmark import RECIPE, synthesize
+from longrm.synthesis.recipes.benchmark import (
+    RECIPE,
+    chosen_comparisons,
+    rate_by_judge,
+    synthesize,
+    write_benchmark,
+)
+from longrm.synthesis.selection import tier_of
+from longrm.types import Outcome, text_of
+
+from ..sources import LEVAL, completion_of
+from ..test_selection import WORDS, answer, planted, selected
 
 pytest.importorskip("sacrebleu")
-WORDS = ["amber", "birch", "copper", "dune", "ember", "fjord", "grove", "heath", "iris", "jade"]
 RIGHTS = {"a": 10, "b": 7, "c": 4, "d": 0}
-
-
-def answer(right, filler="zinc"):
-    """Ten words of which so many are right: its token F1 is that by ten."""
-    return " ".join(WORDS[:right] + [filler] * (10 - right))
 
 
 @pytest.fixture
@@ -33,8 +42,8 @@ def recipe(put):
         "documents.path": str(put("documents.jsonl", *documents)),
         "documents.license": "mit",
         "candidates.path": str(put("candidates/rows/rows-00000.jsonl", *candidates).parents[1]),
-        "benchmark.pairs": 12,
-        "benchmark.rankings": 4,
+        "pairs": 12,
+        "rankings": 4,
     }
 
 
@@ -92,23 +101,21 @@ def test_a_finished_run_is_left_alone_and_a_killed_one_ends_the_same(tmp_path, r
 
 def test_changed_sources_and_settings_are_refused(tmp_path, recipe, put):
     synthesize(of(recipe), tmp_path / "out")
-    with pytest.raises(RunError, match=r"other settings .benchmark.pairs: 12 -> 6"):
-        synthesize(of(recipe, **{"benchmark.pairs": 6}), tmp_path / "out")
+    with pytest.raises(RunError, match=r"pairs: 12 -> 6"):
+        synthesize(of(recipe, pairs=6), tmp_path / "out")
     documents = tmp_path / "documents.jsonl"
     documents.write_text(documents.read_text().replace("Nothing happens", "Much happens"))
-    with pytest.raises(RunError, match="sources that have changed since"):
+    with pytest.raises(RunError, match="sources have changed"):
         synthesize(of(recipe), tmp_path / "out")
 
 
 def test_a_simulated_judge_checks_and_errs_as_often_as_it_is_told(tmp_path, recipe, written_benchmark):
-    judged = {"second_check.judge.model": "simulated:0", "benchmark.on_disagreement": "mark"}
+    judged = {"second_check.model": "simulated:0", "on_disagreement": "mark"}
     right = synthesize(of(recipe, **judged), tmp_path / "right")
     checked = right["counts"]["second_check"]["token_f1"]
     assert checked["disagreement"] == 0
     assert right["models"]["second check"] == "simulated:0"
-    wrong = synthesize(
-        of(recipe, **judged | {"second_check.judge.model": "simulated:0.9"}), tmp_path / "wrong"
-    )
+    wrong = synthesize(of(recipe, **judged | {"second_check.model": "simulated:0.9"}), tmp_path / "wrong")
     assert wrong["counts"]["second_check"]["token_f1"]["disagreement"] > 0.3
     wrong = written_benchmark(tmp_path / "wrong").comparisons
     assert {row.metadata["second_check"] for row in wrong} >= {"agrees", "disagrees"}
@@ -119,26 +126,12 @@ def test_nothing_to_build_is_said_and_leaves_nothing(tmp_path, recipe):
     documents = tmp_path / "documents.jsonl"
     good = documents.read_text()
     documents.write_text(good.replace("LongQA", "quiz"))
-    with pytest.raises(ConfigError, match=r"`benchmark.tasks`"):
+    with pytest.raises(ConfigError, match="`tasks`"):
         synthesize(of(recipe), tmp_path / "out")
     documents.write_text(good.replace("token_f1", ""))
     with pytest.raises(DataError, match="no comparison could be built .documents: no gold answer .*: 8"):
         synthesize(of(recipe), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_tasks_of_l_eval_are_known_there_and_nowhere_else(tmp_path, put):
-    assert benchmark._with_tasks(of({"documents.path": "x.jsonl", "candidates.synthetic": True})).tasks == {}
-    for part in ("data", "predictions"):
-        (tmp_path / part).mkdir()
-    found = {
-        "documents.path": str(tmp_path),
-        "candidates.recorded": True,
-        "benchmark.tasks": {"gsm100": "ICL"},
-    }
-    tasks = benchmark._with_tasks(of(found)).tasks
-    assert (tasks["gsm100"], tasks["quality"]) == ("ICL", "LongQA")
-    assert Document("d", "t", "q", "g", "quality").task in tasks
 
 
 def test_a_killed_run_whose_sources_have_changed_is_not_continued(tmp_path, recipe, monkeypatch):
@@ -152,8 +145,100 @@ def test_a_killed_run_whose_sources_have_changed_is_not_continued(tmp_path, reci
     documents = tmp_path / "documents.jsonl"
     good = documents.read_text()
     documents.write_text(good.replace("LongQA", "Summ"))
-    with pytest.raises(RunError, match="sources that have changed since"):
+    with pytest.raises(RunError, match="sources have changed"):
         synthesize(of(recipe), tmp_path / "out")
     documents.write_text(good)
     synthesize(of(recipe), tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").glob("*.jsonl")] == ["LongQA.jsonl"]
+
+
+def test_the_loader_reads_back_what_was_built(tmp_path, written_benchmark):
+    read = planted()
+    chosen, counts = selected(read)
+    written = write_benchmark(tmp_path, read, chosen, counts.see)
+    assert written == {"LongQA": len(chosen) // 2, "Summ": len(chosen) // 2}
+    found = written_benchmark(tmp_path)
+    rows = list(found.comparisons)
+    findings = {kind: finding.count for kind, finding in found.audit.findings.items() if finding.count}
+    assert findings == {"missing_tasks": 5}  # no odd length, score, question or response
+    built = [c for task in ("LongQA", "Summ") for c in chosen_comparisons(read, chosen, task)]
+    assert len(rows) == len(built) == counts.chosen.total() == counts.items
+    for row, comparison in zip(rows, built, strict=True):
+        for name in ("prompt", "responses", "ranks", "group", "question"):
+            assert getattr(row, name) == getattr(comparison, name)
+        (found_context,), (context,) = row.context, comparison.context
+        # The loader counts the frame of the context as well.
+        assert found_context.start <= context.start < context.end <= found_context.end
+        for key in ("length", "subtype", "candidates_score", "second_check", "source"):
+            assert row.metadata[key] == comparison.metadata[key]
+        right = [sum(word in WORDS for word in text_of(response).split()) for response in row.responses]
+        assert row.metadata["candidates_score"] == pytest.approx([one / 10 for one in right])
+        if row.metadata["tasktype"] == "BestOfN":
+            tiers = [tier_of(one / 10) for one in right]
+            assert tiers == sorted({*tiers} - {None})
+    kinds = Counter((row.metadata["tasktype"], row.metadata["subtype"]) for row in rows)
+    # Of the ten pairs of a document, 4 over 3 is too close, and one is already there as a ranking of two.
+    assert kinds[("PairWise", "cross")] + kinds[("PairWise", "same")] == 24 * 8
+    assert [kinds[("BestOfN", n)] for n in "234"] == [24, 24, 24]
+    assert counts.longest + counts.shortest <= counts.items == counts.best_by_model.total()
+    with pytest.raises(DataError, match="is gone"):
+        write_benchmark(tmp_path, planted(texts=5), chosen, counts.see)
+
+
+class Judge:
+    """Gives a scripted reply to the response in a prompt."""
+
+    name = "scripted"
+
+    def __init__(self, script):
+        self.script, self.prompts = script, []
+
+    async def ask(self, requests):
+        prompts = [request.messages[0]["content"] for request in requests]
+        self.prompts += prompts
+        return [
+            completion_of(next(said for text, said in self.script.items() if f"\n{text}\n" in prompt))
+            for prompt in prompts
+        ]
+
+
+def test_a_judge_reads_the_text_and_not_the_gold_answer():
+    texts = {
+        "good": "Right.\n\n[[9]]",
+        "bad": "No.\n\n[[2.5]]",
+        "odd": "Who knows?",
+        "long": Completion(Outcome.TOO_LONG),
+    }
+    judge = Judge(texts)
+    document = Document("d", "All of the text.", "Which one?", "the secret gold", metric="token_f1")
+    assert asyncio.run(rate_by_judge(judge, 64)(document, [*texts])) == [9, 2.5, None, None]
+    assert all("All of the text." in prompt and "Which one?" in prompt for prompt in judge.prompts)
+    assert not any("secret gold" in prompt for prompt in judge.prompts)
+    down = Judge({"good": Completion(Outcome.ERROR, detail="no route")})
+    with pytest.raises(RunError, match="scripted.*no route"):
+        asyncio.run(rate_by_judge(down, 64)(document, ["good"]))
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data next to the checkout")
+def test_real_documents_become_a_benchmark(tmp_path, written_benchmark):
+    place = tmp_path / "leval"
+    for name in ("natural_question", "financial_qa"):
+        for file in LEVAL.glob(f"*/**/{name}*.jsonl"):
+            link = place / file.relative_to(LEVAL)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(file, link)
+    settings = {
+        "documents.path": str(place),
+        "candidates": {"recorded": True, "synthetic": True},
+        "pairs": 60,
+        "rankings": 20,
+    }
+    manifest = synthesize(of(settings), tmp_path / "out")
+    disagreements = [one["disagreement"] for one in manifest["counts"]["second_check"].values()]
+    assert any(0 < share < 0.2 for share in disagreements if share is not None)
+    found = written_benchmark(tmp_path / "out")
+    rows = list(found.comparisons)
+    assert len(rows) >= 100
+    assert {kind for kind, finding in found.audit.findings.items() if finding.count} <= {"missing_tasks"}
+    assert {row.metadata["tasktype"] for row in rows} == {"PairWise", "BestOfN"}

@@ -1,4 +1,3 @@
-import asyncio
 import re
 from dataclasses import replace
 
@@ -8,12 +7,13 @@ from longrm.clients import Completion
 from longrm.data import read_demonstrations, write_rows
 from longrm.errors import RunError
 from longrm.reward_models import Baseline, RewardModel
-from longrm.synthesis.inputs.policy_prompts import PolicyPrompt
-from longrm.synthesis.recipes.distill import Distillation, DistillSettings, rollout_requests
-from longrm.synthesis.short_context_model import ShortContextModel
-from longrm.synthesis.stats import StepCounts
+from longrm.synthesis.pipeline import nested
+from longrm.synthesis.policy_prompts import PolicyPrompt
+from longrm.synthesis.recipes.distill import RECIPE, Distillation, ShortContextModel, rollout_requests
 from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
+
+from ..sources import all_outcomes
 
 
 class Policy:
@@ -65,13 +65,18 @@ def task(number, depth=0.5, filler=200):
     return PolicyPrompt(f"task-{number}", f"group-{number}", prompt, (span,), asked, {"source": "made up"})
 
 
-async def all_rows(distillation, prompts):
-    return await asyncio.gather(*map(distillation.make_rows, prompts))
+def distill_recipe(**settings):
+    given = {
+        "documents": {"path": "none"},
+        "policy": {"model": "simulated:0"},
+        "reward_model": "baseline:longest",
+    }
+    return RECIPE.resolve(None, given | settings)
 
 
 def made(policy, reward_model, *tasks, **settings):
-    distillation = Distillation(policy, reward_model, DistillSettings(**settings))
-    return asyncio.run(all_rows(distillation, tasks))
+    distillation = Distillation(distill_recipe(**settings), policy, reward_model)
+    return all_outcomes(distillation.make_rows, tasks)
 
 
 def test_the_best_of_many_rollouts_is_kept_and_read_back(tmp_path):
@@ -81,7 +86,7 @@ def test_the_best_of_many_rollouts_is_kept_and_read_back(tmp_path):
     assert [message_text(row.completion[0]) for row in rows] == ["It is 7.", "It is 9."]
     assert rows[0].metadata["reward_model"] == "reader"
     assert rows[0].prompt == task(7).messages
-    assert found[0].steps["rollouts"] == {"kept": 3, "repeated": 13}
+    assert nested(found[0].steps)["rollouts"] == {"kept": 3, "repeated": 13}
 
 
 def test_rows_do_not_depend_on_the_batch():
@@ -89,7 +94,7 @@ def test_rows_do_not_depend_on_the_batch():
     policy = Policy(*(f"It is {number}." for number in range(6)))
     together = made(policy, Reader(), *tasks, rollouts=4)
     assert together == [made(policy, Reader(), one, rollouts=4)[0] for one in tasks]
-    seeds = {request.seed for one in tasks for request in rollout_requests(one, DistillSettings(rollouts=4))}
+    seeds = {request.seed for one in tasks for request in rollout_requests(one, distill_recipe(rollouts=4))}
     assert len(seeds) == 24
 
 
@@ -107,19 +112,17 @@ def test_rows_do_not_depend_on_the_batch():
 )
 def test_what_gives_no_demonstration_is_counted(policy, model, steps):
     (found,) = made(policy, model, task(7))
-    assert (found.rows, found.steps) == ((), steps)
+    assert (found.rows, nested(found.steps)) == ((), steps)
 
 
 def best_of(policy, reward_model):
     (found,) = made(policy, reward_model, task(7), rollouts=8)
-    return found.steps["best"]
+    return nested(found.steps)["best"]
 
 
 def test_ties_and_silence_of_the_reward_model():
     policy = Policy("It is 1.", "It is 2.")
     assert best_of(policy, Reader()) == {"tie": 1}
-    (found,) = made(policy, Reader(), task(7), rollouts=8, ties="first")
-    assert (found.rows[0]["best"], found.rows[0]["rollout_scores"]) == (0, [0.0, 0.0])
     assert best_of(policy, Silent(Outcome.UNPARSED)) == {"unjudged": 1}
     with pytest.raises(RunError, match="silent could not be asked .nothing said"):
         best_of(policy, Silent(Outcome.ERROR))
@@ -140,10 +143,9 @@ def tokenizer():
     return load_tokenizer("words")
 
 
-@pytest.mark.parametrize(("reads", "sees"), [("first", (1, 0, 0)), ("last", (0, 0, 1)), ("ends", (1, 0, 1))])
-def test_a_short_sighted_model_sees_what_it_reads_only(tokenizer, reads, sees):
-    model = ShortContextModel(Reader(), tokenizer, 120, reads)
-    for depth, expected in zip((0.0, 0.5, 1.0), sees, strict=True):
+def test_a_short_context_model_reads_only_the_end(tokenizer):
+    model = ShortContextModel(Reader(), tokenizer, 120)
+    for depth, expected in ((0.0, 0), (0.5, 0), (1.0, 1)):
         one = task(7, depth)
         query = Query(one.id, one.messages, (({"role": "assistant", "content": "It is 7."},),) * 2)
         for asked in (query, replace(query, context=one.context, question=one.question)):
@@ -151,7 +153,7 @@ def test_a_short_sighted_model_sees_what_it_reads_only(tokenizer, reads, sees):
             assert judged.scores == (float(expected),) * 2
             assert judged.cut.tokens > 600
     # Negative control: what reads enough is the model itself.
-    (whole,) = ShortContextModel(Reader(), tokenizer, 10_000, reads).judge([query])
+    (whole,) = ShortContextModel(Reader(), tokenizer, 10_000).judge([query])
     assert (whole.scores, whole.cut) == ((1.0, 1.0), None)
 
 
@@ -166,13 +168,7 @@ def test_long_reading_keeps_better_demonstrations_than_short_reading(tokenizer):
     policy = Policy(*(f"It is {number}." for number in range(10, 40)))
 
     def right(model):
-        found = made(policy, model, *tasks, rollouts=40, ties="first")
-        return sum(one.id.split("-")[1] in one.rows[0]["completion"] for one in found)
+        found = made(policy, model, *tasks, rollouts=40)
+        return sum(one.id.split("-")[1] in one.rows[0]["completion"] for one in found if one.rows)
 
     assert right(Reader()) > 1.5 * right(ShortContextModel(Reader(), tokenizer, 200))
-
-
-def test_what_becomes_of_units_is_counted_by_step():
-    counts = StepCounts()
-    counts.keep("rollouts", 3)
-    assert counts.steps == {"rollouts": {"kept": 3}}

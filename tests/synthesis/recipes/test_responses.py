@@ -1,13 +1,14 @@
-import asyncio
-
 import pytest
 
 from longrm.clients import Completion
 from longrm.errors import ConfigError, RunError
-from longrm.synthesis.inputs.candidates import candidate_from
-from longrm.synthesis.inputs.documents import Document
-from longrm.synthesis.recipes.responses import PassagePool, ResponseSettings, ResponseWriting
+from longrm.synthesis.documents import Document, candidate_from
+from longrm.synthesis.pipeline import nested
+from longrm.synthesis.recipes import responses
+from longrm.synthesis.recipes.responses import RECIPE, ResponseWriting, gather_passages
 from longrm.types import Outcome, text_of
+
+from ..sources import all_outcomes
 
 TEXTS = [f"Fact {number} is told here." for number in range(1, 21)]  # six words and marks each
 
@@ -31,13 +32,19 @@ class Echo:
         )
 
 
-async def all_rows(writing, documents):
-    return await asyncio.gather(*map(writing.make_rows, documents))
+def recipe(**changed):
+    given = {"documents": {"path": "none"}, "writers": [{"model": "simulated:0"}]}
+    return RECIPE.resolve(None, given | changed)
 
 
 def made_by(documents, models, settings):
-    writing = ResponseWriting(settings, models, PassagePool(documents, settings))
-    return asyncio.run(all_rows(writing, documents))
+    pool, _ = gather_passages(documents, settings.seed)
+    return all_outcomes(ResponseWriting(settings, models, pool).make_rows, documents)
+
+
+@pytest.fixture(autouse=True)
+def short_passages(monkeypatch):
+    monkeypatch.setattr(responses, "PASSAGE_SIZE", 6)
 
 
 def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
@@ -45,9 +52,9 @@ def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
     plans = [
         {},
         {"perturbations": [{"name": "cut_source", "share": 0.5}, {"name": "expose_steps"}]},
-        {"perturbations": [{"name": "cut_source", "share": 1}], "temperature": 0.7, "max_tokens": 9},
+        {"perturbations": [{"name": "cut_source", "share": 1}], "temperature": 0.7},
     ]
-    settings = ResponseSettings.resolve(None, {"plans": plans, "passage_size": 6, "seed": 3})
+    settings = recipe(plans=plans, seed=3)
     models = [Echo("a"), Echo("b")]
     (made,) = made_by([document], models, settings)
     written = [candidate_from(row, "here") for row in made.rows]
@@ -57,13 +64,13 @@ def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
         ("b", "", "b saw 20"),
         ("b", "cut_source+expose_steps", "b saw 10"),
     ]
-    assert made.steps == {"written": {"kept": 4, "truncated": 2}}
+    assert nested(made.steps) == {"written": {"kept": 4, "truncated": 2}}
     assert written[1].metadata["perturbations"][0] == {
         "name": "cut_source", "share": 0.5, "cut_tokens": 60, "of_tokens": 120,
     }  # fmt: skip
     first, second = models[0].seen, models[1].seen
     assert [r.messages for r in first] == [r.messages for r in second]
-    assert {(r.max_tokens, r.temperature) for r in first} == {(512, 0.0), (9, 0.7)}
+    assert {(r.max_tokens, r.temperature) for r in first} == {(512, 0.0), (512, 0.7)}
     assert len({r.seed for r in (*first, *second)}) == 6
     assert made_by([document], models, settings) == [made]
     assert len({candidate.metadata["prompt_hash"] for candidate in written}) == 2
@@ -71,7 +78,7 @@ def test_every_model_answers_under_every_plan_and_what_is_lost_is_counted():
 
 def test_a_document_gets_the_same_candidates_in_any_company():
     documents = [Document(name, " ".join(TEXTS), f"Which {name}?", name) for name in "abc"]
-    settings = ResponseSettings(passage_size=6)
+    settings = recipe()
     assert made_by(documents, [Echo("m")], settings)[1:2] == made_by(documents[1:2], [Echo("m")], settings)
 
 
@@ -80,35 +87,38 @@ def test_a_model_that_cannot_be_asked_stops_the_run():
         def _one(self, text):
             return Completion(Outcome.ERROR, detail="the server answered 500")
 
-    with pytest.raises(RunError, match="m could not be asked .the server answered 500.; run"):
-        made_by([Document("d", "Told here.", "Which?", "x")], [Away("m")], ResponseSettings())
+    with pytest.raises(RunError, match="m could not be asked"):
+        made_by([Document("d", "Told here.", "Which?", "x")], [Away("m")], recipe())
 
 
 def test_a_plan_that_cannot_be_followed_is_refused_before_any_model_is_asked():
     with pytest.raises(ConfigError, match="did you mean 'truncate'"):
-        ResponseSettings.resolve(None, {"plans": [{"perturbations": [{"name": "trunkate"}]}]})
+        recipe(plans=[{"perturbations": [{"name": "trunkate"}]}])
 
 
-def test_the_pool_is_an_even_draw_of_bounded_size():
+def test_the_pool_is_an_even_draw_of_bounded_size(monkeypatch):
+    monkeypatch.setattr(responses, "PASSAGE_SIZE", 5)
+    monkeypatch.setattr(responses, "POOL_PASSAGES", 40)
     texts = [" ".join(f"Tale {number} of {text}." for number in range(50)) for text in "abcd"]
     documents = [Document(f"{at}", text, "q", "a") for text in texts for at in range(2)]
-    settings = ResponseSettings(passage_size=5, pool_passages=40)
-    pool = PassagePool(documents, settings)
-    assert (len(pool.passages), pool.documents) == (40, 8)
-    per_text = [sum(group == document.group for group, _ in pool.passages) for document in documents[::2]]
+    pool, total = gather_passages(documents, 0)
+    assert (len(pool), total) == (40, 8)
+    per_text = [sum(group == document.group for group, _ in pool) for document in documents[::2]]
     assert min(per_text) >= 3
-    assert pool.passages == PassagePool(iter(documents), settings).passages
-    assert PassagePool(documents, ResponseSettings(pool_passages=0)).passages == []
+    assert (pool, total) == gather_passages(iter(documents), 0)
 
 
-def test_a_document_is_never_distracted_from_by_itself_and_rows_are_read_back():
+def test_distractors_come_from_other_documents_and_rows_are_read_back(monkeypatch):
+    monkeypatch.setattr(responses, "PASSAGE_SIZE", 12)
     tales = {name: " ".join(f"Tale {at} is told here by {name}." for at in range(40)) for name in "abc"}
     documents = [Document(name, tale, "Which?", name) for name, tale in tales.items()]
     plan = {"perturbations": [{"name": "inject_distractors", "low": 50, "high": 90}]}
-    settings = ResponseSettings.resolve(None, {"plans": [{}, plan], "passage_size": 12})
+    settings = recipe(plans=[{}, plan])
     echo = Echo("m")
     made = made_by(documents, [echo], settings)
-    assert [(one.id, one.steps) for one in made] == [(name, {"written": {"kept": 2}}) for name in "abc"]
+    assert [(one.id, nested(one.steps)) for one in made] == [
+        (name, {"written": {"kept": 2}}) for name in "abc"
+    ]
     for document, (_, hard) in zip(documents, zip(echo.seen[::2], echo.seen[1::2], strict=True), strict=True):
         text = text_of(hard.messages)
         assert text.count(f"here by {document.id}.") == 40

@@ -1,10 +1,8 @@
+"""Criteria from preferences: how they are asked for, read and checked, and the recipe as a whole."""
+
 import asyncio
 import json
 import re
-import signal
-import subprocess
-import sys
-import threading
 from collections import Counter
 
 import pytest
@@ -13,22 +11,30 @@ from scipy.stats import binomtest
 
 from longrm.cli.commands import cli
 from longrm.clients import Completion
-from longrm.data import ComparisonRow, read, write, write_rows
-from longrm.errors import ConfigError, RunError
+from longrm.data import ComparisonRow, read, write_rows
+from longrm.errors import ConfigError, DataError, RunError
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.rubric_judge import RubricRewardModel
 from longrm.reward_models.simulated import ErrorRates
-from longrm.synthesis.criterion_writing import writing_request
-from longrm.synthesis.inputs.preference_pairs import PreferencePair
+from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import rubrics
-from longrm.synthesis.recipes.rubrics import CriteriaDrafting, CriteriaSettings
-from longrm.synthesis.simulated_model import GoldAnswers, SimulatedModel
+from longrm.synthesis.recipes.rubrics import (
+    RECIPE,
+    CriteriaDrafting,
+    PreferenceSettings,
+    best_and_worst,
+    checking_requests,
+    problem_of,
+    read_criteria,
+    writing_request,
+)
+from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 from longrm.types import Comparison, Criterion, Outcome, as_messages, message_text, query_of, text_of
 
 from ...reward_models.test_generative import Script
 from ...reward_models.tiny_models import make_model
-from .test_questions import Endpoint, Handler
+from ..sources import Endpoint, completion_of, killed_and_resumed
 
 GOOD, BAD = "Marlow keeps the key.", "Tamsin has it, I think."
 KIND, BRIEF = "It is kind.", "It is brief."
@@ -59,20 +65,19 @@ class Scripted:
 
     async def ask(self, requests):
         self.seen += requests
-        return [self._one(request.task) for request in requests]
+        return [completion_of(self._one(request.task, request.parts)) for request in requests]
 
-    def _one(self, task):
-        if type(task).__name__ == "WriteCriteria":
-            said = self._written
-        else:
-            said = self._verdicts[task.criterion][0 if task.first == GOOD else 1]
-        return said if isinstance(said, Completion) else Completion(Outcome.ANSWERED, said)
+    def _one(self, task, parts):
+        if task == "criteria":
+            return self._written
+        return self._verdicts[parts["criterion"]][0 if parts["first"] == GOOD else 1]
 
 
-def drafted(model, comparison=None, **settings):
-    one = comparison or compared()
-    drafting = CriteriaDrafting(CriteriaSettings(**settings), model, model)
-    return asyncio.run(drafting.make_rows(ComparisonRow(1, "here", {}, one)))
+def drafted(model, comparison=None, checker=None, **settings):
+    given = {"preferences": {"path": "none"}, "writer": {"model": "simulated:0"}}
+    drafting = CriteriaDrafting(RECIPE.resolve(None, given | settings), model, checker or model)
+    one = asyncio.run(drafting.make_rows(ComparisonRow(1, "here", {}, comparison or compared())))
+    return one.rows, nested(one.steps)
 
 
 def lines(*criteria):
@@ -86,8 +91,7 @@ AGAINST_ITSELF = "Response B is better overall.\n\n[[A]]"
 
 def test_a_criterion_by_which_both_orders_name_the_better_response_stays():
     model = Scripted(lines(KIND, BRIEF), {KIND: (A, B), BRIEF: (A, B)})
-    found = drafted(model, compared(metadata={"task": "t"}))
-    (row,) = found.rows
+    (row,), steps = drafted(model, compared(metadata={"task": "t"}))
     assert row == {
         "id": "c",
         "group": "g",
@@ -97,7 +101,7 @@ def test_a_criterion_by_which_both_orders_name_the_better_response_stays():
         "metadata": {"task": "t"},
         "rubrics": [{"criterion": KIND, "weight": 1.0}, {"criterion": BRIEF, "weight": 1.0}],
     }
-    assert found.steps == {
+    assert steps == {
         "pairs": {"kept": 1},
         "replies": {"kept": 1},
         "criteria": {"kept": 2},
@@ -125,12 +129,12 @@ def test_a_criterion_by_which_both_orders_name_the_better_response_stays():
     ],
 )
 def test_any_other_criterion_is_dropped_for_its_reason_and_the_others_stay(verdicts, reason):
-    alone = drafted(Scripted(lines(KIND), {KIND: verdicts}))
-    assert (alone.rows, alone.steps["check"]) == ((), {reason: 1})
-    assert alone.steps["rubrics"] == {"no_criterion_left": 1}
-    beside = drafted(Scripted(lines(KIND, BRIEF), {KIND: verdicts, BRIEF: (A, B)}))
-    assert [one["criterion"] for one in beside.rows[0]["rubrics"]] == [BRIEF]
-    assert beside.steps["check"] == {reason: 1, "kept": 1}
+    rows, steps = drafted(Scripted(lines(KIND), {KIND: verdicts}))
+    assert (rows, steps["check"]) == ((), {reason: 1})
+    assert steps["rubrics"] == {"no_criterion_left": 1}
+    (row,), steps = drafted(Scripted(lines(KIND, BRIEF), {KIND: verdicts, BRIEF: (A, B)}))
+    assert [one["criterion"] for one in row["rubrics"]] == [BRIEF]
+    assert steps["check"] == {reason: 1, "kept": 1}
 
 
 @pytest.mark.parametrize(
@@ -143,16 +147,15 @@ def test_any_other_criterion_is_dropped_for_its_reason_and_the_others_stay(verdi
 )
 def test_nobody_is_asked_to_check_a_reply_that_cannot_be_read(written, reason):
     model = Scripted(written)
-    found = drafted(model)
-    assert (found.rows, found.steps) == ((), {"pairs": {"kept": 1}, "replies": {reason: 1}})
+    assert drafted(model) == ((), {"pairs": {"kept": 1}, "replies": {reason: 1}})
     assert len(model.seen) == 1
 
 
 def test_drafts_that_are_no_use_are_counted_and_not_checked():
     reply = lines("", KIND, "it is KIND", "Response A is kind.", BRIEF, "It is true.")
     model = Scripted(reply, {KIND: (A, B), BRIEF: (A, B)})
-    found = drafted(model, most=2)
-    assert found.steps["criteria"] == {
+    _, steps = drafted(model, most=2)
+    assert steps["criteria"] == {
         "empty": 1,
         "kept": 2,
         "repeated": 1,
@@ -160,8 +163,8 @@ def test_drafts_that_are_no_use_are_counted_and_not_checked():
         "beyond_most": 1,
     }
     assert len(model.seen) == 5
-    pointing = drafted(Scripted(lines("Response A is kind.")))
-    assert (pointing.rows, pointing.steps["rubrics"]) == ((), {"no_criterion_left": 1})
+    rows, steps = drafted(Scripted(lines("Response A is kind.")))
+    assert (rows, steps["rubrics"]) == ((), {"no_criterion_left": 1})
 
 
 def test_the_seed_draws_what_is_shown_first_and_what_is_sampled():
@@ -176,13 +179,13 @@ def test_the_seed_draws_what_is_shown_first_and_what_is_sampled():
 def test_without_a_preference_nobody_is_asked():
     for ranks, reason in ((None, "order_unknown"), ((1, 1), "tied")):
         model = Scripted("")
-        found = drafted(model, compared(ranks))
-        assert (found.rows, found.steps, model.seen) == ((), {"pairs": {reason: 1}}, [])
+        assert drafted(model, compared(ranks)) == ((), {"pairs": {reason: 1}})
+        assert model.seen == []
 
 
 def test_new_criteria_take_the_place_of_old_ones_and_of_what_was_known_by_them():
     old = compared(rubrics=(Criterion("Old.", 3.0),), metadata={"criterion_ranks": [[1, 2]], "task": "t"})
-    (row,) = drafted(Scripted(lines(KIND), {KIND: (A, B)}), old).rows
+    ((row,), _) = drafted(Scripted(lines(KIND), {KIND: (A, B)}), old)
     assert row["rubrics"] == [{"criterion": KIND, "weight": 1.0}]
     assert row["metadata"] == {"task": "t"}
 
@@ -212,7 +215,7 @@ def recipe(pairs, **changed):
     settings = {
         "preferences": {"path": str(pairs)},
         "writer": {"model": "simulated:0.25"},
-        "output": {"batch": 2},
+        "batch": 2,
     }
     return rubrics.RECIPE.resolve(None, settings | changed)
 
@@ -226,7 +229,7 @@ def expected(path, rates, most):
     )
     for row in read(path):
         one = row.comparison
-        request = writing_request(PreferencePair.of(one), most, max_tokens=1024, temperature=0.0, seed=0)
+        request = writing_request(one, best_and_worst(one), most, max_tokens=1024, seed=0)
         (reply,) = asyncio.run(model.ask([request]))
         good, bad = map(text_of, one.responses)
         for criterion in re.findall("Criterion: (.*)", reply.text):
@@ -291,19 +294,15 @@ def test_what_was_written_is_evaluated_by_criterion_at_once(pairs, tmp_path):
 
 def test_the_checker_judges_and_the_writer_writes():
     writer, checker = Scripted(lines(KIND)), Scripted("", {KIND: (A, B)})
-    drafting = CriteriaDrafting(CriteriaSettings(temperature=0.7), writer, checker)
-    found = asyncio.run(drafting.make_rows(ComparisonRow(1, "here", {}, compared())))
-    assert len(found.rows) == 1
-    assert [type(request.task).__name__ for request in writer.seen] == ["WriteCriteria"]
-    assert [type(request.task).__name__ for request in checker.seen] == ["CompareByCriterion"] * 2
-    assert [request.temperature for request in (*writer.seen, *checker.seen)] == [0.7, 0.0, 0.0]
+    rows, _ = drafted(writer, checker=checker)
+    assert len(rows) == 1
+    assert [request.task for request in writer.seen] == ["criteria"]
+    assert [request.task for request in checker.seen] == ["compare"] * 2
 
 
 def test_a_checker_of_its_own_is_asked_and_named(pairs, tmp_path):
-    with Endpoint() as server:
-        server.RequestHandlerClass = LooksUp
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        checker = {"model": f"openai:http://127.0.0.1:{server.server_port}/v1#c"}
+    with Endpoint(reply) as server:
+        checker = {"model": f"{server.url}#c"}
         few = {"path": str(pairs), "limit": 4}
         manifest = rubrics.synthesize(recipe(pairs, checker=checker, preferences=few), tmp_path / "out")
         server.shutdown()
@@ -312,34 +311,6 @@ def test_a_checker_of_its_own_is_asked_and_named(pairs, tmp_path):
     kept, _ = expected(pairs, "0.25", 5)
     found = {row.id: [one.text for one in row.comparison.rubrics] for row in read(tmp_path / "out")}
     assert found == {name: kept[name] for name in [*kept][: len(found)]}
-
-
-def test_the_command_says_what_was_dropped_and_what_to_do(pairs, tmp_path):
-    arguments = [
-        "synthesize",
-        "rubrics",
-        "--out",
-        str(tmp_path / "out"),
-        "--set",
-        f"preferences.path={pairs}",
-    ]
-    told = CliRunner().invoke(
-        cli, [*arguments, "--set", "writer.model=simulated:0.25"], catch_exceptions=False
-    )
-    _, counts = expected(pairs, "0.25", 5)
-    assert f"check: {counts['kept']} of {counts.total()} kept; dropped: " in told.output
-    assert f"--bench file:{tmp_path / 'out' / 'rows'} --set judge.rubrics=item" in told.output
-    arguments[3] = str(tmp_path / "none")
-    nothing = (
-        "none: no row from 60 inputs: replies dropped 60 no criteria; no criteria: the writer did not end"
-    )
-    with pytest.raises(RunError, match=nothing):
-        CliRunner().invoke(
-            cli,
-            [*arguments, "--set", "writer.model=simulated:misformat=1"],
-            catch_exceptions=False,
-            standalone_mode=False,
-        )
 
 
 def test_unreadable_replies_come_at_their_rate_and_another_seed_drafts_otherwise(pairs, tmp_path):
@@ -353,83 +324,188 @@ def test_unreadable_replies_come_at_their_rate_and_another_seed_drafts_otherwise
     assert first != second
 
 
-def test_wrong_settings_are_told_in_one_line(pairs, tmp_path):
-    cases = {
-        r"no model drafts the criteria: set writer\.model to openai:URL#NAME": {"preferences": {"path": "x"}},
-        "'preferences' is required": {"writer": {"model": "simulated:0"}},
-        "a simulated checker looks up words": {
-            "preferences": {"path": "x"},
-            "writer": {"model": "openai:http://127.0.0.1:9/v1#m"},
-            "checker": {"model": "simulated:0"},
-        },
-        "wrong value for 'most'": {
-            "preferences": {"path": "x"},
-            "writer": {"model": "simulated:0"},
-            "most": 0,
-        },
-        "unknown key 'per_pair'": {
-            "preferences": {"path": "x"},
-            "writer": {"model": "simulated:0"},
-            "per_pair": 1,
-        },
-    }
-    for said, settings in cases.items():
-        with pytest.raises(ConfigError, match=said) as told:
-            rubrics.RECIPE.resolve(None, settings)
-        assert "\n" not in str(told.value)
-    twice = recipe(pairs, checker={"model": "simulated:0.25"})
-    with pytest.raises(ConfigError, match="two models are called 'simulated:0.25'"):
-        rubrics.synthesize(twice, tmp_path / "out")
-
-
-def test_a_changed_source_is_not_continued(pairs, tmp_path):
-    rubrics.synthesize(recipe(pairs), tmp_path / "out")
-    write(pairs, [row.comparison for row in read(pairs)][:-1])
-    with pytest.raises(RunError, match="the sources have changed since this run began"):
-        rubrics.synthesize(recipe(pairs), tmp_path / "out")
-
-
-class LooksUp(Handler):
+def reply(content):
     """Drafts by single words, a sound one and a faulty one, and looks them up."""
-
-    def reply(self, content):
-        if "<preferred>" in content:
-            good, bad = (
-                words(re.search(f"<{name}>\n(.*)\n</{name}>", content)[1]) for name in ("preferred", "other")
-            )
-            word = next(word for word in good if word not in bad)
-            return lines(f'The response says "{word}".', f'The response says "{bad[0]}".')
-        (criterion,) = re.findall("<criterion>\n(.*)\n</criterion>", content)
-        shown = [
-            meets(criterion, one) for one in re.findall('<response name="[AB]">\n(.*)\n</response>', content)
-        ]
-        return "[[C]]" if shown[0] == shown[1] else "[[A]]" if shown[0] else "[[B]]"
+    if "<preferred>" in content:
+        good, bad = (
+            words(re.search(f"<{name}>\n(.*)\n</{name}>", content)[1]) for name in ("preferred", "other")
+        )
+        word = next(word for word in good if word not in bad)
+        return lines(f'The response says "{word}".', f'The response says "{bad[0]}".')
+    (criterion,) = re.findall("<criterion>\n(.*)\n</criterion>", content)
+    shown = [
+        meets(criterion, one) for one in re.findall('<response name="[AB]">\n(.*)\n</response>', content)
+    ]
+    return "[[C]]" if shown[0] == shown[1] else "[[A]]" if shown[0] else "[[B]]"
 
 
+@pytest.mark.full
 def test_a_killed_run_ends_with_the_same_bytes_and_pays_for_nothing_twice(pairs, tmp_path):
-    script = (
-        "import sys; from pathlib import Path; from longrm.synthesis.recipes import rubrics; "
-        "rubrics.synthesize(rubrics.RECIPE.resolve(Path(sys.argv[1])), Path(sys.argv[2]))"
+    settings = {"preferences": {"path": str(pairs), "limit": 8}}
+    manifest = killed_and_resumed(rubrics, settings, reply, tmp_path)
+    assert manifest["spending"]["m"]["answers"] == 8 * 5
+    assert manifest["counts"]["steps"]["check"]["kept"] == manifest["counts"]["rows"] == 8
+
+
+def test_a_simulated_checker_needs_a_simulated_writer():
+    writer, checker = {"model": "openai:http://127.0.0.1:9/v1#m"}, {"model": "simulated:0"}
+    with pytest.raises(ConfigError, match="simulated checker"):
+        RECIPE.resolve(None, {"preferences": {"path": "x"}, "writer": writer, "checker": checker})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "found"),
+    [
+        ((1, 2), (0, 1)),
+        ((2, 1), (1, 0)),
+        ((2, 3, 1), (2, 1)),
+        ((2, 2, 1, 1), (2, 1)),
+        ((2, 2, 2), None),
+    ],
+)
+def test_the_best_response_is_compared_with_the_worst(ranks, found):
+    assert best_and_worst(compared(ranks, [f"r{number}" for number in range(len(ranks))])) == found
+
+
+def test_preferences_can_be_renamed_and_limited_and_are_no_judgments(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    write_rows(path, [{"question": f"Who, {n}?", "good": "Ann.", "bad": "Bo."} for n in range(2)])
+    columns = {"prompt": "question", "chosen": "good", "rejected": "bad"}
+    given = PreferenceSettings(path=str(path), columns=columns, license="MIT", limit=1)
+    (row,) = given.open().rows()
+    assert row.comparison.best_first() == (0, 1)
+    source = given.provenance([path])
+    assert (source["name"], source["license"], source["path"]) == ("pairs.jsonl", "MIT", str(path))
+    with pytest.raises(DataError, match="question, good, bad"):
+        PreferenceSettings(path=str(path)).open()
+    write_rows(
+        path, [{"prompt": "Judge.", "responses": ["[[1]]", "[[9]]"], "ranks": [1, 2], "role": "judgment"}]
     )
-    with Endpoint() as server:
-        server.RequestHandlerClass = LooksUp
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        writer = {"model": f"openai:http://127.0.0.1:{server.server_port}/v1#m", "remote": {"concurrency": 1}}
-        whole = recipe(pairs, writer=writer, preferences={"path": str(pairs), "limit": 8})
-        first = rubrics.synthesize(whole, tmp_path / "whole")
-        asked = Counter(server.answered)
-        assert asked.total() == first["spending"]["m"]["answers"] == 8 * 5
-        server.answered.clear()
-        command = [sys.executable, "-c", script, tmp_path / "whole" / "config.toml", tmp_path / "killed"]
-        server.victim = subprocess.Popen(command)
-        assert server.victim.wait(60) == -signal.SIGKILL
-        server.victim = None
-        held = (tmp_path / "killed" / "ledger.jsonl").read_bytes().count(b"\n")
-        assert held < first["counts"]["inputs"]
-        second = rubrics.synthesize(whole, tmp_path / "killed")
-        server.shutdown()
-    assert server.answered == asked
-    for name in ("ledger.jsonl", "rows/rows-00000.jsonl"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert second["counts"] == first["counts"]
-    assert first["counts"]["steps"]["check"]["kept"] == first["counts"]["rows"] == 8
+    with pytest.raises(DataError, match=r"pairs\.jsonl, line 1"):
+        list(PreferenceSettings(path=str(path)).open().rows())
+    with pytest.raises(ConfigError, match="'chosn'.*'chosen'"):
+        PreferenceSettings.resolve(None, {"path": str(path), "columns": {"chosn": "good"}})
+
+
+TWO = ["It names Ann.", "It is kind."]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Criterion: It names Ann.\nCriterion: It is kind.",
+        "Ann is right.\n\nCriterion: It names Ann.\n\n  criterion:It is kind.  \n\n",
+        "1. Criterion: It names Ann.\n2. Criterion: It is kind.",
+        "- Criterion 1: It names Ann.\n- Criterion 2: It is kind.",
+        "**Criterion:** It names Ann.\n**Criterion**: It is kind.",
+        "**Criterion: It names Ann.**\n*Criterion 2: It is kind.*",
+        "```text\nCriterion: It names Ann.\nCriterion: It is kind.\n```",
+        "CRITERION：It names Ann.\r\nCriterion： It is kind.",
+        "<think>Criterion: No.</think>Criterion: It names Ann.\nCriterion: It is kind.",
+        "Criterion: A draft.\nBetter so:\nCriterion: It names Ann.\nCriterion: It is kind.",
+    ],
+)
+def test_the_lines_that_a_reply_ends_with_are_its_criteria(reply):
+    assert read_criteria(reply) == TWO
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "It names Ann.\nIt is kind.",
+        "Criterion: It names Ann.\nI hope that helps.",
+        "Criterion: It names\nAnn.",
+        "Criteria: It names Ann.",
+        "My criterion: It names Ann.",
+        "Criterion It names Ann.",
+        "<think>Criterion: It names Ann.",
+        '{"criterion": "It names Ann."}',
+    ],
+)
+def test_what_is_in_another_form_is_not_guessed_at(reply):
+    assert read_criteria(reply) == []
+
+
+def test_emphasis_within_a_criterion_and_an_empty_one_stay_as_they_are():
+    assert read_criteria("**Criterion:** It says **no**\nCriterion:\nCriterion: a_b_") == [
+        "It says **no**",
+        "",
+        "a_b_",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "problem"),
+    [
+        ("It is brief.", ""),
+        ("", "empty"),
+        (" ... ", "empty"),
+        ("it NAMES Ann", "repeated"),
+        ("Response A names Ann.", "points_at_a_response"),
+        ("It says more than response 2.", "points_at_a_response"),
+        ("It names Ann, as assistant B does.", "points_at_a_response"),
+        ("The first response names Ann.", "points_at_a_response"),
+        ("It is kinder than the other answer.", "points_at_a_response"),
+        ("The preferred response is kind.", "points_at_a_response"),
+        ("It is kind, unlike the other.", "points_at_a_response"),
+        ("It is kind, while the other one fails to be.", "points_at_a_response"),
+        ("Both responses are kind.", "points_at_a_response"),
+        ("One of these two responses is kind.", "points_at_a_response"),
+        ("回答A更准确。", "points_at_a_response"),
+        ("比另一个回答更准确。", "points_at_a_response"),
+        # What a prompt may be about is nobody's response.
+        ("The response says that answer A is right.", ""),
+        ("The response answers a question that nobody asked.", ""),
+        ("It names both candidates, and then the second answer to the riddle.", ""),
+        ("The response gives both roots.", ""),
+        ("It tells the one brother from the other.", ""),
+        ("回答提到了安娜。", ""),
+    ],
+)
+def test_a_criterion_that_is_no_use_has_its_reason(criterion, problem):
+    assert problem_of(criterion, ["It names Ann."], 5) == problem
+
+
+def test_there_are_no_more_than_were_asked_for():
+    assert problem_of("It is brief.", TWO, 2) == "beyond_most"
+    assert problem_of("It is brief.", TWO, 3) == ""
+
+
+def request_for(comparison, seed=0):
+    request = writing_request(comparison, best_and_worst(comparison), 3, max_tokens=9, seed=seed)
+    return message_text(request.messages[0]), request
+
+
+def test_the_writer_sees_which_response_is_better_in_a_drawn_order():
+    first = 0
+    for seed in range(200):
+        content, request = request_for(compared((2, 1), ("Ann.", "Bo.")), seed)
+        better, worse = "<preferred>\nBo.\n</preferred>", "<other>\nAnn.\n</other>"
+        assert content.startswith('<turn role="user">\nWho keeps it?\n</turn>\n\n<')
+        assert "at most 3" in content
+        assert content.endswith("\nCriterion: ...")
+        first += content.index(better) < content.index(worse)
+        assert request.max_tokens == 9
+    assert 70 < first < 130  # 4 standard deviations
+
+
+def test_of_more_responses_the_best_and_the_worst_are_shown_with_the_tools_and_cannot_close_their_tags():
+    tool = {"type": "function", "function": {"name": "look"}}
+    content, _ = request_for(compared((2, 3, 2, 1), ("so-so", "bad</other>", "fine", "good"), tools=(tool,)))
+    assert "<preferred>\ngood\n</preferred>" in content
+    assert "<other-2>\nbad</other>\n</other-2>" in content
+    assert '"name": "look"' in content
+    assert "so-so" not in content
+    assert "fine" not in content
+
+
+def test_a_check_shows_the_criterion_and_both_orders_and_not_the_gold():
+    pair = compared((2, 1), ("Ann.", "Bo."))
+    requests = checking_requests(pair, best_and_worst(pair), "It names Bo.", max_tokens=9)
+    one, other = (message_text(request.messages[0]) for request in requests)
+    assert '<response name="A">\nBo.\n</response>\n\n<response name="B">\nAnn.' in one
+    assert '<response name="A">\nAnn.\n</response>\n\n<response name="B">\nBo.' in other
+    for content in (one, other):
+        assert "<criterion>\nIt names Bo.\n</criterion>" in content
+        assert "preferred" not in content

@@ -1,34 +1,32 @@
-import asyncio
+"""Short-to-long: labels from the short context, rows with the long one."""
+
 import gc
 import re
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from longrm.clients import Completion
-from longrm.data import read, read_demonstrations, write_rows
+from longrm.data import read, write_rows
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import tokenize
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.runs.folder import RunFolder, read_manifest
-from longrm.synthesis.inputs.candidates import CandidateAnswer, SynthesisInput
-from longrm.synthesis.inputs.documents import Document, read_documents
-from longrm.synthesis.labels.labeling import Labeling, gather_pool, prompt_hashes
-from longrm.synthesis.long_context.chunks import cut_chunks
-from longrm.synthesis.long_context.evidence_search import ATTRIBUTION, SUFFICIENCY, Evidence, retrieved
-from longrm.synthesis.pipeline import Provenance, run_pipeline
-from longrm.synthesis.recipes.short_to_long import JudgeLabeler
-from longrm.synthesis.shards import OutputSettings
-from longrm.synthesis.short_to_long_settings import ShortToLongSettings
-from longrm.synthesis.stats import KEPT
+from longrm.synthesis import evidence, padding
+from longrm.synthesis.chunks import cut_chunks
+from longrm.synthesis.documents import Candidate, Document, read_documents
+from longrm.synthesis.evidence import ATTRIBUTION, SUFFICIENCY, Evidence, retrieved
+from longrm.synthesis.labeling import gather_pool, pair_up
+from longrm.synthesis.pipeline import KEPT, Steps, nested
+from longrm.synthesis.policy_prompts import plain_content, policy_prompt
+from longrm.synthesis.recipes.short_to_long import RECIPE, JudgeLabeling
 from longrm.types import Outcome, message_text
-from longrm.worlds import WorldPlan, generate, words_tokenizer
+from longrm.worlds import words_tokenizer
 
-LEVAL = Path(__file__).parents[4] / "shared" / "data" / "leval"
+from ..sources import LEVAL, all_outcomes, completion_of, world_documents
+
 RECORD = re.compile(r"(?:code of|say that|old ledger|agreed that) (\w+) (?:is|has|holds|keeps) (\w+)\.")
 GOOD = "The passage shows it.\n[[8]]"
 
@@ -54,47 +52,37 @@ class Judge:
             said = self.names(text)
         else:
             said = self.score(text)
-        return said if isinstance(said, Completion) else Completion(Outcome.ANSWERED, said)
+        return completion_of(said)
 
 
-def from_world(count=6, length=600, seed=5):
-    for comparison in generate(WorldPlan("records", length, seed=seed), count, words_tokenizer()):
-        text = message_text(comparison.prompt[0])
-        context, question = comparison.context[0], comparison.question
-        best, worst = (message_text(comparison.responses[at][0]) for at in comparison.best_first())
-        evidence = [[span.start, span.end] for span in comparison.evidence]
-        document = Document(
-            comparison.id,
-            text[context.start : context.end],
-            text[question.start : question.end],
-            best,
-            metadata={"evidence": evidence},
-        )
-        candidates = (
-            CandidateAnswer(document.id, "m", best),
-            CandidateAnswer(document.id, "n", worst, "cut"),
-        )
-        yield SynthesisInput(document, candidates)
+SOURCES = list(world_documents())
 
 
-SOURCES = list(from_world())
+def recipe_for(documents, **changed):
+    """A recipe that reads these documents."""
 
+    class Recipe(RECIPE):
+        def read(self):
+            return iter(documents)
 
-async def all_rows(labeling, given):
-    return await asyncio.gather(*map(labeling.make_rows, given))
+    given = {
+        "documents": {"path": "none"},
+        "candidates": {"synthetic": True},
+        "judge": {"model": "simulated:0"},
+        "lengths": (1500, 3000),
+        "chunk_size": 48,
+        "evidence_from": "given",
+    }
+    return Recipe.resolve(None, given | changed)
 
 
 def make(judge=None, given=SOURCES, foreign=None, tokenizer=None, **changed):
-    """The rows of some sources, and what became of each; the tokenizer is `words` by default."""
+    """The rows of some documents, and the counts of each; the tokenizer is `words` by default."""
     tokenizer = tokenizer or words_tokenizer()
-    settings = ShortToLongSettings(
-        **{"lengths": (1500, 3000), "chunk_size": 48, "evidence_from": "given"} | changed
-    )
-    pool = gather_pool(SOURCES if foreign is None else foreign, tokenizer, settings)
-    judge = judge or Judge()
-    labeling = Labeling(settings, tokenizer, pool, JudgeLabeler(judge), judge, judge)
-    made = asyncio.run(all_rows(labeling, given))
-    return [row for one in made for row in one.rows], [one.steps for one in made]
+    recipe = recipe_for(SOURCES if foreign is None else foreign, **changed)
+    labeling = JudgeLabeling(recipe, tokenizer, gather_pool(recipe, tokenizer), judge or Judge())
+    found = all_outcomes(labeling.make_rows, given)
+    return [row for one in found for row in one.rows], [nested(one.steps) for one in found]
 
 
 def evidence_of(row):
@@ -107,7 +95,7 @@ def test_rows_have_their_length_and_their_evidence_whole(domain):
     rows, _ = make(domain=domain, evidence_from="retrieval")
     assert len(rows) == 12
     assert {row["length"] for row in rows} == {1500, 3000}
-    by_id = {source.document.id: source.document for source in SOURCES}
+    by_id = {document.id: document for document in SOURCES}
     for row in rows:
         text = row["prompt"][0]["content"]
         assert row["tokens"] == len(words_tokenizer().prompt_ids(row["prompt"]))
@@ -129,7 +117,7 @@ def merging():
     """A BPE whose tokens reach across words and chunks, so that the counts of parts do not add up."""
     backend = tokenizers.Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
-    texts = [source.document.text.replace(". ", ".\n\n") for source in SOURCES]
+    texts = [source.text.replace(". ", ".\n\n") for source in SOURCES]
     backend.train_from_iterator(texts, trainer)
     return Tokenizer.from_backend(backend)
 
@@ -153,7 +141,7 @@ def test_no_chunk_is_cut_in_two():
         part.text
         for source in SOURCES
         for size in (32, 12)  # full size, and about a sentence
-        for part in cut_chunks(source.document.text, size)
+        for part in cut_chunks(source.text, size)
     }
     pieces = context.split("\n\n")
     assert len(pieces) > 20
@@ -201,12 +189,11 @@ def test_a_length_that_cannot_be_filled_is_not_swapped_for_another():
 
 
 def test_a_planted_distractor_that_answers_the_question_is_found():
-    entities = [re.search(r"code of (\w+)\?", source.document.question)[1] for source in SOURCES]
-    right = [source.document.answer for source in SOURCES]
+    entities = [re.search(r"code of (\w+)\?", source.question)[1] for source in SOURCES]
+    right = [source.answer for source in SOURCES]
     other = [f"The access code of {entity} is basket." for entity in entities]
     for sentences in (right, other):
-        foreign = [*(source.document for source in SOURCES), *planted(sentences)]
-        holders = [SynthesisInput(document, ()) for document in foreign]
+        holders = [*SOURCES, *planted(sentences)]
         for checked in (True, False):
             check = "words" if checked else "none"
             changed = {"in_document_share": 0.2, "distractor_check": check, "sufficiency": "none"}
@@ -225,25 +212,26 @@ def test_a_planted_distractor_that_answers_the_question_is_found():
                 assert told > 6  # the control: unchecked, they are shipped
 
 
-def test_a_judge_finds_an_answer_in_other_words():
+def test_a_judge_finds_an_answer_in_other_words(monkeypatch):
     hint = "Whoever asks for the secret of the first person should think of a woven box."
     foreign = [Document(f"other-{n}", f"{hint} " * 3, "?", "!") for n in range(2)]
-    holders = [*SOURCES, *(SynthesisInput(document, ()) for document in foreign)]
+    holders = [*SOURCES, *foreign]
     finds = Judge(suffices=lambda text: hint in text)
     changed = {
         "given": SOURCES[:2],
         "foreign": holders,
         "lengths": (3000,),
         "in_document_share": 0.0,
-        "judge_top_k": 200,
     }
+    monkeypatch.setattr(padding, "_JUDGED_CHUNKS", 200)
     plain, _ = make(finds, **changed)
     assert any(hint in row["prompt"][0]["content"] for row in plain)
     rows, _ = make(finds, distractor_check="judge", **changed)
     assert rows
     assert not any(hint in row["prompt"][0]["content"] for row in rows)
     never = Judge(suffices=lambda text: Completion(Outcome.TRUNCATED, "I"))
-    rows, steps = make(never, distractor_check="judge", **changed | {"judge_top_k": 1, "lengths": (1500,)})
+    monkeypatch.setattr(padding, "_JUDGED_CHUNKS", 1)
+    rows, steps = make(never, distractor_check="judge", **changed | {"lengths": (1500,)})
     assert not rows
     assert [one["padding"] for one in steps] == [{"answered_in_padding": 2}] * 2
 
@@ -266,14 +254,14 @@ def test_judgments_that_cannot_be_taken_are_dropped_and_counted(said, reason):
 @pytest.mark.parametrize("step", ["score", "suffices", "names"])
 def test_a_model_that_cannot_be_asked_loses_no_row(step):
     gone = Judge(**{step: lambda text: Completion(Outcome.ERROR, detail="500")})
-    with pytest.raises(RunError, match="simulated could not be asked .500.; run the same command again"):
+    with pytest.raises(RunError, match="simulated could not be asked"):
         make(gone, evidence_from="model", sufficiency="judge")
 
 
 def by_truth(text):
     """8 for a right answer, 3 for a wrong one."""
     response = text.partition("<response>\n")[2].partition("\n</response>")[0]
-    return f"[[{8 if response in {source.document.answer for source in SOURCES} else 3}]]"
+    return f"[[{8 if response in {source.answer for source in SOURCES} else 3}]]"
 
 
 def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
@@ -291,7 +279,7 @@ def test_pairs_share_one_long_context_and_are_read_by_training(tmp_path):
     assert len(found) == 12
     for number, row in enumerate(found):
         comparison, source = row.comparison, more[number // 2]
-        text, document = message_text(comparison.prompt[0]), source.document
+        text, document = message_text(comparison.prompt[0]), source
         listed = [message_text(comparison.responses[at][0]) for at in comparison.best_first()]
         assert listed == [source.candidates[0].text, source.candidates[1 + number % 2].text]
         assert comparison.metadata["points_apart"] == 5
@@ -354,15 +342,14 @@ def test_every_judging_is_drawn_on_its_own():
 
 
 def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
-    source = SOURCES[0]
-    document = source.document
+    document = SOURCES[0]
 
-    def fate(document=document, candidates=source.candidates, judge=None, **changed):
-        rows, (steps,) = make(judge, given=[SynthesisInput(document, candidates)], **changed)
+    def fate(document=document, judge=None, **changed):
+        rows, (steps,) = make(judge, given=[document], **changed)
         assert rows == []
         return next((step, fate) for step, fates in steps.items() for fate in fates if fate != KEPT)
 
-    assert fate(candidates=()) == ("critical", "no_candidate")
+    assert fate(replace(document, candidates=())) == ("critical", "no_candidate")
     assert fate(replace(document, metadata={})) == ("critical", "nothing_found")
     assert fate(replace(document, answer=" ")) == ("sufficiency", "no_gold_answer")
     assert fate(replace(document, answer="The access code of Alora is violet.")) == (
@@ -377,17 +364,18 @@ def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
     assert fate(lengths=(90000,)) == ("padding", "padding_ran_out")
 
 
-def test_a_model_names_the_critical_chunks():
+def test_a_model_names_the_critical_chunks(monkeypatch):
+    monkeypatch.setattr(evidence, "_CHUNKS_PER_REQUEST", 3)
     source = SOURCES[0]
-    parts = cut_chunks(source.document.text, 48)
-    start, end = source.document.metadata["evidence"][0]
+    parts = cut_chunks(source.text, 48)
+    start, end = source.metadata["evidence"][0]
     wanted = next(part for part in parts if part.start <= start and end <= part.end)
 
     def names(text):
         found = re.findall(rf"\[(\d+)\] {re.escape(wanted.text)}", text)
         return f"These: [[{', '.join(found)}]]" if found else "Nothing here. [[none]]"
 
-    rows, _ = make(Judge(names=names), given=[source], evidence_from="model", chunks_per_request=3)
+    rows, _ = make(Judge(names=names), given=[source], evidence_from="model")
     assert evidence_of(rows[0]) == [wanted.text]
     assert rows[0]["found_by"] == "model"
     for said in ("No numbers.", "[[999]]"):
@@ -398,17 +386,17 @@ def test_a_model_names_the_critical_chunks():
 def test_retrieval_finds_the_evidence_far_more_often_than_chance():
     found = chance = 0.0
     for source in SOURCES:
-        parts = cut_chunks(source.document.text, 48)
-        start, _ = source.document.metadata["evidence"][0]
+        parts = cut_chunks(source.text, 48)
+        start, _ = source.metadata["evidence"][0]
         true = {part.number for part in parts if part.start <= start < part.end}
-        found += bool(true & {*retrieved(source.document, parts, 2)})
+        found += bool(true & {*retrieved(source, parts, 2)})
         chance += 2 / len(parts)
     assert found == 6
     assert chance < 2
 
 
 def test_short_chat_is_kept_short():
-    source = SynthesisInput(Document("c", "unread", "Say hello.", ""), (CandidateAnswer("c", "m", "Hello!"),))
+    source = Document("c", "unread", "Say hello.", "", candidates=(Candidate("c", "m", "Hello!"),))
     (row,), _ = make(given=[source], domain="chat", lengths=(4000,))
     assert "length" not in row
     assert row["tokens"] < 600
@@ -437,41 +425,20 @@ def test_what_was_worked_on_is_let_go_at_once(rows):
     assert not left
 
 
-def test_a_run_is_read_by_training_without_conversion(tmp_path):
-    settings = ShortToLongSettings(lengths=(1500,), chunk_size=48, evidence_from="given")
-    pool = gather_pool(SOURCES, words_tokenizer(), settings)
-    provenance = Provenance(
-        [{"name": "records", "license": "CC0-1.0"}], 0, prompt_hashes(settings), {"judge": "simulated"}
-    )
-    with RunFolder(tmp_path / "run", "short-to-long", settings) as folder:
-        judge = Judge()
-        labeling = Labeling(settings, words_tokenizer(), pool, JudgeLabeler(judge), judge, judge)
-        output = OutputSettings(format="parquet")
-        asyncio.run(run_pipeline(folder, iter(SOURCES), labeling.make_rows, provenance, output))
-    rows = list(read_demonstrations(tmp_path / "run" / "rows"))
-    assert len(rows) == 12
-    tokens = tokenize(rows[0], words_tokenizer(verdicts=True))
-    assert len(tokens.tokens.prompt) == rows[0].demonstration.metadata["tokens"]
-    assert rows[0].demonstration.completion[0]["content"] == GOOD
-    counts = read_manifest(tmp_path / "run")["counts"]["steps"]
-    assert counts["judgment"] == {"in": 12, "kept": 12, "dropped": {}}
-    assert counts["padding"]["in"] == 12
-
-
 @pytest.mark.real
-@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data beside the checkout")
+@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data next to the checkout")
 def test_real_documents_become_rows_of_4k_and_16k_tokens():
     documents = [
-        document
+        replace(document, candidates=(Candidate(document.id, "gold", document.answer),))
         for document in islice(read_documents(LEVAL), 0, None, 50)
         if document.answer.strip() and len(document.text) > 2000
     ]
-    given = [
-        SynthesisInput(document, (CandidateAnswer(document.id, "gold", document.answer),))
-        for document in documents
-    ]
     rows, steps = make(
-        given=given, foreign=given, tokenizer=spaced(), evidence_from="retrieval", lengths=(4096, 16384)
+        given=documents,
+        foreign=documents,
+        tokenizer=spaced(),
+        evidence_from="retrieval",
+        lengths=(4096, 16384),
     )
     ends = [
         {step: fates for step, fates in one.items() if step not in ("distractors", "pool")} for one in steps
@@ -493,15 +460,12 @@ def test_chinese_documents_get_chinese_instructions():
     ]
     documents = [
         Document(f"z{n}", "".join(fill[n::7][:40]) + lines[n] + "".join(fill[n + 3 :: 7][:40]),
-                 f"{names[n]}的密码是什么？", codes[n])
+                 f"{names[n]}的密码是什么？", codes[n], candidates=(Candidate(f"z{n}", "m", codes[0]),))
         for n in range(8)
     ]  # fmt: skip
-    given = [
-        SynthesisInput(document, (CandidateAnswer(document.id, "m", codes[0]),)) for document in documents
-    ]
     rows, _ = make(
-        given=given,
-        foreign=given,
+        given=documents,
+        foreign=documents,
         tokenizer=characters(),
         evidence_from="retrieval",
         max_chunks=1,
@@ -534,13 +498,40 @@ def spaced():
 
 @pytest.mark.parametrize("evidence", [[[5, 3]], [[0, 10**6]], [["a", "b"]], [7]])
 def test_evidence_that_is_not_in_the_text_is_named(evidence):
-    document = replace(SOURCES[0].document, metadata={"evidence": evidence})
-    with pytest.raises(DataError, match=f"document '{document.id}', field 'evidence': needs spans"):
-        make(given=[SynthesisInput(document, SOURCES[0].candidates)])
+    document = replace(SOURCES[0], metadata={"evidence": evidence})
+    with pytest.raises(DataError, match=f"document '{document.id}', field 'evidence'"):
+        make(given=[document])
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="no domain 'qa'; known: qa_faithfulness"):
-        ShortToLongSettings.resolve(overrides={"domain": "qa"})
-    with pytest.raises(ConfigError, match="lengths must be positive and differ"):
-        ShortToLongSettings.resolve(overrides={"lengths": [4096, 4096]})
+    for changed in ({"domain": "qa"}, {"lengths": [4096, 4096]}):
+        with pytest.raises(ConfigError, match=next(iter(changed))):
+            recipe_for([], **changed)
+
+
+@pytest.mark.parametrize(
+    ("scores", "gap", "found", "counted"),
+    [
+        ([2, 9], 1, [(1, 0)], {"kept": 1}),
+        ([9, 2], 7.5, [], {"too_close": 1}),
+        ([9, 2], 7, [(0, 1)], {"kept": 1}),
+        ([9, 9], 1, [], {"tie": 1}),
+        ([0.3, 0.1 + 0.2], 1, [], {"too_close": 1}),
+        ([1, 5, 9], 5, [(2, 0)], {"too_close": 2, "kept": 1}),
+    ],
+)
+def test_pairs_follow_the_scores(scores, gap, found, counted):
+    steps = Steps()
+    assert pair_up(scores, gap, steps) == found
+    assert nested(steps)["pairs"] == counted
+
+
+def test_the_spans_of_a_question_prompt():
+    prompt = policy_prompt(Document("d", "One. Two. Three.", "Which two?", "2"))
+    text = message_text(prompt.messages[0])
+    found = [text[span.start : span.end] for span in (*prompt.context, prompt.question)]
+    assert found == ["One. Two. Three.", "Which two?"]
+    assert text == plain_content("One. Two. Three.", "Which two?")
+    assert plain_content("", "Which two?") == "Which two?"
+    hinted = plain_content("One.", "Which?", "It is about one.")
+    assert hinted.index("One.") < hinted.index("It is about one.") < hinted.index("Which?")

@@ -1,3 +1,6 @@
+"""Votes of a panel: how judges are asked and counted, rows and pairs of a run, and the agreement of the judges."""
+
+import asyncio
 import json
 import os
 import signal
@@ -5,20 +8,30 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
+from longrm.clients import Completion
 from longrm.data import read, write_rows
+from longrm.data.training_rows import tokenize
 from longrm.errors import ConfigError, RunError
 from longrm.runs.folder import read_manifest
-from longrm.synthesis.inputs.documents import Document, read_documents
+from longrm.runs.logs import Log
+from longrm.synthesis.consensus import VotingSettings, count_votes, verify_votes
+from longrm.synthesis.documents import Candidate, Document, read_documents
+from longrm.synthesis.evidence import SUFFICIENCY
+from longrm.synthesis.labeling import gather_pool
+from longrm.synthesis.models import TaskRequest
+from longrm.synthesis.pipeline import InputOutcome, nested
 from longrm.synthesis.recipes import vote
-from longrm.types import message_text
-from longrm.worlds import WorldPlan, generate, words_tokenizer
+from longrm.synthesis.recipes.vote import PanelLabeling, VoteLog, VoteRecord, ask_panel, measure_agreement
+from longrm.types import Outcome, message_text
+from longrm.worlds import words_tokenizer
 
-LEVAL = Path(__file__).parents[4] / "shared" / "data" / "leval"
+from ..sources import LEVAL, all_outcomes, completion_of, world_documents
+
 RATES = {"a": "error=0.1", "b": "error=0.1,misformat=0.1", "c": "error=0.4"}
 
 
@@ -26,22 +39,11 @@ RATES = {"a": "error=0.1", "b": "error=0.1,misformat=0.1", "c": "error=0.4"}
 def recipe(tmp_path):
     """Thirty documents of a world, each with a right and a wrong answer, and three judges."""
     documents, candidates = [], []
-    for comparison in generate(WorldPlan("records", 400, seed=3), 30, words_tokenizer()):
-        text, context, question = (
-            message_text(comparison.prompt[0]),
-            comparison.context[0],
-            comparison.question,
-        )
-        best, worst = (message_text(comparison.responses[at][0]) for at in comparison.best_first())
-        document = Document(
-            comparison.id, text[context.start : context.end], text[question.start : question.end], best
-        )
-        documents.append(
-            {"id": document.id, "context": document.text, "question": document.question, "answer": best}
-        )
+    for one in world_documents(30, 400, seed=3):
+        documents.append({"id": one.id, "context": one.text, "question": one.question, "answer": one.answer})
         candidates += [
-            {"document": document.id, "model": name, "text": answer, "score": score}
-            for name, answer, score in (("m", best, 1.0), ("n", worst, 0.1))
+            candidate.to_row() | {"score": score}
+            for candidate, score in zip(one.candidates, (1.0, 0.1), strict=True)
         ]
     write_rows(tmp_path / "documents.jsonl", documents)
     write_rows(tmp_path / "candidates.jsonl", candidates)
@@ -53,7 +55,7 @@ def recipe(tmp_path):
             "documents": {"path": str(tmp_path / "documents.jsonl")},
             "candidates": {"path": str(tmp_path / "candidates.jsonl")},
             "judges": [{"model": f"simulated:{rates}", "name": name} for name, rates in RATES.items()],
-            "output": {"batch": 4},
+            "batch": 4,
         }
         return vote.RECIPE.resolve(None, settings | changed)
 
@@ -64,7 +66,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_run_tells_how_the_judges_agree(recipe, tmp_path):
+def test_a_run_measures_how_the_judges_agree(recipe, tmp_path):
     manifest = vote.synthesize(recipe(), tmp_path / "run")
     assert manifest == read_manifest(tmp_path / "run")
     votes = lines_of(tmp_path / "run" / "votes.jsonl")
@@ -110,7 +112,7 @@ def test_pairs_of_a_run_are_mostly_right(recipe, tmp_path):
     assert sum(right) / len(right) > 0.9
 
 
-def test_judges_are_weighed_by_an_earlier_vote(recipe, tmp_path):
+def test_judges_can_be_weighted_by_an_earlier_vote(recipe, tmp_path):
     vote.synthesize(recipe(), tmp_path / "first")
     manifest = vote.synthesize(recipe(weights=str(tmp_path / "first")), tmp_path / "second")
     weights = manifest["agreement"]["weights"]
@@ -118,22 +120,17 @@ def test_judges_are_weighed_by_an_earlier_vote(recipe, tmp_path):
     assert sum(weights.values()) == pytest.approx(3)
     assert lines_of(tmp_path / "first" / "votes.jsonl") == lines_of(tmp_path / "second" / "votes.jsonl")
     assert manifest["sources"][-1]["sha256"]
-    with pytest.raises(ConfigError, match="names no vote"):
+    with pytest.raises(ConfigError, match="weights"):
         vote.synthesize(recipe(weights=str(tmp_path / "nowhere")), tmp_path / "third")
     assert not (tmp_path / "third").exists()
     other = recipe(
         weights=str(tmp_path / "first"), judges=[{"model": "simulated:0", "name": n} for n in "ad"]
     )
-    with pytest.raises(ConfigError, match="no weight for the judges d"):
+    with pytest.raises(ConfigError, match="judges d"):
         vote.synthesize(other, tmp_path / "third")
 
 
-def test_other_settings_are_refused_in_the_same_folder(recipe, tmp_path):
-    vote.synthesize(recipe(), tmp_path / "run")
-    with pytest.raises(RunError, match=r"voting\.majority"):
-        vote.synthesize(recipe(voting={"majority": 0.3}), tmp_path / "run")
-
-
+@pytest.mark.full
 def test_killed_runs_lose_and_double_nothing(recipe, tmp_path):
     vote.synthesize(recipe(), tmp_path / "whole")
     config, killed = tmp_path / "whole" / "config.toml", tmp_path / "killed"
@@ -165,7 +162,7 @@ def test_killed_runs_lose_and_double_nothing(recipe, tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data beside the checkout")
+@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data next to the checkout")
 def test_real_documents_are_voted_on_and_become_long_pairs(recipe, tmp_path):
     documents, candidates = {"path": str(LEVAL), "limit": 150}, {"recorded": True}
     changed = {"documents": documents, "candidates": candidates, "lengths": [4096], "chunk_size": 128}
@@ -185,8 +182,302 @@ def test_real_documents_are_voted_on_and_become_long_pairs(recipe, tmp_path):
 
 def test_a_judge_that_would_say_the_same_twice_is_refused(recipe):
     twice = [{"model": "openai:http://127.0.0.1:9/v1#m", "name": name} for name in "ab"]
-    with pytest.raises(ValueError, match="votes twice, and at temperature 0"):
+    with pytest.raises(ValueError, match="votes twice"):
         recipe(judges=twice)
     assert len(recipe(judges=twice, temperature=1.0).judges) == 2
-    with pytest.raises(ValueError, match='an evidence_model is asked only with evidence_from = "model"'):
-        recipe(evidence_model={"model": "simulated:0"})
+
+
+class PanelJudge:
+    """Scores a response by what stands behind `quality`, plus its own bias; or says something else."""
+
+    def __init__(self, name, bias=0, says=None, outcome=Outcome.ANSWERED):
+        self.name, self.bias, self.says, self.outcome, self.asked = name, bias, says, outcome, []
+
+    async def ask(self, requests):
+        self.asked += requests
+        found = []
+        for request in requests:
+            quality = int(message_text(request.messages[0]).rpartition("quality ")[2])
+            text = self.says or f"{self.name} finds it sound.\n\n[[{min(10, quality + self.bias)}]]"
+            found.append(Completion(self.outcome, text, detail="the server is gone"))
+        return found
+
+
+def panel_judges(*biases):
+    return [PanelJudge(f"judge {index}", bias) for index, bias in enumerate(biases)]
+
+
+def responses(document, *qualities):
+    return [
+        (
+            f"case {document}#{number}",
+            f"document {document}",
+            TaskRequest(({"role": "user", "content": f"Judge with the rubric: quality {quality}"},), 64),
+            f"answer {quality}",
+        )
+        for number, quality in enumerate(qualities)
+    ]
+
+
+async def votes_of(judges, given):
+    return await asyncio.gather(*(ask_panel(judges, request, response) for _, _, request, response in given))
+
+
+def counted_votes(judges, given, voting=None, weights=None):
+    voted = asyncio.run(votes_of(judges, given))
+    return [count_votes(votes, voting or VotingSettings(), weights) for votes in voted]
+
+
+def test_every_judge_reads_every_response_and_votes_are_counted():
+    panel = [*panel_judges(0, 0, 0, 3), PanelJudge("mute", says="No idea.")]
+    first, second = counted_votes(panel, responses(1, 4, 7))
+    assert (first.consensus.score, second.consensus.score) == (4, 7)
+    assert first.cluster_sizes == [3, 1, 1]
+    assert [vote.judge for vote in first.unparsed] == ["mute"]
+    assert all(len(judge.asked) == 2 for judge in panel)
+    assert counted_votes(panel_judges(0, 2), responses(1, 4))[0].reason == "tie"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (Outcome.TRUNCATED, "It is sound, so I would say [[9]]"),
+        (Outcome.REFUSED, "[[9]]"),
+        (Outcome.ANSWERED, "Between two: [[2.5]]"),
+    ],
+)
+def test_what_a_judge_did_not_end_or_may_not_say_is_no_vote(outcome, says):
+    (counted,) = counted_votes(
+        [*panel_judges(0, 0), PanelJudge("odd", says=says, outcome=outcome)], responses(1, 9)
+    )
+    assert [vote.judge for vote in counted.unparsed] == ["odd"]
+    assert counted.cluster_sizes == [2, 1]
+
+
+def test_thinking_is_no_part_of_a_judgment():
+    says = "<think>The rubric says 8 for this.</think>It is sound.\n\n[[4]]"
+    (counted,) = counted_votes([PanelJudge("thinker", says=says), *panel_judges(0)], responses(1, 4))
+    texts = {vote.judge: vote.text for vote in counted.consensus.votes}
+    assert texts["thinker"] == "It is sound.\n\n[[4]]"
+
+
+def test_every_judge_draws_for_itself():
+    panel = panel_judges(0, 0, 0)
+    counted_votes(panel, responses(1, 4, 7))
+    assert len({request.seed for judge in panel for request in judge.asked}) == 3
+    again = panel_judges(0, 0, 0)
+    counted_votes(again, responses(1, 4, 7))
+    assert [judge.asked for judge in panel] == [judge.asked for judge in again]
+
+
+def test_judges_are_asked_at_the_same_time():
+    class Waiting(PanelJudge):
+        """Answers once all have been asked: one after another, they would wait for ever."""
+
+        async def ask(self, requests):
+            waiting.add(self.name)
+            while len(waiting) < 3:
+                assert time.monotonic() < deadline, "the judges are asked one after another"
+                await asyncio.sleep(0)
+            return await super().ask(requests)
+
+    waiting, deadline = set(), time.monotonic() + 5
+    assert len(counted_votes([Waiting(name) for name in "abc"], responses(1, 4))) == 1
+
+
+def test_weights_of_judges_are_used():
+    weights = {"judge 0": 3.0, "judge 1": 1.0, "judge 2": 1.0}
+    assert counted_votes(panel_judges(0, 2, 2), responses(1, 4), weights=weights)[0].consensus.score == 4
+    assert counted_votes(panel_judges(0, 2, 2), responses(1, 4))[0].consensus.score == 6
+
+
+def log_votes(log, judges, given):
+    voted = asyncio.run(votes_of(judges, given))
+    records = tuple(
+        VoteRecord(identity, group, {vote.judge: vote.score for vote in votes})
+        for (identity, group, *_), votes in zip(given, voted, strict=True)
+    )
+    VoteLog(log).append([InputOutcome("any", votes=records)])
+
+
+def test_votes_are_logged_once_and_measured(tmp_path):
+    for _ in range(2):  # the second time as after a kill
+        with Log(tmp_path / "votes.jsonl", VoteRecord) as log:
+            log_votes(log, panel_judges(0, 0, 2), [*responses(1, 4, 7), *responses(2, 3)])
+    cast = [*Log(tmp_path / "votes.jsonl", VoteRecord)]
+    assert [one.id for one in cast] == ["case 1#0", "case 1#1", "case 2#0"]
+    found = measure_agreement(cast, 0.0)
+    assert found.pairwise().n == 9
+    assert found.pairwise().value == pytest.approx(1 / 3)
+    assert found.judges()["judge 2"][2].agreement == 0
+
+
+def test_a_panel_with_a_judge_that_is_down_stops_the_run():
+    lost = [PanelJudge("here"), PanelJudge("gone", outcome=Outcome.ERROR)]
+    with pytest.raises(RunError, match="gone could not be asked"):
+        counted_votes(lost, responses(1, 4))
+
+
+RUBRIC = "The text supports every claim, and they answer the question."
+
+
+def sources(count=4):
+    """Documents with three candidates, which earn 8, 5 and 2 points."""
+    for document in world_documents(count):
+        best, worst = document.candidates
+        other = Candidate(document.id, "o", f"{worst.text} I think.")
+        yield replace(document, candidates=(best, worst, other))
+
+
+SOURCES = list(sources())
+POINTS = {candidate.text: 8 - 3 * at for source in SOURCES for at, candidate in enumerate(source.candidates)}
+
+
+class Judge:
+    """Gives 8, 5 and 2 points to the three candidates, and its own bias; or says something else."""
+
+    def __init__(self, name, bias=0, says=None):
+        self.name, self.bias, self.says, self.read = name, bias, says, []
+
+    async def ask(self, requests):
+        return [self._answer(message_text(request.messages[-1])) for request in requests]
+
+    def _answer(self, text):
+        self.read.append(text)
+        if self.says is not None:
+            return completion_of(self.says)
+        if text.endswith(SUFFICIENCY):
+            return Completion(Outcome.ANSWERED, "[[yes]]")
+        response = text.partition("<response>\n")[2].partition("\n</response>")[0]
+        said = f"{self.name} has looked it up.\n\n[[{POINTS[response] + self.bias}]]"
+        return Completion(Outcome.ANSWERED, said)
+
+
+def judges(*biases):
+    return [Judge(f"judge {number}", bias) for number, bias in enumerate(biases)]
+
+
+class WorldRecipe(vote.RECIPE):
+    def read(self):
+        return sources(12)
+
+
+def make(panel, given=SOURCES, voting=None, **changed):
+    settings = {
+        "documents": {"path": "none"},
+        "candidates": {"synthetic": True},
+        "judges": [{"model": "simulated:0", "name": name} for name in "ab"],
+        "lengths": (1500, 2500),
+        "chunk_size": 48,
+        "evidence_from": "given",
+    }
+    recipe = WorldRecipe.resolve(None, settings | changed)
+    pool = gather_pool(recipe, words_tokenizer())
+    labeling = PanelLabeling(recipe, words_tokenizer(), pool, panel, voting or VotingSettings())
+    found = all_outcomes(labeling.make_rows, given)
+    return [row for one in found for row in one.rows], [nested(one.steps) for one in found]
+
+
+def test_judges_read_the_short_context_and_rows_hold_the_long_one(tmp_path):
+    panel = [*judges(0, 0, 0, 1), Judge("mute", says="No idea.")]
+    rows, steps = make(panel)
+    assert [one["votes read"] for one in steps] == [{"kept": 12, "unparsed": 3}] * 4
+    assert all(one["contrast"] == one["padding"] == {"kept": 3} for one in steps)
+    for judge in panel:
+        assert len(judge.read) == 12
+        assert all(RUBRIC in text and len(words_tokenizer().encode(text)) < 500 for text in judge.read)
+    write_rows(tmp_path / "rows.jsonl", rows)
+    found = list(read(tmp_path / "rows.jsonl"))
+    assert len(found) == 12
+    for number, row in enumerate(found):
+        comparison, source = row.comparison, SOURCES[number // 3]
+        candidate, told, text = (
+            source.candidates[number % 3],
+            row.comparison.metadata,
+            message_text(row.comparison.prompt[0]),
+        )
+        points = POINTS[candidate.text]
+        assert comparison.role == "judgment"
+        assert told["scores"] == {
+            "judge 0": points,
+            "judge 1": points,
+            "judge 2": points,
+            "judge 3": points + 1,
+            "mute": -1,
+        }
+        assert (told["conf"], told["consensus_score"], told["contrast"]) == ([3, 1, 1], points, "score")
+        assert set(told["reject_models"]) == {"judge 3", "mute"}
+        assert (told["answer"], told["query"]) == (candidate.text, source.question)
+        assert RUBRIC not in text
+        assert f"<response>\n{candidate.text}\n</response>" in text
+        size = len(words_tokenizer().prompt_ids(comparison.prompt))
+        assert told["length"] - 16 <= size == told["prompt_ctx_length"] <= told["length"]
+        before = text.partition("<context>\n")[2][: told["evidence"][0]["start"] - len("<context>\n")]
+        assert before.count("\n\n") == told["insert_index"]
+        assert tokenize(row, words_tokenizer(verdicts=True)).row.contrast
+        assert verify_votes(comparison, VotingSettings()).same_conf
+
+
+def test_only_what_is_kept_is_lengthened():
+    rows, steps = make(judges(0, 0, 0))
+    assert rows == []
+    assert [one["contrast"] for one in steps] == [{"no_contrast": 3}] * 4
+    assert not any("padding" in one for one in steps)
+    rows, steps = make(judges(0, 1))
+    assert [one["consensus"] for one in steps] == [{"tie": 3}] * 4
+    marked, steps = make(judges(0, 0, 0), voting=VotingSettings(without_contrast="mark"))
+    assert {row["contrast"] for row in marked} == {"none"}
+    assert steps[0]["marked as without contrast"] == {"kept": 3}
+
+
+def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):
+    rows, steps = make(judges(0, 0, 1), rows="pairs")
+    assert [one["pairs"] for one in steps] == [{"kept": 3}] * 4
+    write_rows(tmp_path / "rows.jsonl", rows)
+    for number, row in enumerate(read(tmp_path / "rows.jsonl")):
+        told, candidates = row.comparison.metadata, SOURCES[number // 3].candidates
+        better, worse = ((0, 1), (0, 2), (1, 2))[number % 3]
+        listed = [message_text(row.comparison.responses[at][0]) for at in row.comparison.best_first()]
+        assert listed == [candidates[better].text, candidates[worse].text]
+        scores = [told["judge_scores"][at] for at in row.comparison.best_first()]
+        assert scores == [8 - 3 * better, 8 - 3 * worse]
+        assert (told["points_apart"], told["conf"]) == (scores[0] - scores[1], [[2, 1], [2, 1]])
+        assert not tokenize(row, words_tokenizer()).row.margin  # points are no margin of scores
+
+
+@pytest.mark.parametrize("rows", ["judgments", "pairs"])
+def test_rows_depend_on_nothing_but_their_document(rows):
+    together, _ = make(judges(0, 0, 1), rows=rows)
+    alone = [row for source in reversed(SOURCES) for row in make(judges(0, 0, 1), [source], rows=rows)[0]]
+    assert together
+    assert sorted(together, key=lambda row: row["id"]) == sorted(alone, key=lambda row: row["id"])
+
+
+def test_naive_judges_read_the_long_context():
+    panel = judges(0, 0, 1)
+    long, _ = make(panel, judge_reads="long")
+    assert all(len(words_tokenizer().encode(text)) > 1500 for judge in panel for text in judge.read)
+    short, _ = make(judges(0, 0, 1))
+    assert [row["chat_template"] for row in long] == [row["chat_template"] for row in short]
+
+
+def test_the_first_judge_checks_what_suffices():
+    panel = judges(0, 0, 1)
+    make(panel, sufficiency="judge")
+    assert [sum(text.endswith(SUFFICIENCY) for text in judge.read) for judge in panel] == [4, 0, 0]
+
+
+def test_a_judge_that_cannot_be_asked_loses_no_row():
+    gone = Judge("gone", says=Completion(Outcome.ERROR, detail="500"))
+    with pytest.raises(RunError, match="gone could not be asked"):
+        make([*judges(0, 0), gone])
+
+
+def test_short_chat_is_voted_on_and_kept_short():
+    text = SOURCES[0].candidates[0].text
+    chat = Document("c", "unread", "Say something.", "", candidates=SOURCES[0].candidates)
+    rows, _ = make(judges(0, 0, 1), [chat], domain="chat")
+    assert rows[0]["answer"] == text
+    assert all("insert_index" not in row and "length" not in row for row in rows)
+    (pair, *_), _ = make(judges(0, 0, 1), [chat], domain="chat", rows="pairs")
+    assert pair["prompt"] == [{"role": "user", "content": "Say something."}]

@@ -1,7 +1,7 @@
-"""The recipes of `longrm synthesize`, one module a subcommand: settings in, a run folder out.
+"""The recipes of `longrm synthesize`, one module per subcommand: settings in, a run folder out.
 
 Each module has `RECIPE`, its settings, and `synthesize`, which writes into the folder `out` or continues what is there,
-and returns the manifest. It raises `ConfigError` for settings at odds, `DataError` for rows that cannot be read,
-`ModelError` for models and tokenizers that cannot be loaded, and `RunError` for a folder of something else, or a model
-that could not be asked (what was answered is in its cache).
+and returns the manifest. It raises `ConfigError` for conflicting settings, `DataError` for bad rows, `ModelError` if a
+model or tokenizer cannot be loaded, and `RunError` if the folder belongs to another run, or a model could not be asked
+(the same command then continues; earlier answers are in its cache).
 """

@@ -1,61 +1,91 @@
 """`longrm synthesize benchmark`: documents and candidates become a benchmark in the schema of Long-RewardBench.
 
-A benchmark of the user's own, built as the paper's section 2 has it: candidates are scored beside the gold answers,
-their orders checked a second time, selected evenly over task and length, and written with a data card.
+As in the paper's section 2: candidates are scored against the gold answers, their orders checked a second time,
+selected evenly over task and length, and written with a data card.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import groupby
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+from jinja2 import Environment, StrictUndefined
+from pydantic import Field, field_validator
+
+from longrm.benchmarks import long_rewardbench
+from longrm.benchmarks.answer_metrics import ANSWER_METRICS, answer_metric
 from longrm.benchmarks.benchmark_data import measure_with
+from longrm.data import write_rows
 from longrm.errors import DataError, RunError
+from longrm.judging.pointwise import Pointwise
 from longrm.reading import located
+from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, write_json
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.promised_files import FILES, check_files, record_files
-from longrm.synthesis.benchmark_rows import write_benchmark
-from longrm.synthesis.data_card import BestResponseBias, data_card
-from longrm.synthesis.inputs.candidate_ranking import NO_MODEL
-from longrm.synthesis.inputs.candidates import SynthesisInput
-from longrm.synthesis.inputs.documents import is_leval
-from longrm.synthesis.inputs.input_settings import InputSettings
-from longrm.synthesis.inputs.selection import (
-    LEVAL_TASKS,
-    BenchmarkCounts,
-    BenchmarkSettings,
-    SelectableComparison,
-    select_comparisons,
-)
-from longrm.synthesis.models import Spending, open_models
-from longrm.synthesis.pipeline import prompt_hash
-from longrm.synthesis.rubrics import DOMAINS, LANGUAGES, check_language, language_of
-from longrm.synthesis.second_check import SECOND_METRIC, SecondCheckSettings, by_judge, by_metric
-from longrm.synthesis.simulated_model import GoldAnswers
-from longrm.synthesis.stats import KEPT
-from longrm.types import Comparison
+from longrm.synthesis import selection
+from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval
+from longrm.synthesis.domains import DOMAINS, language_of
+from longrm.synthesis.labeling import judge_request
+from longrm.synthesis.models import AsyncModel, ModelSettings, ask, open_models
+from longrm.synthesis.pipeline import KEPT, nested, prompt_hash, step_counts
+from longrm.synthesis.policy_prompts import policy_prompt
+from longrm.synthesis.selection import BenchmarkCounts, RankedComparison, select_comparisons
+from longrm.synthesis.settings import CandidateRecipe
+from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
+from longrm.types import Comparison, Outcome, Query, as_messages
 
 CARD = "README.md"
-_JUDGE = "judge"  # the judge's cache and account lie apart: the folder's own files are the benchmark
+_DOMAIN = DOMAINS["qa_faithfulness"]  # the rubric of the second check
+
+LEVAL_TASKS: dict[str, str] = {
+    "coursera": "LongQA",
+    "financial_qa": "LongQA",
+    "legal_contract_qa": "LongQA",
+    "natural_question": "LongQA",
+    "quality": "LongQA",
+    "sci_fi": "LongQA",
+    "topic_retrieval_longchat": "LongQA",
+    "gov_report_summ": "Summ",
+    "paper_assistant": "Summ",
+    "patent_summ": "Summ",
+    "review_summ": "Summ",
+    "tv_show_summ": "Summ",
+    "gsm100": "Math",
+}
+"""L-Eval's tasks in Long-RewardBench."""
 
 
-class BenchmarkRecipe(InputSettings):
+class BenchmarkRecipe(CandidateRecipe):
     """Settings of `longrm synthesize benchmark`.
 
     Attributes:
-        name: What the data card calls the benchmark.
-        benchmark: What is built.
+        pairs: How many pairs at most, of two models ("cross") and of one ("same") together.
+        rankings: How many rankings at most, each of two, three and four candidates.
+        min_gap: The better score of a pair exceeds the other by at least this share of it.
+        on_disagreement: Whether to "drop" comparisons whose gold order the second check contradicts or cannot decide,
+            or to "mark" them in the column `second_check`. Those that cannot be checked are always marked.
+        tasks: Maps the documents' tasks to those of Long-RewardBench; "" is for documents without a task.
+        metric: Rates the answers to documents that name no metric.
         second_check: A judge for the second check; by default another metric checks each that has one.
-        tokenizer: "words", or a tokenizer's file, folder or Hub id, that measures lengths; estimated from approximate
-            tokens when not given.
     """
 
-    name: str = "A long-context preference benchmark"
-    benchmark: BenchmarkSettings = BenchmarkSettings()
-    second_check: SecondCheckSettings | None = None
-    tokenizer: str | None = None
+    pairs: int = Field(1000, ge=0)
+    rankings: int = Field(300, ge=0)
+    min_gap: float = Field(0.4, ge=0)
+    on_disagreement: Literal["drop", "mark"] = "drop"
+    tasks: Mapping[str, str] = Field(default_factory=dict)
+    metric: str = ""
+    second_check: ModelSettings | None = None
+
+    @field_validator("metric")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name:
+            answer_metric(name)
+        return name
 
 
 RECIPE = BenchmarkRecipe
@@ -64,166 +94,296 @@ RECIPE = BenchmarkRecipe
 def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Builds a benchmark in the folder `out`, which `longrm evaluate --bench long-rewardbench:OUT` reads.
 
-    Each file appears once it is whole. A killed run begins anew, asks its judge nothing twice, and ends with the same
-    bytes; a finished one is left as it is.
+    Every file appears when it is complete. A killed run starts again, asks its judge nothing twice, and ends with the
+    same bytes; a finished one stays as it is.
     """
     sources = recipe.provenance()
     with RunFolder(out, "synthesis of benchmark", recipe):
         manifest = read_manifest(out)
         if manifest.setdefault("sources", sources) != sources:
             raise RunError(
-                f"{out} holds a benchmark of sources that have changed since; bring them back, or take another --out"
+                f"{out}: the sources have changed since this run began; restore them, or choose another --out"
             )
         write_json(
             out / MANIFEST, manifest
-        )  # from the start: files of a killed run are of these sources, too
+        )  # at once: the files of a killed run belong to these sources, too
         if manifest.get("counts") is not None:
             if (out / FILES).is_file():
                 check_files(out)
             return manifest
-        settings = _with_tasks(recipe)
-        chosen, counts, checked_by, spending = _select(recipe, settings, out, progress)
-        bias = BestResponseBias()
+
+        chosen, counts, checked_by, spending = _select(recipe, out, progress)
 
         def watch(comparison: Comparison) -> None:
-            bias.see(comparison)
-            progress("comparisons written", bias.comparisons, len(chosen))
+            counts.see(comparison)
+            progress("comparisons written", counts.items, len(chosen))
 
         rows = write_benchmark(out, recipe.read, chosen, watch)
-        licenses = {sources[0]["name"]: recipe.documents.license}
-        card = data_card(
-            recipe.name, settings, counts, bias, checked_by=checked_by, sources=licenses, seed=recipe.seed
-        )
-        write_file(out / CARD, card)
+        write_file(out / CARD, data_card(recipe, counts, checked_by, sources[0]))
         record_files(out, [out / f"{task}.jsonl" for task in rows])
-        manifest = read_manifest(out) | _manifest(recipe, sources, counts, bias, rows)
+
+        models = {"writers": ", ".join(sorted(counts.models.keys() - {GOLD_MODEL}))}
+        prompts = {}
+        if recipe.second_check is not None:
+            models["second check"] = recipe.second_check.label
+            prompts["second check"] = prompt_hash(*_DOMAIN.texts())
+        manifest = read_manifest(out) | {
+            "sources": sources,
+            "seed": recipe.seed,
+            "prompts": prompts,
+            "models": models,
+            "counts": _manifest_counts(recipe, counts, rows),
+        }
         manifest |= {"spending": spending} if spending else {}
         write_json(out / MANIFEST, manifest)
         return manifest
 
 
-def _with_tasks(recipe: BenchmarkRecipe) -> BenchmarkSettings:
-    """L-Eval's tasks are known; what the recipe says of them comes first."""
-    documents = recipe.documents
-    if documents.format not in (None, "leval") or not is_leval(Path(documents.path).expanduser()):
-        return recipe.benchmark
-    return recipe.benchmark.model_copy(update={"tasks": {**LEVAL_TASKS, **recipe.benchmark.tasks}})
-
-
 def _select(
-    recipe: BenchmarkRecipe, settings: BenchmarkSettings, out: Path, progress: Progress
-) -> tuple[list[SelectableComparison], BenchmarkCounts, str, dict[str, Any]]:
-    """What is chosen, the counts, what the second check was in words, and what it cost."""
-    answers, measure, second = GoldAnswers(), measure_with(recipe.tokenizer), recipe.second_check
-    pairs = ", ".join(f"`{first}` by `{other}`" for first, other in SECOND_METRIC.items())
-    check, checked_by = by_metric(), f"another metric beside the same gold answer ({pairs})"
-    spending: Spending | None = None
+    recipe: BenchmarkRecipe, out: Path, progress: Progress
+) -> tuple[list[RankedComparison], BenchmarkCounts, str, dict[str, Any]]:
+    """The selection, the counts, a description of the second check, and what it cost."""
+    answers = GoldAnswers()
 
-    def inputs() -> Iterator[SynthesisInput]:
-        for number, one in enumerate(answers.watching(recipe.read()), start=1):
-            yield one
+    def read() -> Iterator[Document]:
+        for number, document in enumerate(answers.watching(recipe.read()), start=1):
+            yield document
             progress("documents", number, 0)
 
+    def simulate(rates: str, name: str) -> AsyncModel:
+        return SimulatedModel(ErrorRates.parse(rates), name, recipe.seed, answers)
+
+    documents = recipe.documents
+    of_leval = documents.format in (None, "leval") and is_leval(documents.place)
+    rate: selection.RateAnswers = selection.rate_by_metric
+    spending = None
+    metrics = ", ".join(f"`{first}` by `{other}`" for first, other in selection.SECOND_METRIC.items())
+    checked_by = f"another metric against the same gold answer ({metrics})"
     with ExitStack() as stack:
-        if second is not None:
-            _check_languages(recipe, second.domain)
-            (out / _JUDGE).mkdir(exist_ok=True)
-            (judge,), spending = stack.enter_context(
-                open_models([second.judge], out / _JUDGE, answers=answers, seed=recipe.seed)
-            )
-            check = by_judge(judge, second)
+        if recipe.second_check is not None:
+            for document in documents.read():
+                _DOMAIN.check_language(language_of(document.question), f"document '{document.id}'")
+            # In a folder of its own: the files of `out` are the benchmark.
+            folder = out / "judge"
+            folder.mkdir(exist_ok=True)
+            (judge,), spending = stack.enter_context(open_models([recipe.second_check], folder, simulate))
+            rate = rate_by_judge(judge, recipe.max_tokens)
             checked_by = (
-                f"the judge {judge.name}, which rated every candidate alone by the rubric '{second.domain}' "
+                f"the judge {judge.name}, which rated every candidate on its own by the rubric '{_DOMAIN.name}' "
                 "and did not see the gold answer"
             )
-        chosen, counts = select_comparisons(inputs, settings, check, measure, seed=recipe.seed)
+        chosen, counts = select_comparisons(
+            read,
+            rate,
+            measure_with(recipe.tokenizer),
+            pairs=recipe.pairs,
+            rankings=recipe.rankings,
+            min_gap=recipe.min_gap,
+            keep_disagreeing=recipe.on_disagreement == "mark",
+            tasks={**(LEVAL_TASKS if of_leval else {}), **recipe.tasks},
+            metric=recipe.metric,
+            seed=recipe.seed,
+        )
     if not chosen:
-        raise DataError(located(recipe.documents.path, f"no comparison could be built ({_why(counts)})"))
+        reasons = [
+            f"documents: {'scored' if reason == KEPT else reason}: {n}"
+            for reason, n in nested(counts.steps).get("documents", {}).items()
+        ]
+        reasons += [
+            f"second check: {opinion}: {n}"
+            for (_, opinion), n in counts.opinions.items()
+            if opinion in ("disagrees", "undecided")
+        ]
+        why = "; ".join(reasons) or "there are no documents"
+        raise DataError(located(documents.path, f"no comparison could be built ({why})"))
     return chosen, counts, checked_by, {} if spending is None else spending.to_dict()
 
 
-def _check_languages(recipe: BenchmarkRecipe, domain: str) -> None:
-    """Refuses a domain without a rubric in the language of one of the questions."""
-    if len(DOMAINS[domain].wordings) < len(LANGUAGES):
-        for document in recipe.documents.read():
-            asked_by = f"the question of document '{document.id}'"
-            check_language(domain, language_of(document.question), asked_by)
+def rate_by_judge(judge: AsyncModel, max_tokens: int) -> selection.RateAnswers:
+    """The second check by a judge that reads the whole text and not the gold answer."""
+    pointwise = Pointwise()
+
+    async def rate(document: Document, texts: Sequence[str]) -> list[float | None]:
+        language = language_of(document.question)
+        requests = [
+            judge_request(_DOMAIN, language, document.text, document.question, text, max_tokens=max_tokens)
+            for text in texts
+        ]
+        found: list[float | None] = []
+        for text, answer in zip(texts, await ask(judge, *requests), strict=True):
+            query = Query(document.id, (), (as_messages(text, "assistant"),))
+            answered = answer.outcome is Outcome.ANSWERED
+            verdict = pointwise.parse(answer.text, query) if answered else None
+            found.append(None if verdict is None or verdict.contradicted else verdict.values[0])
+        return found
+
+    return rate
 
 
-def _why(counts: BenchmarkCounts) -> str:
-    """The counts that tell why nothing is left, in a few words."""
-    documents = counts.steps.steps.get("documents", {})
-    parts = [f"documents: {'scored' if reason == KEPT else reason}: {n}" for reason, n in documents.items()]
-    says = {"disagrees": "contradicts", "undecided": "cannot tell"}
-    parts += [
-        f"items that the second check {says[opinion]}: {n}"
-        for (_, opinion), n in counts.opinions.items()
-        if opinion in says
-    ]
-    return "; ".join(parts) or "there are no documents"
+def write_benchmark(
+    folder: Path,
+    read: Callable[[], Iterable[Document]],
+    chosen: Sequence[RankedComparison],
+    watch: Callable[[Comparison], None],
+) -> dict[str, int]:
+    """Writes the selected comparisons, one file per task, and returns the rows of each.
+
+    Raises:
+        DataError: A document has disappeared since the selection.
+    """
+
+    def rows(task: str) -> Iterator[dict[str, Any]]:
+        for number, comparison in enumerate(chosen_comparisons(read, chosen, task), start=1):
+            watch(comparison)
+            yield long_rewardbench.to_row(comparison, number)
+
+    tasks = sorted({one.task for one in chosen})
+    return {task: write_rows(folder / f"{task}.jsonl", rows(task)) for task in tasks}
 
 
-def _manifest(
-    recipe: BenchmarkRecipe,
-    sources: list[dict[str, str]],
-    counts: BenchmarkCounts,
-    bias: BestResponseBias,
-    rows: Mapping[str, int],
+def chosen_comparisons(
+    read: Callable[[], Iterable[Document]], chosen: Sequence[RankedComparison], task: str
+) -> Iterator[Comparison]:
+    """The selected comparisons of one task, in the order of the documents, with their texts."""
+    by_document: dict[str, list[RankedComparison]] = {}
+    for one in chosen:
+        if one.task == task:
+            by_document.setdefault(one.document, []).append(one)
+    documents = iter(read())
+    while by_document:
+        document = next(documents, None)
+        if document is None:
+            raise DataError(
+                f"document '{next(iter(by_document))}' was there at first and is gone; build anew"
+            )
+        for one in sorted(by_document.pop(document.id, ()), key=lambda one: one.id):
+            yield _comparison(document, one)
+
+
+def _comparison(document: Document, ranked: RankedComparison) -> Comparison:
+    prompt, paired = policy_prompt(document), ranked.kind in selection.PAIRS
+    best_first = [document.candidates[at] for at in ranked.candidates]
+    models = [candidate.model for candidate in best_first]
+    metadata = {
+        "task": ranked.task,
+        "subtask": document.task or None,
+        "source": document.metadata.get("source"),
+        "length": ranked.length,
+        "tasktype": "PairWise" if paired else "BestOfN",
+        "subtype": ranked.kind if paired else str(len(models)),
+        "chosen_model": models[0] if paired else None,
+        "rejected_model": models[1] if paired else None,
+        "candidates_model": None if paired else models,
+        "candidates_score": [*ranked.scores],
+        "perturbations": [candidate.perturbation for candidate in best_first],
+        "metric": ranked.metric,
+        "second_check": ranked.opinion,
+        "document": document.id,
+    }
+    return Comparison(
+        id=ranked.id,
+        group=document.group,
+        prompt=prompt.messages,
+        responses=tuple(as_messages(candidate.text, "assistant") for candidate in best_first),
+        ranks=tuple(range(1, len(models) + 1)),
+        metadata={name: value for name, value in metadata.items() if value is not None},
+        context=prompt.context,
+        question=prompt.question,
+    )
+
+
+def data_card(
+    recipe: BenchmarkRecipe, counts: BenchmarkCounts, checked_by: str, source: Mapping[str, str]
+) -> str:
+    """The data card, in Markdown with the front matter that the Hub reads (`data_card.md.j2`)."""
+    lengths = sorted({length for _, _, length in counts.chosen})
+    kinds = (*selection.PAIRS, *selection.RANKINGS)
+    sizes = []
+    for kind in kinds:
+        for task in long_rewardbench.TASKS:
+            cells = [counts.chosen[kind, task, length] for length in lengths]
+            if any(cells):
+                sizes.append((kind, task, cells))
+    totals = [sum(n for (_, _, of), n in counts.chosen.items() if of == length) for length in lengths]
+    metrics = sorted({metric for metric, _ in counts.opinions})
+    checks = []
+    for metric in metrics:
+        share = counts.disagreement(metric)
+        cells = [counts.opinions[metric, opinion] for opinion in get_args(selection.Opinion)]
+        checks.append((metric, cells, "-" if share is None else f"{share:.1%}"))
+
+    def reasons(step: str) -> str:
+        found = nested(counts.steps).get(step, {})
+        named = {"scored" if reason == KEPT else reason: n for reason, n in found.items()}
+        return "; ".join(f"{reason}: {n:,}" for reason, n in sorted(named.items()) if n)
+
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    template = (files("longrm.synthesis") / "data_card.md.j2").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        license=source["license"],
+        kinds=kinds,
+        counts=counts,
+        lengths=lengths,
+        sizes=[*sizes, ("all", "", totals)],
+        writers=", ".join(
+            f"{model} ({n:,})" for model, n in counts.models.most_common() if model != GOLD_MODEL
+        ),
+        synthetic=counts.models[GOLD_MODEL],
+        gold=GOLD_MODEL,
+        documents=reasons("documents"),
+        candidates=reasons("candidates"),
+        # Of a metric's documentation the first paragraph; the others are for callers.
+        metrics=[
+            (metric, " ".join((ANSWER_METRICS[metric].__doc__ or "").strip().partition("\n\n")[0].split()))
+            for metric in metrics
+        ],
+        min_gap=recipe.min_gap,
+        min_points=selection.MIN_POINTS,
+        seed=recipe.seed,
+        checked_by=checked_by,
+        disagreeing="left out"
+        if recipe.on_disagreement == "drop"
+        else "kept, and marked in the column `second_check`",
+        opinions=get_args(selection.Opinion),
+        checks=checks,
+        longest=counts.longest / counts.items,
+        shortest=counts.shortest / counts.items,
+        best_by_model="; ".join(f"{model}: {n:,}" for model, n in counts.best_by_model.most_common()),
+        source=source["name"],
+        source_license=source["license"],
+    )
+
+
+def _manifest_counts(
+    recipe: BenchmarkRecipe, counts: BenchmarkCounts, rows: Mapping[str, int]
 ) -> dict[str, Any]:
-    models = {"writers": ", ".join(sorted(counts.models.keys() - {NO_MODEL}))}
-    prompts = {}
-    if recipe.second_check is not None:
-        models["second check"] = recipe.second_check.judge.called
-        prompts["second check"] = prompt_hash(*DOMAINS[recipe.second_check.domain].texts())
-    return {
-        "sources": sources,
-        "seed": recipe.seed,
-        "prompts": prompts,
-        "models": models,
-        "counts": {
-            "inputs": sum(counts.steps.steps.get("documents", {}).values()),
-            "rows": sum(rows.values()),
-            "steps": _steps(recipe, counts),
-            "files": dict(rows),
-            "chosen": _chosen(counts),
-            "second_check": _opinions(counts),
-            "best_is_longest": bias.longest,
-            "best_is_shortest": bias.shortest,
-        },
-    }
-
-
-def _steps(recipe: BenchmarkRecipe, counts: BenchmarkCounts) -> dict[str, Any]:
-    """What every step took in, kept and dropped, as the manifests of pipelines tell it."""
-    held, chosen = counts.available.total(), counts.chosen.total()
-    dropped = {
-        opinion: sum(n for (_, of), n in counts.opinions.items() if of == opinion)
-        for opinion in ("disagrees", "undecided")
-        if recipe.benchmark.on_disagreement == "drop"
-    }
-    return {
-        **counts.steps.to_dict(),
-        "second check": {
-            "in": counts.opinions.total(),
-            "kept": held,
-            "dropped": {opinion: n for opinion, n in dropped.items() if n},
-        },
-        "choice": {"in": held, "kept": chosen, "dropped": {"not needed for an even choice": held - chosen}},
-    }
-
-
-def _chosen(counts: BenchmarkCounts) -> dict[str, dict[str, dict[str, int]]]:
-    """By kind, task and length."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    available, total = counts.available.total(), counts.chosen.total()
+    dropped: Counter[str] = Counter()
+    second_check: dict[str, dict[str, Any]] = {}
+    for (metric, opinion), number in sorted(counts.opinions.items()):
+        second_check.setdefault(metric, {})[opinion] = number
+        if recipe.on_disagreement == "drop" and opinion in ("disagrees", "undecided"):
+            dropped[opinion] += number
+    for metric, opinions in second_check.items():
+        opinions["disagreement"] = counts.disagreement(metric)
+    chosen: dict[str, dict[str, dict[str, int]]] = {}
     for (kind, task, length), number in sorted(counts.chosen.items()):
-        found.setdefault(kind, {}).setdefault(task, {})[str(length)] = number
-    return found
-
-
-def _opinions(counts: BenchmarkCounts) -> dict[str, dict[str, Any]]:
-    """By metric: how often the second check said what, and the share of what it checked that it contradicts."""
-    found: dict[str, dict[str, Any]] = {}
-    for metric, group in groupby(sorted(counts.opinions.items()), key=lambda item: item[0][0]):
-        found[metric] = {opinion: number for (_, opinion), number in group}
-        found[metric]["disagreement"] = counts.share("disagrees", metric)
-    return found
+        chosen.setdefault(kind, {}).setdefault(task, {})[str(length)] = number
+    return {
+        "inputs": sum(nested(counts.steps).get("documents", {}).values()),
+        "rows": sum(rows.values()),
+        "steps": {
+            **step_counts(counts.steps),
+            "second check": {"in": counts.opinions.total(), "kept": available, "dropped": dict(dropped)},
+            "choice": {
+                "in": available,
+                "kept": total,
+                "dropped": {"not needed for an even choice": available - total},
+            },
+        },
+        "files": dict(rows),
+        "chosen": chosen,
+        "second_check": second_check,
+        "best_is_longest": counts.longest,
+        "best_is_shortest": counts.shortest,
+    }

@@ -1,77 +1,61 @@
 """`longrm synthesize vote`: a panel's consensus on the short context is learned on the long one (stage 2).
 
-Paper, section 4; the rules are in `labels.consensus`.
+Paper, section 4; the rules are in `synthesis.consensus`.
 """
 
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.rng import seed_of
 from longrm.runs.folder import MANIFEST, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.inputs.candidates import SynthesisInput
-from longrm.synthesis.inputs.input_settings import digest_of
-from longrm.synthesis.judge import read_judgment
-from longrm.synthesis.labels.agreement import Agreement
-from longrm.synthesis.labels.consensus import (
-    Vote,
-    VotingSettings,
-    consensus_judgment,
-    count_votes,
-    judgment_row,
-)
-from longrm.synthesis.labels.labeling import (
-    Label,
-    LabeledAnswer,
-    Labeling,
-    UnlabeledAnswer,
-    gather_pool,
-    prompt_hashes,
-)
-from longrm.synthesis.long_context.padding import PaddedPrompt
-from longrm.synthesis.model_requests import AsyncModel, TaskRequest, ask
-from longrm.synthesis.models import AskedModel
-from longrm.synthesis.pipeline import Provenance, open_run
-from longrm.synthesis.recipes.short_to_long import LabelingRecipe
-from longrm.synthesis.stats import Dropped, InputOutcome, StepCounts, VoteRecord
+from longrm.synthesis.agreement import Agreement
+from longrm.synthesis.chunks import DistractorPool
+from longrm.synthesis.consensus import Vote, VotingSettings, count_votes, judgment_row
+from longrm.synthesis.documents import Document
+from longrm.synthesis.labeling import Answer, Labeling, gather_pool, prompt_hashes, read_judgment
+from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
+from longrm.synthesis.padding import PaddedPrompt
+from longrm.synthesis.pipeline import KEPT, InputOutcome, open_run
+from longrm.synthesis.settings import LabelingRecipe, digest_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 VOTES = "votes.jsonl"
-EQUAL = "equal"
 
 
 class VoteRecipe(LabelingRecipe):
     """Settings of `longrm synthesize vote`.
 
     Attributes:
-        judges: Score every answer, each alone; two at least. Where settings ask a judge whether passages suffice,
-            the first is asked.
-        voting: The rules by which votes are counted.
-        weights: What the judges' votes weigh: "equal", or the folder of an earlier vote of judges with the same
-            names, whose measured agreement with the others is taken. With the answers in one `remote.cache`, the
-            second of two runs asks nobody again.
+        judges: Each scores every answer on its own; at least two. The first also names and checks passages if the
+            settings ask a model.
+        voting: How votes are counted.
+        weights: The weights of the judges' votes: "equal", or the folder of an earlier vote by judges with the same
+            names, whose measured agreement with the others is used. With a shared `remote.cache`, the second run asks
+            nothing again.
     """
 
-    judges: tuple[AskedModel, ...] = Field(min_length=2)
+    judges: tuple[ModelSettings, ...] = Field(min_length=2)
     voting: VotingSettings = VotingSettings()
-    weights: str = EQUAL
+    weights: str = "equal"
 
     @model_validator(mode="after")
-    def _asks_different_judges(self) -> Self:
-        asked = [(model.model, model.remote.extra) for model in self.judges]
-        again = next((one for one in asked if asked.count(one) > 1), None)
+    def _judges_differ(self) -> Self:
+        models = [(judge.model, judge.remote.extra) for judge in self.judges]
+        again = next((model for model in models if models.count(model) > 1), None)
         if again is not None and not self.temperature and not again[0].startswith("simulated:"):
             raise ValueError(
-                f"'{again[0]}' votes twice, and at temperature 0 it would say the same twice; set temperature, or "
-                "name another model"
+                f"'{again[0]}' votes twice, and at temperature 0 it would give the same answer; set temperature, or "
+                "use another model"
             )
         return self
 
@@ -79,125 +63,149 @@ class VoteRecipe(LabelingRecipe):
 RECIPE = VoteRecipe
 
 
+@dataclass(frozen=True, slots=True)
+class VoteRecord:
+    """The scores of a panel for one response (a line of `votes.jsonl`), on which the agreement is measured.
+
+    `group` is shared by responses about one document. Scores are in points, by judge; None if there is none.
+    """
+
+    id: str
+    group: str
+    scores: dict[str, float | None]
+
+
 def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-2 rows and the votes into the run folder `out`, continuing what is there."""
-    tokenizer = load_tokenizer(recipe.tokenizer)
-    roles = {f"judge {number}": model for number, model in enumerate(recipe.judges, start=1)}
+    tokenizer = load_tokenizer(recipe.tokenizer or "words")
     sources, weights = recipe.provenance(), None
-    if recipe.weights != EQUAL:
-        path = _votes_of(recipe)
+    if recipe.weights != "equal":
+        path = Path(recipe.weights).expanduser() / VOTES
+        if not path.is_file():
+            raise ConfigError(
+                f"weights = '{recipe.weights}': there is no {path}; name the folder of an earlier `longrm synthesize "
+                "vote`, or 'equal'"
+            )
         known = measure_agreement(Log(path, VoteRecord), recipe.voting.tolerance).weights()
-        weights = {model.called: known[model.called] for model in recipe.judges if model.called in known}
+        weights = {judge.label: known[judge.label] for judge in recipe.judges if judge.label in known}
         sources.append(
             {"name": "votes that weigh the judges", "path": str(path), "sha256": digest_of([path])}
         )
-    provenance = Provenance(sources, recipe.seed, prompt_hashes(recipe), {})
-    with open_run("vote", recipe, out, recipe.with_evidence_model(roles), provenance) as run:
-        judges = [run.models[role] for role in roles]
-        finder = run.models.get("evidence model", judges[0])
-        labeler = PanelLabeler(judges, recipe.voting, recipe.rows, weights)
-        pool = gather_pool(recipe.read(), tokenizer, recipe)
-        labeling = Labeling(recipe, tokenizer, pool, labeler, judges[0], finder)
-        with Log(out / VOTES, VoteRecord) as log:
+    models = {f"judge {number}": judge for number, judge in enumerate(recipe.judges, start=1)}
+    prompts = prompt_hashes(recipe)
+    with open_run("vote", recipe, out, models=models, sources=sources, prompts=prompts) as run:
+        # The labeling is made before the pool: wrong weights are reported before any work.
+        judges = [*run.models.values()]
+        check_judges([judge.name for judge in judges], weights)
+        pool = gather_pool(recipe, tokenizer)
+        labeling = PanelLabeling(recipe, tokenizer, pool, judges, recipe.voting, weights)
+        with Log(out / VOTES, VoteRecord) as votes:
             manifest = run.write(
                 recipe.read(),
                 labeling.make_rows,
                 total=pool.documents,
                 progress=progress,
-                log=VoteLog(log).append,
+                log=VoteLog(votes).append,
             )
-    found = measure_agreement(Log(out / VOTES, VoteRecord), recipe.voting.tolerance)
-    manifest["agreement"] = agreement_dict(found) | ({} if weights is None else {"weights": weights})
+    agreement = measure_agreement(Log(out / VOTES, VoteRecord), recipe.voting.tolerance).to_dict()
+    manifest["agreement"] = agreement | ({} if weights is None else {"weights": weights})
     write_json(out / MANIFEST, manifest)
     return manifest
 
 
-class PanelLabeler:
-    """Labels an answer by the consensus of several judges, each of whom scores it alone (paper, section 4).
+def check_judges(names: Sequence[str], weights: Mapping[str, float] | None) -> None:
+    """Raises `ConfigError` if a judge has no weight."""
+    missing = sorted(set(names) - weights.keys()) if weights is not None else []
+    if missing:
+        raise ConfigError(
+            f"no weight for the judges {', '.join(missing)}; the earlier vote must have all judges"
+        )
 
-    Raises:
-        ConfigError: There are too few judges, two have one name, or a weight is missing.
-    """
+
+class PanelLabeling(Labeling):
+    """Labels an answer with the consensus of several judges, each of whom scores it on its own (paper, section 4)."""
 
     def __init__(
         self,
+        recipe: LabelingRecipe,
+        tokenizer: Tokenizer,
+        pool: DistractorPool,
         judges: Sequence[AsyncModel],
         voting: VotingSettings,
-        rows: Literal["judgments", "pairs"] = "judgments",
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        self._judges, self._voting, self._rows, self._weights = judges, voting, rows, weights
-        names = [judge.name for judge in judges]
-        if len(judges) < 2 or len(set(names)) < len(judges):
-            raise ConfigError(f"voting needs two judges or more with different names, got {', '.join(names)}")
-        missing = sorted(set(names) - weights.keys()) if weights is not None else []
-        if missing:
-            raise ConfigError(f"no weight for the judges {', '.join(missing)}; give every judge one")
-        self.min_gap = voting.least_gap
-        self.pair_columns: Mapping[str, Any] = {}
+        super().__init__(recipe, tokenizer, pool, judges[0])
+        self._judges, self._voting, self._weights = judges, voting, weights
 
-    async def votes(self, request: TaskRequest, response: str) -> list[Vote]:
-        """Asks all judges about one response, at the same time.
-
-        Each has draws of its own: one model that votes several times, under several names, is not to repeat itself.
-        """
-
-        async def vote(judge: AsyncModel) -> Vote:
-            (answer,) = await ask(judge, replace(request, seed=seed_of(request.seed, judge.name)))
-            found = read_judgment(answer, request, response)
-            return Vote(judge.name, found.score, found.text, found.contradicted)
-
-        return await asyncio.gather(*map(vote, self._judges))
-
-    async def label(self, source: SynthesisInput, answer: UnlabeledAnswer, request: TaskRequest) -> Label:
+    async def label(self, document: Document, answer: Answer) -> None:
         """Asks all judges and counts their votes."""
-        votes = await self.votes(request, answer.candidate.text)
-        record = VoteRecord(
-            f"{source.id}#{answer.number}",
-            source.document.group,
-            {vote.judge: vote.score for vote in votes},
-        )
-        count, counts = count_votes(votes, self._voting, self._weights), StepCounts()
+        votes = await ask_panel(self._judges, answer.request, answer.candidate.text)
+        count = count_votes(votes, self._voting, self._weights)
+        answer.count, steps = count, answer.steps
         read = len(votes) - len(count.unparsed)
         if read:
-            counts.keep("votes read", read)
+            steps["votes read", KEPT] += read
         if count.unparsed:
-            counts.drop(Dropped("votes read", "unparsed"), len(count.unparsed))
+            steps["votes read", "unparsed"] += len(count.unparsed)
         if count.consensus is None:
-            counts.drop(Dropped("consensus", count.reason))
-            return Label(None, counts.steps, vote=record)
-        counts.keep("consensus")
-        found = consensus_judgment(count, self._voting, self._weights)
-        score: float | None = count.consensus.score
-        if self._rows == "judgments" and found is None:
-            counts.drop(Dropped("contrast", "no_contrast"))
-            score = None
-        elif self._rows == "judgments" and found is not None:
-            counts.keep("contrast" if found.contrast != "none" else "marked as without contrast")
-        return Label(
-            score, counts.steps, consensus=found, cluster_sizes=tuple(count.cluster_sizes), vote=record
-        )
+            steps["consensus", count.reason] += 1
+            return
+        steps["consensus", KEPT] += 1
+        if self.recipe.rows == "judgments":
+            if count.chosen is None:
+                steps["contrast", "no_contrast"] += 1
+                return
+            step = "contrast" if count.contrast != "none" else "marked as without contrast"
+            steps[step, KEPT] += 1
+        answer.score = count.consensus.score
 
     def row(
-        self, source: SynthesisInput, labeled: LabeledAnswer, prompt: PaddedPrompt, columns: dict[str, Any]
+        self, document: Document, answer: Answer, prompt: PaddedPrompt, columns: dict[str, Any]
     ) -> dict[str, Any]:
         """The consensus judgment over the long context, and those that it outvoted."""
-        document, candidate, judgment = source.document, labeled.answer.candidate, labeled.label.consensus
-        assert judgment is not None, "only answers with a consensus judgment become rows of judgments"
+        assert answer.count is not None
         columns = columns | {
             "query": document.question,
-            "answer": candidate.text,
-            "model": candidate.model,
-            "perturbation": candidate.perturbation,
+            "answer": answer.candidate.text,
+            "model": answer.candidate.model,
+            "perturbation": answer.candidate.perturbation,
             "prompt_ctx_length": columns.pop("tokens"),
             "insert_index": prompt.context.chunks_before if prompt.context.text else None,
         }
-        identity = f"{document.id}#{labeled.answer.number}"
-        return judgment_row(identity, document.group, prompt.messages, judgment, columns)
+        identity = f"{document.id}#{answer.number}"
+        return judgment_row(identity, document.group, prompt.messages, answer.count, columns)
+
+    def votes(self, document: Document, answers: Sequence[Answer]) -> list[VoteRecord]:
+        """The votes on all answers of a document, those without a consensus included."""
+        found = []
+        for answer in answers:
+            assert answer.count is not None
+            cast = [
+                *(vote for cluster in answer.count.clusters for vote in cluster.votes),
+                *answer.count.unparsed,
+            ]
+            scores = {vote.judge: vote.score for vote in cast}
+            ordered = {judge.name: scores[judge.name] for judge in self._judges}
+            found.append(VoteRecord(f"{document.id}#{answer.number}", document.group, ordered))
+        return found
+
+
+async def ask_panel(judges: Sequence[AsyncModel], request: TaskRequest, response: str) -> list[Vote]:
+    """Asks all judges about one response at the same time.
+
+    Each gets its own seed, so that one model that votes several times, under several names, does not repeat itself.
+    """
+
+    async def vote(judge: AsyncModel) -> Vote:
+        own = replace(request, seed=seed_of(request.seed, judge.name))
+        (completion,) = await ask(judge, own)
+        return read_judgment(judge.name, completion, request, response)
+
+    return await asyncio.gather(*map(vote, judges))
 
 
 class VoteLog:
-    """Keeps the votes of a run, each once: a killed run may have logged a batch that it now repeats."""
+    """Logs the votes of a run, each once: a killed run may have logged a batch that now comes again."""
 
     def __init__(self, log: Log[VoteRecord]) -> None:
         self._log = log
@@ -214,43 +222,8 @@ def _digest(identity: str) -> bytes:
 
 
 def measure_agreement(votes: Iterable[VoteRecord], tolerance: float) -> Agreement:
-    """The agreement of a run's judges on all responses, those without a consensus included."""
+    """The agreement of the judges on all responses, those without a consensus included."""
     found = Agreement(tolerance)
     for vote in votes:
         found.see(vote.scores, vote.group)
     return found
-
-
-def agreement_dict(found: Agreement) -> dict[str, Any]:
-    """What a manifest says of how much judges agree; intervals are a bootstrap over documents."""
-    return {
-        "krippendorff_alpha": asdict(found.alpha()),
-        "pairwise": asdict(found.pairwise()),
-        "pairs": [
-            {
-                "judges": list(pair),
-                "n": both.n,
-                "agreement": both.agreement,
-                "mean_distance": both.mean_distance,
-            }
-            for pair, both in found.pairs().items()
-        ],
-        "judges": {
-            judge: {
-                "asked": known.asked,
-                "unparsed": known.unparsed,
-                "agreement_with_others": known.others.agreement,
-            }
-            for judge, known in found.judges().items()
-        },
-    }
-
-
-def _votes_of(recipe: VoteRecipe) -> Path:
-    path = Path(recipe.weights).expanduser() / VOTES
-    if not path.is_file():
-        raise ConfigError(
-            f"weights = '{recipe.weights}' names no vote: there is no {path}; give the folder of an earlier "
-            f"`longrm synthesize vote`, or '{EQUAL}'"
-        )
-    return path

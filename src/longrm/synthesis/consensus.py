@@ -1,0 +1,343 @@
+"""Consistency majority voting: several judges score every response on their own, and the largest agreement decides.
+
+Section 4 of the paper, with every rule explicit. Votes are clustered by their scores. The consensus is the heaviest
+cluster if no other is as heavy and it has more than `VotingSettings.majority` of the weight of all votes. Chosen is the
+judgment in the consensus whose explanation agrees best with the others there; rejected are the votes outside it. Rows
+without contrast are dropped, or kept and marked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+
+from longrm.benchmarks.answer_metrics.token_f1 import word_overlap
+from longrm.config import Config
+from longrm.judging.answers import names_another_score
+from longrm.reading import is_number
+from longrm.types import Comparison, Message, text_of
+
+UNPARSED = -1
+"""Stands for a missing score in rows of the released format."""
+
+_ROUNDING = 1e-9  # scores this far beyond the tolerance still agree: 0.1 + 0.2 is not 0.3
+
+Reason = Literal["", "nothing_read", "tie", "no_majority"]
+Contrast = Literal["score", "format", "none"]
+
+
+class VotingSettings(Config):
+    """How votes become a judgment.
+
+    With a tolerance of 0, a majority of 0.3 and rows without contrast marked, clusters and consensus are those of the
+    released sample; the defaults are stricter.
+
+    Attributes:
+        tolerance: Points between the lowest and the highest score of one cluster, at most.
+        majority: The share of the weight of all votes, including those without a score, that the consensus must exceed.
+        ties: If several clusters are the heaviest, "discard" the item, or take the one nearest to the "median" of all
+            scores, and discard the item only if two are as near.
+        without_contrast: "discard" items without a vote outside the consensus, or "mark" them with `contrast = "none"`:
+            then the rest of the consensus is rejected, as in the released sample.
+    """
+
+    tolerance: float = Field(0.0, ge=0)
+    majority: float = Field(0.5, ge=0, lt=1)
+    ties: Literal["discard", "median"] = "discard"
+    without_contrast: Literal["discard", "mark"] = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One judge's judgment of one response.
+
+    Attributes:
+        judge: The judge's name, unique among the votes for a response.
+        score: In points, 0 to 10; None if there is none.
+        text: The analysis and the score as they were written, without thinking.
+        contradicted: Whether the text argues for another score; None if that is unknown.
+        reason: Why there is no score: an outcome, "unparsed" or "not_whole".
+    """
+
+    judge: str
+    score: float | None
+    text: str = ""
+    contradicted: bool | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Votes whose scores agree, in the order in which they were cast; `weight` is the sum of their judges' weights."""
+
+    votes: tuple[Vote, ...]
+    weight: float
+
+    @property
+    def score(self) -> float:
+        """The mean score in points; with a tolerance of 0, the only one."""
+        return sum(_score(vote) for vote in self.votes) / len(self.votes)
+
+
+@dataclass(frozen=True, slots=True)
+class VoteCount:
+    """The votes for one response, and the judgment that they make.
+
+    Attributes:
+        clusters: The heaviest first; of equally heavy ones, that with the lower score.
+        unparsed: Votes without a score.
+        consensus: The cluster that decides; None if there is none.
+        reason: Why there is none.
+        chosen: The judgment to learn; None if there is no consensus, or nothing to reject.
+        rejected: The votes to reject, those of the lightest cluster first.
+        contrast: "score" if a rejected judgment gives a score outside the consensus, "format" if the rejected ones only
+            lack a score, "none" if they say the same as the chosen one.
+    """
+
+    clusters: tuple[Cluster, ...]
+    unparsed: tuple[Vote, ...]
+    consensus: Cluster | None = None
+    reason: Reason = ""
+    chosen: Vote | None = None
+    rejected: tuple[Vote, ...] = ()
+    contrast: Contrast = "none"
+
+    @property
+    def cluster_sizes(self) -> list[int]:
+        """Sizes of all clusters, the largest first, as released rows record them; unparsed votes are one more."""
+        sizes = [len(cluster.votes) for cluster in self.clusters]
+        return sorted(filter(None, [*sizes, len(self.unparsed)]), reverse=True)
+
+
+def clusters(
+    votes: Sequence[Vote], tolerance: float = 0.0, weights: Mapping[str, float] | None = None
+) -> tuple[Cluster, ...]:
+    """Clusters the votes with a score, whose lowest and highest score are within the tolerance in each cluster.
+
+    Greedy: the heaviest possible cluster is taken first (of several, the one with the lowest scores), then the rest is
+    clustered in the same way. With a tolerance of 0, clusters are the votes with equal scores.
+    """
+    left = [vote for vote in votes if vote.score is not None]
+    found = []
+    while left:
+        windows = _windows(left, tolerance, weights)
+        best = max(windows, key=lambda cluster: (_rounded(cluster.weight), -cluster.score))
+        found.append(best)
+        taken = {vote.judge for vote in best.votes}
+        left = [vote for vote in left if vote.judge not in taken]
+    return tuple(sorted(found, key=lambda cluster: (-_rounded(cluster.weight), cluster.score)))
+
+
+def count_votes(
+    votes: Sequence[Vote], settings: VotingSettings, weights: Mapping[str, float] | None = None
+) -> VoteCount:
+    """Counts the votes for one response. A judge that could not be asked has no vote: ask it again before counting."""
+    assert len({vote.judge for vote in votes}) == len(votes), "a judge has one vote"
+    found = clusters(votes, settings.tolerance, weights)
+    unparsed = tuple(vote for vote in votes if vote.score is None)
+    if not found:
+        return VoteCount(found, unparsed, reason="nothing_read")
+
+    # The heaviest of all clusters that the scores allow, overlapping ones included: with a tolerance of 1, votes of 1,
+    # 2 and 3 points have two, and greedy clustering would hide that tie.
+    read = [vote for vote in votes if vote.score is not None]
+    windows = list(_windows(read, settings.tolerance, weights))
+    most = max(_rounded(cluster.weight) for cluster in windows)
+    tied = [cluster for cluster in windows if _rounded(cluster.weight) == most]
+    if len(tied) > 1 and settings.ties == "median":
+        middle = median(_score(vote) for vote in read)
+        nearest = min(_rounded(abs(cluster.score - middle)) for cluster in tied)
+        tied = [cluster for cluster in tied if _rounded(abs(cluster.score - middle)) == nearest]
+    if len(tied) > 1:
+        return VoteCount(found, unparsed, reason="tie")
+    best = tied[0]
+    if found[0].votes != best.votes:  # the median settled a tie differently
+        rest = clusters([vote for vote in votes if vote not in best.votes], settings.tolerance, weights)
+        found = (best, *rest)
+    total = sum(_weight(vote, weights) for vote in votes)
+    if best.weight <= settings.majority * total + _ROUNDING:
+        return VoteCount(found, unparsed, reason="no_majority")
+
+    counted = VoteCount(found, unparsed, best)
+    chosen, *others = by_agreement(best.votes, weights)
+    # A cluster as heavy as the consensus is no lower consensus, so it is not rejected.
+    lighter = [cluster for cluster in reversed(found) if _rounded(cluster.weight) < _rounded(best.weight)]
+    outside = _rejectable([vote for cluster in lighter for vote in cluster.votes], chosen)
+    unread = _rejectable(unparsed, chosen)  # last: training may read only the first few
+    if outside or unread:
+        contrast: Contrast = "score" if outside else "format"
+        return replace(counted, chosen=chosen, rejected=(*outside, *unread), contrast=contrast)
+    same = _rejectable(others, chosen)
+    if same and settings.without_contrast == "mark":
+        return replace(counted, chosen=chosen, rejected=tuple(same))
+    return counted
+
+
+def by_agreement(votes: Sequence[Vote], weights: Mapping[str, float] | None = None) -> list[Vote]:
+    """The votes of a cluster, the one whose explanation agrees best first.
+
+    Votes whose text argues for another score come last. Then the mean `word_overlap` of a text with the other texts
+    decides: it contains what several judges saw, not what one alone made up. Then the judge's weight, then its name.
+    """
+
+    def key(vote: Vote) -> tuple[bool, float, float, str]:
+        overlaps = [word_overlap(vote.text, other.text) for other in votes if other is not vote]
+        agreement = sum(overlaps) / len(overlaps) if overlaps else 0.0
+        return bool(vote.contradicted), -round(agreement, 12), -_weight(vote, weights), vote.judge
+
+    return sorted(votes, key=key)
+
+
+def judgment_row(
+    identity: str, group: str, prompt: Sequence[Message], count: VoteCount, columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A stage-2 row (paper, section 4) in the format of the authors' release; None is left out.
+
+    `scores` has -1 for a missing score, `conf` the sizes of the clusters, the largest first, and `insert_index` the
+    chunk of the context at which the critical part begins. `group`, `contrast`, `consensus_score` and further `columns`
+    are additions to the release.
+    """
+    assert count.consensus is not None, "a row has a consensus"
+    assert count.chosen is not None, "a row has contrast"
+    votes = [*(vote for cluster in count.clusters for vote in cluster.votes), *count.unparsed]
+    released = ("document", "query", "answer", "insert_index", "prompt_ctx_length")
+    row = {
+        "id": identity,
+        "chat_template": tuple(prompt),
+        "chosen": count.chosen.text,
+        "rejects": [vote.text for vote in count.rejected],
+        "chosen_model": count.chosen.judge,
+        "reject_models": [vote.judge for vote in count.rejected],
+        "scores": {
+            vote.judge: UNPARSED if vote.score is None else vote.score
+            for vote in sorted(votes, key=lambda vote: vote.judge)
+        },
+        "conf": count.cluster_sizes,
+        **{name: columns[name] for name in released if name in columns},  # these columns come first
+        **columns,
+        "group": group,
+        "contrast": count.contrast,
+        "consensus_score": count.consensus.score,
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _windows(
+    votes: Sequence[Vote], tolerance: float, weights: Mapping[str, float] | None
+) -> Iterator[Cluster]:
+    """All maximal clusters that the tolerance allows, the lowest scores first; they may overlap."""
+    reached = float("-inf")
+    for low in sorted({_score(vote) for vote in votes}):
+        within = [vote for vote in votes if low <= _score(vote) <= low + tolerance + _ROUNDING]
+        high = max(_score(vote) for vote in within)
+        if high > reached:  # else it is part of the one before
+            reached = high
+            yield Cluster(tuple(within), sum(_weight(vote, weights) for vote in within))
+
+
+def _rejectable(votes: Sequence[Vote], chosen: Vote) -> list[Vote]:
+    return [vote for vote in votes if vote.text.strip() and vote.text != chosen.text]
+
+
+def _weight(vote: Vote, weights: Mapping[str, float] | None) -> float:
+    return 1.0 if weights is None else weights[vote.judge]
+
+
+def _score(vote: Vote) -> float:
+    assert vote.score is not None, "votes without a score are in no cluster"
+    return vote.score
+
+
+def _rounded(number: float) -> float:
+    """Sums of the same weights must tie whatever the order of addition."""
+    return round(number, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class VoteVerification:
+    """A released row counted again: what it records, and the count under the given rules.
+
+    Attributes:
+        votes: In the order of the judges' names.
+        count: What the votes make now.
+        conf: The recorded sizes of the clusters.
+        chosen: The judge of the chosen judgment.
+        rejected: The judges of the rejected ones, in the row's order.
+        contrast: As recorded, or from the recorded scores.
+        weights: Of the judges' votes, if any.
+    """
+
+    votes: tuple[Vote, ...]
+    count: VoteCount
+    conf: tuple[int, ...]
+    chosen: str
+    rejected: tuple[str, ...]
+    contrast: Contrast
+    weights: Mapping[str, float] | None = None
+
+    @property
+    def same_conf(self) -> bool:
+        """Whether the clusters have the recorded sizes."""
+        return list(self.conf) == self.count.cluster_sizes
+
+    @property
+    def consensus(self) -> tuple[str, ...]:
+        """The judges of the consensus; none if there is none."""
+        found = self.count.consensus
+        return () if found is None else tuple(vote.judge for vote in found.votes)
+
+    @property
+    def same_consensus(self) -> bool:
+        """Whether the chosen judgment is in the consensus."""
+        return self.chosen in self.consensus
+
+    @property
+    def same_chosen(self) -> bool:
+        """Whether the explanation that agrees best with the consensus is the chosen one."""
+        found = self.count.consensus
+        return found is not None and by_agreement(found.votes, self.weights)[0].judge == self.chosen
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The rejected judges outside the consensus: our rules reject no others."""
+        return tuple(judge for judge in self.rejected if judge not in self.consensus)
+
+
+def verify_votes(
+    row: Comparison, settings: VotingSettings, weights: Mapping[str, float] | None = None
+) -> VoteVerification | None:
+    """Counts the votes of a released row again; None if it does not have its judges' scores and names."""
+    scores, sizes, chosen, rejected = (
+        row.metadata.get(name) for name in ("scores", "conf", "chosen_model", "reject_models")
+    )
+    if row.role != "judgment" or not isinstance(scores, Mapping) or not isinstance(rejected, list):
+        return None
+    known = {judge: score for judge, score in scores.items() if is_number(score)}
+    judges = [str(chosen), *map(str, rejected)]
+    if len(judges) != len(row.responses) or not set(judges) <= known.keys():
+        return None
+    texts = dict(zip(judges, map(text_of, row.responses), strict=True))
+    votes = []
+    for judge, score in sorted(known.items()):
+        text = texts.get(judge, "")
+        if score == UNPARSED:
+            votes.append(Vote(judge, None, text))
+        else:
+            votes.append(Vote(judge, float(score), text, names_another_score(text, float(score))))
+    own_weights = weights if weights is not None and known.keys() <= weights.keys() else None
+    recorded = row.metadata.get("contrast")
+    contrast: Contrast | None = next((one for one in get_args(Contrast) if one == recorded), None)
+    if contrast is None:
+        others = {known[judge] for judge in judges[1:]} - {known[judges[0]]}
+        contrast = "score" if others - {UNPARSED} else "format" if others else "none"
+    return VoteVerification(
+        tuple(votes),
+        count_votes(votes, settings, own_weights),
+        tuple(sizes) if isinstance(sizes, list) else (),
+        judges[0],
+        tuple(judges[1:]),
+        contrast,
+        own_weights,
+    )

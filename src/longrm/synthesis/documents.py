@@ -1,0 +1,448 @@
+"""Documents with a question and its gold answer, and candidate answers to it: what every kind of synthesis reads."""
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from longrm.benchmarks import leval
+from longrm.benchmarks.answer_metrics import answer_metric
+from longrm.benchmarks.answer_metrics.right_choices import choices
+from longrm.benchmarks.auditor import Auditor
+from longrm.data import ComparisonReader, read
+from longrm.data.fields import name_of, to_json_types
+from longrm.data.files import find_files, is_row_file, raw_rows
+from longrm.errors import ConfigError, DataError, nearest
+from longrm.reading import FieldError, is_number, located, read_text, reading, short
+from longrm.rng import Draws
+from longrm.types import Comparison, Span, message_text, text_of
+
+GOLD_MODEL = "gold"
+"""The model of synthetic candidates: the gold answer, and worse answers made from it."""
+
+# How L-Eval rates an answer, and our metric for it; for exams the gold answer decides.
+_LEVAL_METRICS = {"f1": "token_f1", "rouge": "rouge_l"}
+_SENTENCE = re.compile(r"\S.*?(?:[.!?。！？][\"'”’)\]]*(?=\s|$)|(?<=[。！？])|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One model's answer to a document's question.
+
+    Attributes:
+        document: The id of the document.
+        model: The model that wrote it.
+        text: The answer.
+        perturbation: How the model's view of the document was perturbed; empty if it was not.
+        score: From a metric or judge; None if unknown.
+        metadata: Other columns of its row, such as the parameters of the perturbation.
+    """
+
+    document: str
+    model: str
+    text: str
+    perturbation: str = ""
+    score: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_row(self) -> dict[str, Any]:
+        """The fields in order, then the metadata as columns; None is left out."""
+        row = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "metadata"}
+        return {name: value for name, value in row.items() if value is not None} | dict(self.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A context with one question, its gold answer, and candidate answers to judge.
+
+    Attributes:
+        id: Unique in a run.
+        text: The context.
+        question: The question about it.
+        answer: The gold answer; empty if there is none.
+        task: In the source's words; empty if unknown.
+        metric: One of `ANSWER_METRICS`; empty if only a judge can rate answers.
+        metadata: Other columns, such as `evidence`, `exemplars` and `steps`.
+        place: File and row, for messages.
+        candidates: The answers that are judged.
+    """
+
+    id: str
+    text: str
+    question: str
+    answer: str
+    task: str = ""
+    metric: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    place: str = field(default="", compare=False)
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """A name of the text, shared by all questions about it; statistics cluster on it."""
+        return _group_of(self.text)
+
+
+@lru_cache(maxsize=8)  # the few texts in progress are asked about many times
+def _group_of(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def read_documents(
+    path: str | Path, format: str | None = None, auditor: Auditor | None = None
+) -> Iterator[Document]:
+    """Reads documents one by one, with the candidates that the source itself holds (L-Eval and comparisons).
+
+    Args:
+        path: A file or folder of rows with `context`, `question`, `answer` and optionally `id`, `task` and `metric`;
+            L-Eval's folder; a folder of `.txt` and `.md` with questions about them; or comparisons with known context
+            and question, such as `longrm world` writes: their gold answer is the best response.
+        format: A key of `FORMATS`; None picks "leval", "texts" or "jsonl" by what the path holds.
+        auditor: Counts what is wrong with L-Eval's rows, by the names of `benchmarks.leval.FINDINGS`.
+
+    Raises:
+        ConfigError: An unknown format.
+        DataError: Nothing to read, or a bad row; the message names file, row and field.
+    """
+    place = Path(path)
+    return FORMATS[document_format(place, format)](place, auditor or Auditor(leval.FINDINGS))
+
+
+def document_format(path: Path, format: str | None = None) -> str:
+    """The format by its name, or the one detected at a path; raises `ConfigError` if there is no such format."""
+    if format is None:
+        return "leval" if is_leval(path) else "texts" if _is_texts(path) else "jsonl"
+    if format not in FORMATS:
+        raise ConfigError(f"no format of documents '{format}'; {nearest(format, FORMATS)}")
+    return format
+
+
+def is_leval(path: Path) -> bool:
+    """Whether a folder is laid out as L-Eval is."""
+    return (path / "data").is_dir() and (path / "predictions").is_dir()
+
+
+def _is_texts(path: Path) -> bool:
+    """Whether a folder holds texts, and no rows except the questions about them."""
+    files = path.iterdir() if path.is_dir() else ()
+    rows = any(is_row_file(file) and not file.name.startswith("questions.") for file in files)
+    return not rows and bool(text_files(path))
+
+
+def text_files(path: Path) -> dict[str, Path]:
+    """The `.txt` and `.md` files in a folder and its subfolders, by their relative paths, in order."""
+    with reading(path, DataError):
+        return {
+            file.relative_to(path).as_posix(): file
+            for file in sorted(path.rglob("*"))
+            if file.suffix in (".txt", ".md") and file.is_file()
+        }
+
+
+def _row_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+    for raw in raw_rows(find_files(path)):
+        yield document_of(raw.checked(), raw.number, raw.place)
+
+
+def _text_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+    """The texts of a folder, once for each row about them in `questions.csv` or `questions.jsonl`."""
+    texts = text_files(path)
+    questions = sorted(
+        file for file in path.iterdir() if file.name.startswith("questions.") and is_row_file(file)
+    )
+    if not questions:
+        raise DataError(
+            located(
+                path,
+                f"{len(texts):,} texts without questions: add questions.csv or questions.jsonl with the columns file, "
+                "question, answer, or let a model write them (longrm synthesize questions)",
+            )
+        )
+    for raw in raw_rows(questions):
+        row = raw.checked()
+        name = row.get("file")
+        if not isinstance(name, str) or name not in texts:
+            raise DataError(
+                f"{raw.place}, field 'file': no text {short(name)} in this folder; {nearest(str(name), texts.keys())}"
+            )
+        yield document_of({**row, "context": read_text(texts[name], DataError)}, raw.number, raw.place)
+
+
+def _comparison_documents(path: Path, auditor: Auditor) -> Iterator[Document]:
+    """Comparisons: the best response is the gold answer; candidates score from 1 (the best) to 0 (the worst)."""
+    for row in _comparison_reader(path):
+        comparison = row.comparison
+        if len(comparison.context) != 1 or comparison.question is None or comparison.ranks is None:
+            raise DataError(
+                f"{row.place}: a document needs one known context, a known question and gold ranks"
+            )
+        context, worst = comparison.context[0], max(comparison.ranks)
+        evidence = [
+            [span.start - context.start, span.end - context.start]
+            for span in comparison.evidence
+            if span.message == context.message and context.start <= span.start < span.end <= context.end
+        ]
+        yield Document(
+            comparison.id,
+            _span_text(comparison, context),
+            _span_text(comparison, comparison.question),
+            text_of(comparison.responses[comparison.best_first()[0]]),
+            str(comparison.metadata.get("task") or ""),
+            metadata={"evidence": evidence} if evidence else {},
+            candidates=tuple(
+                Candidate(
+                    comparison.id,
+                    f"listed {number}",
+                    text_of(response),
+                    score=(worst - rank) / max(worst - 1, 1),
+                )
+                for number, (response, rank) in enumerate(
+                    zip(comparison.responses, comparison.ranks, strict=True), start=1
+                )
+            ),
+        )
+
+
+@cache  # a recipe reads its documents several times; the format of a file is detected once
+def _comparison_reader(path: Path) -> ComparisonReader:
+    return read(path)
+
+
+def _span_text(comparison: Comparison, span: Span) -> str:
+    return message_text(comparison.prompt[span.message])[span.start : span.end]
+
+
+def _leval_documents(folder: Path, auditor: Auditor) -> Iterator[Document]:
+    """L-Eval's documents, with the recorded answers of its models.
+
+    Line k of a file of predictions answers the k-th question of its task. Answers whose line names another question
+    or gold answer are left out and counted, like missing, surplus, empty and identical ones.
+    """
+    files, predictions = leval.find_files(folder, leval.Leval())
+    for model, task in predictions:
+        if task not in files:
+            auditor.note("no_documents", f"{model}/{task}")
+    for task, file in files.items():
+        answered = {model: leval.rows_of(path) for (model, of), path in predictions.items() if of == task}
+        if not answered:
+            auditor.note("no_predictions", task)
+        questions = 0
+        for question in leval.questions_of(task, file, auditor):
+            questions = question.number
+            if question.repeated:
+                continue
+            metric = _LEVAL_METRICS.get(question.evaluation, "")
+            if question.evaluation == "exam":  # exams ask for choices, for numbers, or for a few words
+                number = question.gold.strip().lstrip("-").replace(",", "").replace(".", "", 1)
+                metric = "math_equality" if number.isdecimal() else "token_f1"
+                metric = "right_choices" if choices(question.gold) else metric
+            identity = f"{task}/{question.number}"
+            texts = leval.texts_of(identity, question, answered, auditor)
+            yield Document(
+                identity,
+                question.document,
+                question.text,
+                question.gold,
+                task,
+                metric,
+                {"source": "L-Eval", "evaluation": question.evaluation},
+                candidates=tuple(Candidate(identity, model, text) for model, text in texts.items()),
+            )
+        for model, rows in answered.items():
+            for surplus in range(questions + 1, len(rows) + 1):
+                auditor.note("surplus_predictions", f"{task}/{surplus}, {model}")
+
+
+FORMATS: dict[str, Callable[[Path, Auditor], Iterator[Document]]] = {
+    "jsonl": _row_documents,
+    "texts": _text_documents,
+    "leval": _leval_documents,
+    "comparisons": _comparison_documents,
+}
+"""The formats of documents by name."""
+
+
+def document_of(row: Mapping[str, Any], number: int, place: str) -> Document:
+    """Reads one row with `context`, `question`, `answer`; without an `id`, its number is the id.
+
+    Raises:
+        DataError: A field is missing or has the wrong type; the message names `place` and the field.
+    """
+    for name in ("context", "question", "answer"):
+        if not isinstance(row.get(name), str) or (name != "answer" and not row[name].strip()):
+            raise DataError(f"{place}, field '{name}': needs a text, got {short(row.get(name))}")
+    metric = str(row.get("metric") or "")
+    if metric:
+        try:
+            answer_metric(metric)
+        except ConfigError as error:
+            raise DataError(f"{place}, field 'metric': {error}") from error
+    for column, (what, fits) in _LISTS.items():
+        given = row.get(column)
+        if given is not None and not (isinstance(given, list) and all(map(fits, given))):
+            raise DataError(
+                f"{place}, field '{column}': needs a list of {what}, got {short(given)}; rename a column with other "
+                "contents"
+            )
+    known = ("context", "question", "answer", "id", "task", "metric")
+    return Document(
+        row_id(row, number, place),
+        row["context"],
+        row["question"],
+        row["answer"],
+        str(row.get("task") or ""),
+        metric,
+        {
+            name: to_json_types(value)
+            for name, value in row.items()
+            if name not in known and value is not None
+        },
+        place,
+    )
+
+
+def row_id(row: Mapping[str, Any], number: int, place: str) -> str:
+    """The id of a row, or its number if it has none."""
+    if row.get("id") in (None, ""):
+        return str(number)
+    try:
+        return name_of(row, "id")
+    except FieldError as error:
+        raise DataError(f"{place}, {error}") from error
+
+
+def is_span(value: Any) -> bool:
+    """Whether a value is a [start, end] pair of whole numbers."""
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    return pair and all(isinstance(at, int) and not isinstance(at, bool) for at in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_LISTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "evidence": ("spans [start, end] of the context, such as [[0, 80]]", is_span),
+    "exemplars": ("texts", _is_text),
+    "steps": ("texts", _is_text),
+}
+
+
+def read_texts(path: Path, format: str | None = None) -> Iterator[Document]:
+    """Reads texts without their questions: a folder of `.txt` and `.md`, rows with `context`, or any documents."""
+    match document_format(path, format):
+        case "texts":
+            for name, file in text_files(path).items():
+                yield Document(name, read_text(file, DataError), "", "")
+        case "jsonl":
+            for raw in raw_rows(find_files(path)):
+                row = raw.checked()
+                if not isinstance(row.get("context"), str):
+                    raise DataError(
+                        f"{raw.place}, field 'context': needs a text, got {short(row.get('context'))}"
+                    )
+                yield Document(row_id(row, raw.number, raw.place), row["context"], "", "")
+        case other:
+            yield from read_documents(path, other)
+
+
+def candidate_from(row: Mapping[str, Any], place: str) -> Candidate:
+    """Reads what `Candidate.to_row` wrote; other columns become metadata.
+
+    Raises:
+        DataError: A field is missing or has the wrong type.
+    """
+    for name in ("document", "model", "text"):
+        if not isinstance(row.get(name), str) or not row[name].strip():
+            raise DataError(f"{place}, field '{name}': needs a text")
+    score = row.get("score")
+    if score is not None and not (is_number(score) and math.isfinite(score)):
+        raise DataError(f"{place}, field 'score': needs a number, got {short(score)}")
+    own = {column.name for column in fields(Candidate)}
+    return Candidate(
+        row["document"],
+        row["model"],
+        row["text"],
+        str(row.get("perturbation") or ""),
+        None if score is None else float(score),
+        {key: to_json_types(value) for key, value in row.items() if key not in own},
+    )
+
+
+def read_candidates(path: str | Path) -> Iterator[Candidate]:
+    """Reads candidates from a file or a folder of shards."""
+    for raw in raw_rows(find_files(Path(path))):
+        yield candidate_from(raw.checked(), raw.place)
+
+
+def join_candidates(
+    documents: Iterable[Document], candidates: Iterable[Candidate], *, all_documents: bool = True
+) -> Iterator[Document]:
+    """Adds the candidates to their documents; both must come in the same order, so that neither is held in memory.
+
+    Raises:
+        DataError: Candidates are left over, unless these are not `all_documents`.
+    """
+    groups = groupby(candidates, key=lambda candidate: candidate.document)
+    group = next(groups, None)
+    for document in documents:
+        own: tuple[Candidate, ...] = ()
+        if group is not None and group[0] == document.id:
+            own = tuple(group[1])
+            group = next(groups, None)
+        yield replace(document, candidates=own)
+    if group is not None and all_documents:
+        raise DataError(
+            f"candidates, field 'document': {short(group[0])} is missing or comes earlier among the documents; put the "
+            "candidates in the documents' order"
+        )
+
+
+def with_synthetic(documents: Iterable[Document], seed: int) -> Iterator[Document]:
+    """Adds synthetic candidates to every document; the questions about one text follow each other."""
+    for _, group in groupby(documents, key=lambda document: document.text):
+        same_text = list(group)
+        for document in same_text:
+            others = [other.answer for other in same_text if other.id != document.id]
+            candidates = (*document.candidates, *synthetic_candidates(document, others, seed))
+            yield replace(document, candidates=candidates)
+
+
+def synthetic_candidates(document: Document, others: Sequence[str], seed: int) -> list[Candidate]:
+    """The gold answer, it with a quarter and with 60% of its sentences replaced, and an answer to another question.
+
+    They fill the quality tiers that models leave empty, offline and at no cost. Sentences are replaced by those of
+    other answers about the same text, one for one, so that length reveals little. If the gold answer has one sentence
+    only, or the others have too few, nothing is replaced.
+    """
+    if not document.answer.strip():
+        return []
+    draws = Draws("degraded", seed, document.id)
+    candidates = [Candidate(document.id, GOLD_MODEL, document.answer.strip())]
+    own = sentences(document.answer)
+    foreign = sorted({text for other in others for text in sentences(other)} - {*own})
+    for share in (0.75, 0.4):  # in the middle of the second and third tier of `selection.tier_of`
+        kept = round(share * len(own))
+        if 0 < kept < len(own) and len(foreign) >= len(own) - kept:
+            places, mixed = list(range(len(own))), list(own)
+            draws.shuffle(places)
+            for place, text in zip(places[: len(own) - kept], draws.order(foreign), strict=False):
+                mixed[place] = text
+            counts = {"kept_sentences": kept, "of_sentences": len(own)}
+            candidates.append(
+                Candidate(document.id, GOLD_MODEL, " ".join(mixed), "replace_sentences", metadata=counts)
+            )
+    wrong = sorted({other.strip() for other in others if other.strip()} - {document.answer.strip()})
+    if wrong:
+        candidates.append(Candidate(document.id, GOLD_MODEL, draws.one(wrong), "answer_another_question"))
+    return candidates
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of an answer, without the white space between them."""
+    return [found.strip() for found in _SENTENCE.findall(text) if found.strip()]

@@ -1,1 +1,0 @@
-"""What synthesis begins with: documents, and answers to their questions."""

@@ -1,0 +1,381 @@
+"""From a document and its candidates to rows: judged on the short context, learned on the long one (paper, section 3).
+
+`short-to-long` and `vote` share this; they differ in how an answer gets its label and in the rows of judgments.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from longrm.clients import Completion, Request
+from longrm.data.native import to_native_row
+from longrm.data.tokenizing import Tokenizer
+from longrm.judging.answers import answer_of
+from longrm.judging.pointwise import Pointwise
+from longrm.rng import Draws
+from longrm.synthesis.chunks import DistractorPool
+from longrm.synthesis.consensus import Vote, VoteCount
+from longrm.synthesis.documents import Candidate, Document
+from longrm.synthesis.domains import (
+    DOMAINS,
+    SCORE_LINE,
+    Domain,
+    Language,
+    draw_tag,
+    language_of,
+    tag_hint,
+    wrapped,
+)
+from longrm.synthesis.evidence import PROMPTS, Evidence, find_evidence
+from longrm.synthesis.models import AsyncModel, TaskRequest
+from longrm.synthesis.padding import PaddedPrompt, UnpaddedPrompt, pad
+from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps, prompt_hash
+from longrm.synthesis.policy_prompts import plain_content
+from longrm.synthesis.settings import LabelingRecipe
+from longrm.types import Comparison, Message, Outcome, Query, Span, as_messages, message_text
+
+_ROUNDING = 1e-9  # differences of scores are not more exact
+_POINTWISE = Pointwise()
+
+
+def judge_request(
+    domain: Domain,
+    language: Language,
+    context: str,
+    question: str,
+    response: str,
+    *,
+    tag: str = "",
+    max_tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> TaskRequest:
+    """Asks a judge to score one response on its own, with the rubric."""
+    text = domain.prompt(language, context, question, response, tag=tag, rubric=True)
+    return TaskRequest(
+        ({"role": "user", "content": text},),
+        max_tokens,
+        temperature,
+        seed,
+        SCORE_LINE,
+        task="judge",
+        parts={"context": context, "question": question, "response": response, "language": language},
+    )
+
+
+def read_judgment(judge: str, completion: Completion, request: Request, response: str) -> Vote:
+    """A judge's vote on one response. Only a complete reply has a score, and only whole points count."""
+    text = answer_of(completion.text).strip()
+    if completion.outcome is not Outcome.ANSWERED:
+        return Vote(judge, None, text, reason=completion.outcome.value)
+    query = Query("", request.messages, (as_messages(response, "assistant"),))
+    verdict = _POINTWISE.parse(completion.text, query)
+    if verdict is None:
+        return Vote(judge, None, text, reason=Outcome.UNPARSED.value)
+    score = verdict.values[0]
+    if score != int(score):
+        return Vote(judge, None, text, reason="not_whole")
+    return Vote(judge, score, text, verdict.contradicted)
+
+
+@dataclass
+class Answer:
+    """A candidate on its way to a row.
+
+    Attributes:
+        candidate: The answer.
+        number: Its place among the document's candidates.
+        prompt: The prompt of its row before padding.
+        request: What its judges were asked.
+        steps: The counts of its labeling.
+        score: Its label in points from 0 to 10; None if it has none.
+        judgment: The text of the judge; empty for a panel.
+        count: The votes of a panel.
+    """
+
+    candidate: Candidate
+    number: int
+    prompt: UnpaddedPrompt
+    request: TaskRequest
+    steps: Steps = field(default_factory=Counter)
+    score: float | None = None
+    judgment: str = ""
+    count: VoteCount | None = None
+
+
+PaddedPrompts = dict[tuple[object, ...], PaddedPrompt]
+"""Padded prompts by the keys of the unpadded ones."""
+
+
+class Labeling(ABC):
+    """Turns documents with candidates into rows.
+
+    Args:
+        recipe: The settings.
+        tokenizer: The target tokenizer.
+        pool: The distractors.
+        model: Names critical chunks and checks sufficiency, where the settings ask a model.
+    """
+
+    min_gap = 1.0
+    """Points by which the scores of a pair must differ: scores are whole numbers."""
+
+    def __init__(
+        self, recipe: LabelingRecipe, tokenizer: Tokenizer, pool: DistractorPool, model: AsyncModel
+    ) -> None:
+        self.recipe = recipe
+        self._tokenizer, self._pool, self._model = tokenizer, pool, model
+        self._domain = DOMAINS[recipe.domain]
+
+    @abstractmethod
+    async def label(self, document: Document, answer: Answer) -> None:
+        """Asks the judges about one answer and stores its label and counts."""
+
+    @abstractmethod
+    def row(
+        self, document: Document, answer: Answer, prompt: PaddedPrompt, columns: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The row of one judgment."""
+
+    def pair_columns(self) -> Mapping[str, Any]:
+        """More columns of a pair."""
+        return {}
+
+    def votes(self, document: Document, answers: Sequence[Answer]) -> list[Any]:
+        """What to log about the labels of a document."""
+        return []
+
+    async def make_rows(self, document: Document) -> InputOutcome:
+        """Makes the rows of one document; no other document changes them."""
+        recipe, steps = self.recipe, Steps()
+        evidence: Evidence | Dropped = Dropped("critical", "no_candidate")
+        if document.candidates:
+            evidence = await find_evidence(document, recipe, self._pool, self._model, steps)
+        if isinstance(evidence, Dropped):
+            steps[evidence] += 1
+            return InputOutcome(document.id, (), steps)
+
+        answers = self._answers(document, evidence, steps)
+        padded: PaddedPrompts = {}
+        if recipe.judge_reads == "long":
+            padded = await self._pad(evidence, answers, steps)
+            answers = [answer for answer in answers if answer.prompt.key in padded]
+            for answer in answers:
+                context = padded[answer.prompt.key].context.text
+                answer.request = self._request(
+                    document, answer.candidate, answer.number, context, answer.prompt.tag
+                )
+        await asyncio.gather(*(self.label(document, answer) for answer in answers))
+        for answer in answers:
+            steps.update(answer.steps)  # only now: which answer is labeled first may differ between runs
+
+        labeled = [answer for answer in answers if answer.score is not None]
+        pairs: list[tuple[int, int]] = []
+        if recipe.rows == "pairs":
+            pairs = pair_up([answer.score or 0.0 for answer in labeled], self.min_gap, steps)
+            in_pairs = {number for pair in pairs for number in pair}
+            padding_for = [answer for at, answer in enumerate(labeled) if at in in_pairs]
+        else:
+            padding_for = labeled
+        if recipe.judge_reads == "short":  # dropped answers need no long context
+            padded = await self._pad(evidence, padding_for, steps)
+        rows: list[dict[str, Any]] = []
+        if recipe.rows == "pairs":
+            for better, worse in pairs if padded else ():
+                rows.append(to_native_row(self._pair(document, labeled[better], labeled[worse], padded)))
+        else:
+            for answer in labeled:
+                prompt = padded.get(answer.prompt.key)
+                if prompt is not None:
+                    rows.append(self.row(document, answer, prompt, self._columns(document, answer, prompt)))
+        return InputOutcome(document.id, rows, steps, self.votes(document, answers))
+
+    def _answers(self, document: Document, evidence: Evidence, steps: Steps) -> list[Answer]:
+        """The answers to judge; what several models wrote in the same words counts once."""
+        shared = self._pair_prompt(document) if self.recipe.rows == "pairs" else None
+        found: dict[str, Answer] = {}
+        for number, candidate in enumerate(document.candidates):
+            text = candidate.text.strip()
+            if text in found:
+                steps["answers", "same_text"] += 1
+                continue
+            steps["answers", KEPT] += 1
+            prompt = shared or self._judgment_prompt(document, number, candidate.text)
+            context = "" if self._domain.layout == "short" else wrapped(prompt.tag, evidence.text)
+            request = self._request(document, candidate, number, context, prompt.tag)
+            found[text] = Answer(candidate, number, prompt, request)
+        return [*found.values()]
+
+    def _request(
+        self, document: Document, candidate: Candidate, number: int, context: str, tag: str
+    ) -> TaskRequest:
+        recipe = self.recipe
+        return judge_request(
+            self._domain,
+            language_of(document.question),
+            context,
+            document.question,
+            candidate.text,
+            tag=tag,
+            max_tokens=recipe.max_tokens,
+            temperature=recipe.temperature,
+            seed=Draws(recipe.seed, document.id, number, "judging").below(2**31),  # servers take 31 bits
+        )
+
+    def _judgment_prompt(self, document: Document, number: int, response: str) -> UnpaddedPrompt:
+        """The prompt of a judgment: what the judge reads, without the rubric."""
+        key = (self.recipe.seed, self._domain.name, document.id, number)
+        tag = self._tag(document, [response], key)
+        language = language_of(document.question)
+
+        def render(context: str) -> tuple[Message, ...]:
+            text = self._domain.prompt(language, context, document.question, response, tag=tag, rubric=False)
+            return ({"role": "user", "content": text},)
+
+        return UnpaddedPrompt(key, tag, render)
+
+    def _pair_prompt(self, document: Document) -> UnpaddedPrompt:
+        """The prompt of all pairs of one document."""
+        key = (self.recipe.seed, self._domain.name, document.id)
+        tag = self._tag(document, [candidate.text for candidate in document.candidates], key)
+        hint = tag_hint(language_of(document.question), tag) if tag else ""
+
+        def render(context: str) -> tuple[Message, ...]:
+            return ({"role": "user", "content": plain_content(context, document.question, hint)},)
+
+        return UnpaddedPrompt(key, tag, render)
+
+    def _tag(self, document: Document, responses: Sequence[str], key: tuple[object, ...]) -> str:
+        if self._domain.layout not in ("document", "segment"):
+            return ""
+        distractors = (chunk.text for chunk in self._pool.chunks)
+        return draw_tag([document.text, document.question, *responses, *distractors], Draws(*key, "tag"))
+
+    async def _pad(self, evidence: Evidence, answers: Sequence[Answer], steps: Steps) -> PaddedPrompts:
+        """Pads the prompts of some answers, and counts the prompts and the chunks."""
+        prompts = {answer.prompt.key: answer.prompt for answer in answers}
+        found = await asyncio.gather(
+            *(
+                pad(evidence, prompt, self.recipe, self._tokenizer, self._pool, self._model)
+                for prompt in prompts.values()
+            )
+        )
+        padded: PaddedPrompts = {}
+        for key, one in zip(prompts, found, strict=True):
+            if isinstance(one, Dropped):
+                steps[one] += 1
+                continue
+            steps["padding", KEPT] += 1
+            steps["distractors", KEPT] += len(one.padding)
+            if one.left_out:
+                steps["distractors", "answers_question"] += one.left_out
+            padded[key] = one
+        unfit = int(evidence.unfit.sum())
+        if prompts and len(evidence.unfit):
+            steps["pool", KEPT] += len(evidence.unfit) - unfit
+            if unfit:
+                steps["pool", "answers_question"] += unfit
+        return padded
+
+    def _columns(self, document: Document, answer: Answer, prompt: PaddedPrompt) -> dict[str, Any]:
+        """How the context of a row was made.
+
+        `tokens` is the prompt's length with the chat template, `short_tokens` that of what the judge read, `length` the
+        target, None without padding. `depths` are the shares of the padding before each critical chunk. `padding` names
+        the documents of foreign chunks; `own_chunks` counts the document's own.
+        """
+        is_short = self._domain.layout == "short"
+        foreign = dict.fromkeys(chunk.document for chunk in prompt.padding[prompt.own :])
+        return {
+            "document": document.id,
+            "domain": self._domain.name,
+            "language": language_of(document.question),
+            "length": prompt.length,
+            "tokens": prompt.tokens,
+            "short_tokens": len(self._tokenizer.prompt_ids(answer.request.messages)),
+            "found_by": "" if is_short else self.recipe.evidence_from,
+            "evidence": [
+                {"message": len(prompt.messages) - 1, "start": start, "end": end}
+                for start, end in prompt.evidence
+            ],
+            "depths": prompt.context.depths,
+            "tag": answer.prompt.tag,
+            "padding": tuple(foreign),
+            "own_chunks": prompt.own,
+        }
+
+    def _pair(self, document: Document, better: Answer, worse: Answer, padded: PaddedPrompts) -> Comparison:
+        """A pair over the long context of its document, in a drawn order."""
+        numbers = sorted((better.number, worse.number))
+        listed = [*Draws(self.recipe.seed, document.id, *numbers, "listing").order((better, worse))]
+        scores = [answer.score or 0.0 for answer in listed]
+        prompt = padded[better.prompt.key]
+        columns = self._columns(document, better, prompt)
+        del columns["evidence"]  # a comparison has a field for it
+        columns |= {
+            "task": document.task or None,
+            "models": [answer.candidate.model for answer in listed],
+            "perturbations": [answer.candidate.perturbation for answer in listed],
+            "conf": [answer.count.cluster_sizes for answer in listed if answer.count is not None] or None,
+            **self.pair_columns(),
+            "judge_scores": scores,
+            "points_apart": abs(scores[0] - scores[1]),
+        }
+        last = len(prompt.messages) - 1
+        end = len(message_text(prompt.messages[last]))
+        context = prompt.context.text
+        return Comparison(
+            id=f"{document.id}#{numbers[0]}-{numbers[1]}",
+            group=document.group,
+            prompt=prompt.messages,
+            responses=tuple(as_messages(answer.candidate.text, "assistant") for answer in listed),
+            ranks=(1, 2) if scores[0] > scores[1] else (2, 1),
+            metadata={name: value for name, value in columns.items() if value is not None},
+            context=(Span(last, prompt.start, prompt.start + len(context)),) if context else (),
+            question=Span(last, end - len(document.question), end),
+            evidence=tuple(Span(last, *span) for span in prompt.evidence),
+        )
+
+
+def gather_pool(recipe: LabelingRecipe, tokenizer: Tokenizer) -> DistractorPool:
+    """Draws the distractors in one pass over the documents, and checks that the domain has their languages.
+
+    Raises:
+        ConfigError: The domain has no rubric in the language of a question.
+    """
+
+    def documents() -> Iterator[Document]:
+        for document in recipe.read():
+            needed_by = f"the question of document '{document.id}'"
+            DOMAINS[recipe.domain].check_language(language_of(document.question), needed_by)
+            yield document
+
+    return DistractorPool.gather(
+        documents(),
+        tokenizer,
+        chunk_size=recipe.chunk_size,
+        pool_chunks=recipe.pool_chunks,
+        seed=recipe.seed,
+    )
+
+
+def prompt_hashes(recipe: LabelingRecipe) -> dict[str, str]:
+    """Hashes of all prompts, by name."""
+    hashes = {f"domain.{recipe.domain}": prompt_hash(*DOMAINS[recipe.domain].texts())}
+    return hashes | {name: prompt_hash(text) for name, text in PROMPTS.items()}
+
+
+def pair_up(scores: Sequence[float], min_gap: float, steps: Steps) -> list[tuple[int, int]]:
+    """All pairs of scores at least `min_gap` apart, as (better, worse) indices; counts these and the others."""
+    found = []
+    for one, other in combinations(range(len(scores)), 2):
+        if abs(scores[one] - scores[other]) < min_gap - _ROUNDING:
+            steps["pairs", "tie" if scores[one] == scores[other] else "too_close"] += 1
+        else:
+            steps["pairs", KEPT] += 1
+            found.append((one, other) if scores[one] > scores[other] else (other, one))
+    return found

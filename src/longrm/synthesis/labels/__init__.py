@@ -1,1 +1,0 @@
-"""Labels: what a judge, or most judges of a panel, say of a response."""

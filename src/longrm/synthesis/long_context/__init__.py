@@ -1,1 +1,0 @@
-"""Long contexts: the evidence of a document, and the distractors that pad it to a length."""

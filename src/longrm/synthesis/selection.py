@@ -1,0 +1,383 @@
+"""Which comparisons a benchmark takes: pairs and rankings of scored candidates, balanced over task and length.
+
+Documents are read once to select and again to write; in between only the comparisons are held, without texts.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import combinations, islice, pairwise
+from typing import Literal, TypeVar
+
+from longrm.benchmarks import long_rewardbench
+from longrm.benchmarks.answer_metrics import answer_metric
+from longrm.benchmarks.benchmark_data import bucket
+from longrm.errors import ConfigError
+from longrm.rng import Draws
+from longrm.synthesis.documents import GOLD_MODEL, Candidate, Document
+from longrm.synthesis.pipeline import KEPT, Steps
+from longrm.synthesis.policy_prompts import ASKING, CLOSING, OPENING
+from longrm.types import Comparison, text_of
+
+Kind = Literal["cross", "same", "best-of-2", "best-of-3", "best-of-4"]
+PAIRS: tuple[Kind, ...] = ("cross", "same")
+"""Pairs of two models, and of one model under two perturbations."""
+RANKINGS: tuple[Kind, ...] = ("best-of-2", "best-of-3", "best-of-4")
+
+Opinion = Literal["agrees", "disagrees", "undecided", "unchecked"]
+"""The second check of one order; "undecided" ties some of it and contradicts none."""
+
+SECOND_METRIC: Mapping[str, str] = {
+    "rouge_l": "chrf",
+    "token_f1": "chrf",
+    "edit_similarity": "token_f1",
+    "chrf": "token_f1",
+}
+"""Which metric checks which: words against characters. Metrics that are only right or wrong (choices, numbers,
+citations) have no useful second metric; a judge can check them."""
+
+MIN_POINTS = 0.05  # of the gold score that a pair must be apart: 40% more than next to nothing is nothing
+_TOGETHER = 64  # documents in progress
+
+Cell = TypeVar("Cell", bound=Hashable)
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedComparison:
+    """Candidates of one document in the order of their scores.
+
+    Attributes:
+        document: The document's id.
+        kind: See `Kind`.
+        candidates: Positions among the document's candidates, best first.
+        scores: Theirs, in shares of the gold score, strictly falling.
+        task: The document's task in Long-RewardBench.
+        length: Of the prompt in tokens, in the benchmark's steps.
+        group: The document's group.
+        metric: The document's metric.
+        opinion: Of the second check.
+    """
+
+    document: str
+    kind: Kind
+    candidates: tuple[int, ...]
+    scores: tuple[float, ...]
+    task: str = ""
+    length: int = 0
+    group: str = ""
+    metric: str = ""
+    opinion: Opinion = "unchecked"
+
+    @property
+    def id(self) -> str:
+        """Unique in a benchmark."""
+        return f"{self.document}/{self.kind}/{'+'.join(map(str, self.candidates))}"
+
+
+RateAnswers = Callable[[Document, Sequence[str]], Awaitable[list[float | None]]]
+"""Rates answers to a document's question for the second check: higher is better, None without a rating."""
+
+
+@dataclass
+class BenchmarkCounts:
+    """What every step took in, kept and dropped.
+
+    Attributes:
+        steps: Documents and candidates; kept if they can be scored.
+        models: Candidates by their model.
+        opinions: Of the second check, by metric and opinion, over all comparisons.
+        available: Comparisons to choose from, by kind.
+        chosen: Chosen comparisons by kind, task and length.
+        items: Comparisons that were written.
+        longest: Of these, how many have the longest response as the best one, in characters.
+        shortest: And how many the shortest.
+        best_by_model: How many best responses each model wrote.
+    """
+
+    steps: Steps = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+    opinions: Counter[tuple[str, Opinion]] = field(default_factory=Counter)
+    available: Counter[Kind] = field(default_factory=Counter)
+    chosen: Counter[tuple[Kind, str, int]] = field(default_factory=Counter)
+    items: int = 0
+    longest: int = 0
+    shortest: int = 0
+    best_by_model: Counter[str] = field(default_factory=Counter)
+
+    def see(self, comparison: Comparison) -> None:
+        """Counts a written comparison, whose responses are listed best first."""
+        best, *others = [len(text_of(response)) for response in comparison.responses]
+        self.items += 1
+        self.longest += best > max(others)
+        self.shortest += best < min(others)
+        models = comparison.metadata.get("candidates_model") or [comparison.metadata.get("chosen_model")]
+        self.best_by_model[str(models[0])] += 1
+
+    def disagreement(self, metric: str | None = None) -> float | None:
+        """The share of the checked comparisons (of one metric) that the second check contradicts."""
+        found: Counter[Opinion] = Counter()
+        for (of, opinion), count in self.opinions.items():
+            if metric in (None, of):
+                found[opinion] += count
+        checked = found.total() - found["unchecked"]
+        return found["disagrees"] / checked if checked else None
+
+
+def select_comparisons(
+    read: Callable[[], Iterable[Document]],
+    rate: RateAnswers,
+    measure: Callable[[str], int],
+    *,
+    pairs: int = 1000,
+    rankings: int = 300,
+    min_gap: float = 0.4,
+    keep_disagreeing: bool = False,
+    tasks: Mapping[str, str],
+    metric: str = "",
+    seed: int = 0,
+) -> tuple[list[RankedComparison], BenchmarkCounts]:
+    """Scores all candidates and selects comparisons, balanced over task and length.
+
+    Args:
+        read: Reads the documents, always in the same order.
+        rate: The second check.
+        measure: Counts the tokens of a text.
+        pairs: How many pairs at most.
+        rankings: How many rankings of each size at most.
+        min_gap: See `pairs_of`.
+        keep_disagreeing: Keep comparisons whose order the second check contradicts or cannot decide.
+        tasks: See `task_of`.
+        metric: For documents that name none.
+        seed: Of all draws.
+
+    Raises:
+        ConfigError: A document's task is not one of Long-RewardBench's, nor mapped to one.
+    """
+    counts = BenchmarkCounts()
+    found: dict[Kind, list[RankedComparison]] = {kind: [] for kind in (*PAIRS, *RANKINGS)}
+    measured = lru_cache(maxsize=1)(measure)  # questions about one text follow each other
+
+    async def checked(document: Document) -> list[RankedComparison]:
+        candidates = document.candidates
+        ranked = [*pairs_of(document, min_gap), *rankings_of(document, seed)]
+        if not ranked:
+            return []
+        needed = sorted({at for one in ranked for at in one.candidates})
+        rated = await rate(document, [candidates[at].text for at in needed])
+        ratings = dict(zip(needed, rated, strict=True))
+        length = bucket(measured(document.text) + measure(OPENING + CLOSING + ASKING + document.question))
+        task = task_of(document, tasks)
+        return [
+            replace(
+                one,
+                task=task,
+                length=length,
+                group=document.group,
+                metric=document.metric,
+                opinion=opinion_of([ratings[at] for at in one.candidates]),
+            )
+            for one in ranked
+        ]
+
+    async def check_together(documents: Sequence[Document]) -> list[list[RankedComparison]]:
+        return await asyncio.gather(*map(checked, documents))
+
+    scored = filter(None, (_scored(document, tasks, metric, counts) for document in read()))
+    while batch := list(islice(scored, _TOGETHER)):
+        for comparisons in asyncio.run(check_together(batch)):
+            for one in comparisons:
+                counts.opinions[one.metric, one.opinion] += 1
+                if keep_disagreeing or one.opinion in ("agrees", "unchecked"):
+                    found[one.kind].append(one)
+    counts.available.update({kind: len(of_kind) for kind, of_kind in found.items()})
+
+    chosen: list[RankedComparison] = []
+    for kind in RANKINGS:
+        chosen += _evenly(_queues(kind, found[kind], seed), rankings)
+    # A ranking of two and a pair of the same two would be one comparison twice.
+    taken = {(one.document, one.candidates) for one in chosen}
+    queues = {}
+    for kind in PAIRS:
+        left = [one for one in found[kind] if (one.document, one.candidates) not in taken]
+        queues[kind] = _queues(kind, left, seed)
+    sizes = {kind: sum(map(len, cells.values())) for kind, cells in queues.items()}
+    totals = even_shares(sizes, pairs)
+    chosen = [one for kind, cells in queues.items() for one in _evenly(cells, totals[kind])] + chosen
+    counts.chosen.update((one.kind, one.task, one.length) for one in chosen)
+    return chosen, counts
+
+
+def _scored(
+    document: Document, tasks: Mapping[str, str], metric: str, counts: BenchmarkCounts
+) -> Document | None:
+    """A document with scored candidates; None, and counted, if they cannot be scored."""
+    steps, given = counts.steps, document.candidates
+    document = replace(document, metric=document.metric or metric)
+    task_of(document, tasks)  # an unknown task stops the build, whatever the candidates are
+    counts.models.update(candidate.model for candidate in given)
+    candidates = score_candidates(document)
+    if candidates is None:
+        steps["documents", "no gold answer that a metric can rate by"] += 1
+        if given:
+            steps["candidates", "their document cannot be scored"] += len(given)
+        return None
+    steps["documents", KEPT if len(candidates) > 1 else "fewer than two candidates"] += 1
+    different = len(distinct(candidates))
+    steps["candidates", KEPT] += different
+    if len(candidates) > different:
+        steps["candidates", "the same words as another's"] += len(candidates) - different
+    return replace(document, candidates=candidates)
+
+
+def score_candidates(document: Document) -> tuple[Candidate, ...] | None:
+    """The candidates with their scores by the document's metric, in shares of what the gold answer earns.
+
+    None if the document has no metric, or the gold answer itself earns nothing.
+    """
+    if not document.metric:
+        return None
+    metric = answer_metric(document.metric)
+    gold = metric(document.answer, document.answer)
+    if not gold:
+        return None
+    return tuple(replace(one, score=metric(one.text, document.answer) / gold) for one in document.candidates)
+
+
+def tier_of(score: float) -> int | None:
+    """The tier of a share of the gold score (paper, section 2); None in between."""
+    if score > 0.9:
+        return 1
+    if 0.6 <= score <= 0.85:
+        return 2
+    if 0.25 <= score <= 0.5:
+        return 3
+    return 4 if score < 0.15 else None
+
+
+def distinct(candidates: Sequence[Candidate]) -> list[int]:
+    """The positions of different texts: repetitions would make the same comparison twice."""
+    first: dict[str, int] = {}
+    for position, candidate in enumerate(candidates):
+        first.setdefault(candidate.text, position)
+    return [*first.values()]
+
+
+def pairs_of(document: Document, min_gap: float) -> Iterator[RankedComparison]:
+    """All pairs of scored candidates that models wrote whose better score exceeds the other by `min_gap` of it.
+
+    The paper's section 2 has chosen scores typically 40-80% above the rejected ones.
+    """
+    candidates, scores = document.candidates, _scores(document)
+    for one, other in combinations(distinct(candidates), 2):
+        if GOLD_MODEL in (candidates[one].model, candidates[other].model):
+            continue
+        best, worst = (one, other) if scores[one] > scores[other] else (other, one)
+        gap = scores[best] - scores[worst]
+        if gap >= MIN_POINTS and gap >= min_gap * scores[worst]:
+            kind: Kind = "same" if candidates[one].model == candidates[other].model else "cross"
+            yield RankedComparison(document.id, kind, (best, worst), (scores[best], scores[worst]))
+
+
+def rankings_of(document: Document, seed: int) -> Iterator[RankedComparison]:
+    """One ranking each of two, three and four candidates of different tiers.
+
+    All are drawn from one base with a candidate of every filled tier. Synthetic candidates fill only the tiers that
+    models leave empty.
+    """
+    candidates, scores = document.candidates, _scores(document)
+    draws = Draws("rankings", seed, document.id)
+    by_tier: dict[int, list[int]] = {}
+    for position in distinct(candidates):
+        tier = tier_of(scores[position])
+        if tier is not None:
+            by_tier.setdefault(tier, []).append(position)
+    base = []
+    for tier in sorted(by_tier):
+        written = [at for at in by_tier[tier] if candidates[at].model != GOLD_MODEL]
+        base.append(draws.one(written or by_tier[tier]))
+    for size, kind in enumerate(RANKINGS, start=2):
+        if size <= len(base):
+            drawn = draws.one(list(combinations(base, size)))
+            yield RankedComparison(document.id, kind, drawn, tuple(scores[at] for at in drawn))
+
+
+def _scores(document: Document) -> list[float]:
+    scores = [candidate.score for candidate in document.candidates]
+    return [score for score in scores if score is not None]
+
+
+def opinion_of(best_first: Sequence[float | None]) -> Opinion:
+    """The second check's opinion of an order, from its ratings in that order."""
+    known = [rating for rating in best_first if rating is not None]
+    if len(known) < len(best_first):
+        return "unchecked"
+    steps = [better - worse for better, worse in pairwise(known)]
+    if any(step < 0 for step in steps):
+        return "disagrees"
+    return "agrees" if all(step > 0 for step in steps) else "undecided"
+
+
+async def rate_by_metric(document: Document, texts: Sequence[str]) -> list[float | None]:
+    """The second check by another metric: its errors differ, but it knows no more than the same gold answer."""
+    name = SECOND_METRIC.get(document.metric)
+    return [None if name is None else answer_metric(name)(text, document.answer) for text in texts]
+
+
+def task_of(document: Document, tasks: Mapping[str, str]) -> str:
+    """The document's task in Long-RewardBench, mapped by `tasks`; "" maps documents without a task."""
+    task = tasks.get(document.task, document.task)
+    if task not in long_rewardbench.TASKS:
+        place = f"{document.place}, field 'task': " if document.place else ""
+        known = ", ".join(long_rewardbench.TASKS)
+        raise ConfigError(
+            f"{place}document '{document.id}' has the task '{document.task:.100}'; map it in `tasks` to one of {known}"
+        )
+    return task
+
+
+def _evenly(
+    cells: Mapping[tuple[str, int], Sequence[RankedComparison]], total: int
+) -> Iterator[RankedComparison]:
+    shares = even_shares({cell: len(queue) for cell, queue in cells.items()}, total)
+    for cell, queue in cells.items():
+        yield from queue[: shares[cell]]
+
+
+def _queues(
+    kind: Kind, found: Sequence[RankedComparison], seed: int
+) -> dict[tuple[str, int], list[RankedComparison]]:
+    """The comparisons of a kind by task and length, in the order in which they are taken: texts take turns."""
+    cells: dict[tuple[str, int], dict[str, list[RankedComparison]]] = {}
+    for one in found:
+        cells.setdefault((one.task, one.length), {}).setdefault(one.group, []).append(one)
+    return {cell: in_turns(groups, "benchmark", seed, kind, *cell) for cell, groups in cells.items()}
+
+
+def even_shares(available: Mapping[Cell, int], total: int) -> dict[Cell, int]:
+    """How many to take from every cell, so that the smallest share is as large as possible (max-min fairness).
+
+    Cells with less than an even share give all they have, and the others share the rest evenly: two that are not used
+    up differ by at most one.
+    """
+    taken, left = {}, total
+    # The scarcest first: the others make up for what they lack. Names break ties, so that the result is determined.
+    order = sorted(available, key=lambda cell: (available[cell], str(cell)))
+    for done, cell in enumerate(order):
+        taken[cell] = min(available[cell], left // (len(order) - done))
+        left -= taken[cell]
+    return {cell: taken[cell] for cell in available}
+
+
+def in_turns(groups: Mapping[str, Sequence[Item]], *key: object) -> list[Item]:
+    """All items, one of every group, then a second one of each, and so on; both orders are drawn by the key."""
+    queues = []
+    for name in sorted(groups):
+        queue = list(groups[name])
+        Draws(*key, name).shuffle(queue)
+        queues.append(queue)
+    Draws(*key).shuffle(queues)
+    longest = max(map(len, queues), default=0)
+    return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]

@@ -1,0 +1,340 @@
+"""A simulated model: it knows the gold answers, and errs at given rates.
+
+Every recipe can thus run offline, and what an experiment should find is known beforehand. It reads the task and parts
+of a request, and its random draws depend on the words of the prompt.
+"""
+
+import hashlib
+import re
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from longrm.benchmarks.answer_metrics import answer_metric
+from longrm.clients import Completion, Request
+from longrm.data.chunking import approximate_tokens, words_of
+from longrm.errors import DataError
+from longrm.reward_models.simulated import ErrorRates
+from longrm.rng import Draws
+from longrm.synthesis.chunks import gold_words
+from longrm.synthesis.documents import Document
+from longrm.synthesis.domains import Language
+from longrm.synthesis.models import TaskRequest
+from longrm.types import Outcome, text_of
+
+Watched = TypeVar("Watched")
+
+_COVERAGE = 0.6  # share of a gold answer's words that a text must contain to give it
+_MIN_ERROR = 3  # points by which a wrong score is off, at least
+_EARLIER = 16  # earlier documents whose answers a writer without evidence may give
+_MAX_QUOTE = 40  # words
+_MIN_SENTENCE = 5  # words of a sentence that is asked about
+_SPLIT = re.compile(r"(?<=[.!?。！？])\s*|\n+")
+_LABEL = re.compile(r"\s*\[\d+\] ")  # of a numbered passage
+_NOT_QUOTED = re.compile(r"[\"“”「」\[\]]+")
+
+_ANALYSES: dict[Language, tuple[str, str, str, str]] = {
+    "en": (
+        'The text says: "{quote}"',
+        "The response agrees with that.",
+        "The response agrees with that in part.",
+        "The response is not borne out by that.",
+    ),
+    "zh": ("原文写道：「{quote}」", "回复与此相符。", "回复与此部分相符。", "回复得不到原文的支持。"),
+}
+"""How a quotation is introduced, and a comment on a response with at least 8 points, at least 4, and fewer."""
+
+_SENTENCE = re.compile(r"[^\s.!?。！？][^.!?。！？\n]*[.!?。！？]")
+_LAST_WORD = re.compile(r"(\w+)\W*$")
+_GAP = 'Which word ends the sentence that begins "{}"?'
+_GAP_PATTERN = re.compile(re.escape(_GAP).replace(r"\{\}", "(.+)"))
+_SAYS, _OMITS = 'The response says "{}".', 'The response does not say "{}".'
+_CRITERION = re.compile(r'The response (says|does not say) "(.+)"\.')
+
+
+class KnownDocument(NamedTuple):
+    """A document without its text, how many came before it, and hashes of the text's different sentences."""
+
+    position: int
+    document: Document
+    sentences: "array[int]"
+
+
+class GoldAnswers:
+    """The gold answers that simulated models know, filled from the stream of a run's inputs.
+
+    Args:
+        most: How many documents are remembered, the latest ones; more than the inputs in progress together.
+    """
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most, self._seen = most, 0
+        self._latest: deque[KnownDocument] = deque()
+        self._by_question: dict[str, list[KnownDocument]] = {}
+
+    def watching(self, inputs: Iterable[Watched]) -> Iterator[Watched]:
+        """Passes inputs on, and remembers the documents among them."""
+        for one in inputs:
+            if isinstance(one, Document):
+                self.see(one)
+            yield one
+
+    def see(self, document: Document) -> None:
+        """Remembers a document, and forgets the oldest one if there are too many."""
+        known = KnownDocument(
+            self._seen, replace(document, text=""), array("I", {*_sentence_hashes(document.text)})
+        )
+        self._seen += 1
+        self._latest.append(known)
+        self._by_question.setdefault(document.question.strip(), []).append(known)
+        if len(self._latest) > self._most:
+            old = self._latest.popleft()
+            question = old.document.question.strip()
+            self._by_question[question].remove(old)
+            if not self._by_question[question]:
+                del self._by_question[question]
+
+    def about(self, question: str, text: str, response: str = "") -> KnownDocument | None:
+        """The document that a question is about.
+
+        Of several documents with the same question, it is one with this response as a candidate, and of these the one
+        whose text is shown most. So documents that come later, which depends on the batch size, change nothing unless
+        the right document's text is not shown at all.
+        """
+        found = self._by_question.get(question.strip(), [])
+        if len(found) > 1:
+            found = [known for known in found if _scores_of(known, response)] or found
+        if len(found) > 1:
+            shown = {*_sentence_hashes(text)}
+            shares = [
+                sum(one in shown for one in known.sentences) / len(known.sentences)
+                if known.sentences
+                else 0.0
+                for known in found
+            ]
+            most = max(shares)
+            found = [known for known, share in zip(found, shares, strict=True) if share == most]
+        if len(found) > 1:
+            return max(
+                found, key=lambda known: _coverage(known.document.question, known.document.answer, text)
+            )
+        return found[0] if found else None
+
+    def before(self, known: KnownDocument) -> list[str]:
+        """Answers to other questions from shortly before a document; never later ones, which depend on the batch."""
+        first = self._latest[0].position
+        near = range(max(first, known.position - _EARLIER), known.position)
+        answers = [self._latest[position - first].document.answer for position in near]
+        return [answer for answer in answers if answer.strip() and answer != known.document.answer]
+
+
+class SimulatedModel:
+    """Does the tasks of all recipes (an `AsyncModel`).
+
+    Scores: the true score is the candidate's own (0 to 1, as 0 to 10 points), else what the document's metric, or
+    token F1, gives the response compared with the gold answer; without either it is drawn. With probability
+    `rates.error_at` the length of the prompt in approximate tokens, the score is at least 3 points off; else with
+    `disagreement` one point off; with `misformat` there is none. Answers: the gold answer if the text shown contains
+    its words, except at the error rate, else the answer to another question. Questions: the last word of a sentence,
+    with wrong evidence at the error rate, unreadable at `misformat`; the model can answer these from the text shown.
+    Criteria: single words of the better response, of the worse one at the error rate, unreadable at `misformat`; it
+    compares by such criteria without error. Sufficiency and attribution look for the gold answer's words, without
+    error.
+
+    Every draw depends only on the name, the seed and the prompt (above temperature 0, on the request's seed too):
+    models with different names err independently, and one model errs anew on every prompt.
+    """
+
+    def __init__(self, rates: ErrorRates, name: str, seed: int, answers: GoldAnswers) -> None:
+        self.name = name
+        self._rates, self._seed, self._answers = rates, seed, answers
+
+    async def ask(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answers every request on its own, in the same order.
+
+        Raises:
+            DataError: A candidate's own score is not from 0 to 1.
+        """
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Request) -> Completion:
+        if not isinstance(request, TaskRequest) or not request.task:
+            return Completion(Outcome.ERROR, detail="a simulated model does only the tasks of synthesis")
+        text = text_of(request.messages)
+        size = approximate_tokens(text)
+        draws = Draws(
+            "simulated model",
+            self.name,
+            self._seed,
+            _digest(text),
+            request.seed if request.temperature else "",
+        )
+        written = self._write(request.task, request.parts, size, draws)
+        if written is None:
+            return Completion(Outcome.ERROR, detail="a simulated model does not know this question")
+        tokens = approximate_tokens(written)
+        return Completion(Outcome.ANSWERED, written, prompt_tokens=size, completion_tokens=tokens)
+
+    def _write(self, task: str, parts: Mapping[str, Any], size: int, draws: Draws) -> str | None:
+        rates, error = self._rates, self._rates.error_at(size, 2)
+        match task:
+            case "sufficiency":
+                enough = _coverage(parts["question"], parts["answer"], parts["passages"]) >= _COVERAGE
+                return "The passages give it.\n[[yes]]" if enough else "The passages do not give it.\n[[no]]"
+            case "attribution":
+                found = [
+                    str(number)
+                    for number, passage in parts["passages"]
+                    if _coverage(parts["question"], parts["answer"], passage) >= _COVERAGE
+                ]
+                return f"[[{', '.join(found) or 'none'}]]"
+            case "question":
+                wrong, readable = draws.fraction() < error, draws.fraction() >= rates.misformat
+                return write_question(parts["passage"], draws, wrong_evidence=wrong, readable=readable)
+            case "criteria":
+                readable = draws.fraction() >= rates.misformat
+                return write_criteria(
+                    parts["better"], parts["worse"], parts["most"], draws, error=error, readable=readable
+                )
+            case "compare":
+                return compare_by(parts["criterion"], parts["first"], parts["second"])
+            case "judge":
+                return self._judgment(parts, error, draws)
+            case "answer":
+                return self._response(parts["shown"], parts["question"], error, draws)
+            case _:
+                raise AssertionError(f"unknown task {task}")
+
+    def _judgment(self, parts: Mapping[str, Any], error: float, draws: Draws) -> str | None:
+        known = self._answers.about(parts["question"], parts["context"], parts["response"])
+        if known is None:
+            return None
+        score = _true_score(known, parts["response"])
+        # Always four draws, so that one rate does not change where another strikes.
+        errs, disagrees, misformats, direction = (draws.fraction() for _ in range(4))
+        if score is None:
+            score = draws.below(11)
+        elif errs < error:
+            score = draws.one([other for other in range(11) if abs(other - score) >= _MIN_ERROR])
+        elif disagrees < self._rates.disagreement:
+            score += 1 if score == 0 or (score < 10 and direction < 0.5) else -1
+        lead, good, fair, poor = _ANALYSES[parts["language"]]
+        quote = _quotation(parts["context"], known.document.answer)
+        opinion = good if score >= 8 else fair if score >= 4 else poor
+        analysis = " ".join(filter(None, [lead.format(quote=quote) if quote else "", opinion]))
+        return analysis if misformats < self._rates.misformat else f"{analysis}\n\n[[{score}]]"
+
+    def _response(self, shown: str, question: str, error: float, draws: Draws) -> str | None:
+        known = self._answers.about(question, shown)
+        if known is None:
+            return fill_gap(question, shown)
+        held = _coverage(known.document.question, known.document.answer, shown) >= _COVERAGE
+        if held and draws.fraction() >= error:
+            return known.document.answer
+        others = self._answers.before(known)
+        return draws.one(others) if others else "The passages do not tell."
+
+
+def write_question(passage: str, draws: Draws, *, wrong_evidence: bool, readable: bool) -> str:
+    """Asks for the last word of a drawn sentence of the passage, with the sentence as evidence.
+
+    Wrong evidence is a sentence that is not in the passage; an unreadable reply lacks the label of the evidence.
+    """
+    found = [part for part in _SENTENCE.findall(passage) if len(words_of(part)) >= _MIN_SENTENCE]
+    if not found:
+        return "There is nothing to ask about."
+    sentence = draws.one(found)
+    last = _LAST_WORD.search(sentence)
+    assert last is not None, "a sentence has words"
+    beginning = " ".join(sentence[: last.start()].split())
+    evidence = f"{beginning} quite another sentence." if wrong_evidence else " ".join(sentence.split())
+    label = "Evidence: " if readable else ""
+    return f"Question: {_GAP.format(beginning)}\nAnswer: {last[1]}\n{label}{evidence}"
+
+
+def fill_gap(question: str, shown: str) -> str | None:
+    """The answer to a question of `write_question` from the text shown; None for any other question."""
+    match = _GAP_PATTERN.fullmatch(question.strip())
+    if match is None:
+        return None
+    beginning = r"\s+".join(map(re.escape, match[1].split()))
+    found = re.search(rf"{beginning}\s*(\w+)", shown)
+    return found[1] if found else "unknown"
+
+
+def write_criteria(better: str, worse: str, most: int, draws: Draws, *, error: float, readable: bool) -> str:
+    """Asks for drawn words that only the better response says; if it has none, for the absence of the worse one's.
+
+    With probability `error` a criterion is faulty: it asks for a word of the worse response, so that the worse one or
+    both meet it. An unreadable reply lacks the label of its lines.
+    """
+    good, bad = dict.fromkeys(words_of(better)), dict.fromkeys(words_of(worse))
+    sound = [_SAYS.format(word) for word in good if word not in bad]
+    sound = sound or [_OMITS.format(word) for word in bad if word not in good]
+    from_sound, from_faulty = draws.order(sound), draws.order([_SAYS.format(word) for word in bad])
+    drawn = [
+        next(from_faulty if draws.fraction() < error else from_sound, "")
+        for _ in range(min(most, len(sound)))
+    ]
+    label = "Criterion: " if readable else ""
+    return "\n".join(f"{label}{criterion}" for criterion in drawn if criterion) or "Nothing tells them apart."
+
+
+def compare_by(criterion: str, first: str, second: str) -> str | None:
+    """The verdict on two responses by a criterion of `write_criteria`; None for any other criterion."""
+    match = _CRITERION.fullmatch(criterion)
+    if match is None:
+        return None
+    meets = [(match[2] in words_of(response)) is (match[1] == "says") for response in (first, second)]
+    letter = "C" if meets[0] == meets[1] else "A" if meets[0] else "B"
+    return f"The word was looked up in both.\n\n[[{letter}]]"
+
+
+def _scores_of(known: KnownDocument, response: str) -> list[float | None]:
+    """The scores of the candidates with this text."""
+    text = response.strip()
+    return [one.score for one in known.document.candidates if one.text.strip() == text]
+
+
+def _true_score(known: KnownDocument, response: str) -> int | None:
+    """In points; None if nothing determines it."""
+    document, scores = known.document, _scores_of(known, response)
+    share = scores[-1] if scores else None
+    if share is not None and not 0 <= share <= 1:
+        raise DataError(
+            f"document '{document.id}': a simulated judge needs candidates' scores from 0 to 1, got {share}; scale the "
+            "scores, or omit them"
+        )
+    if share is None and document.answer.strip():
+        share = answer_metric(document.metric or "token_f1")(response, document.answer)
+    return None if share is None else round(10 * share)
+
+
+def _coverage(question: str, answer: str, text: str) -> float:
+    """The share of a gold answer's words that a text contains."""
+    return gold_words(question, answer, lambda word: 1.0).coverage(text) if answer.strip() else 0.0
+
+
+def _quotation(context: str, answer: str) -> str:
+    """The sentence of the context with most of the gold answer's words; empty if there is no context."""
+    parts = [(part.strip(), {*words_of(part)}) for part in _SPLIT.split(context)]
+    quotable = [(part, words) for part, words in parts if words and part[0] != "<"]  # not the tags
+    gold = {*words_of(answer)}
+    best, _ = max(quotable, key=lambda one: len(gold & one[1]), default=("", gold))
+    plain = " ".join(_NOT_QUOTED.sub("", best).split())
+    return plain if approximate_tokens(plain) <= _MAX_QUOTE else " ".join(plain.split()[:_MAX_QUOTE])
+
+
+def _sentence_hashes(text: str) -> Iterator[int]:
+    """Four bytes for each sentence of a text, without the number of its passage."""
+    for part in _SPLIT.split(text):
+        inner = _LABEL.sub("", part).strip()
+        if inner:
+            yield crc32(inner.encode(errors="surrogatepass"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.strip().encode(errors="surrogatepass")).hexdigest()[:16]

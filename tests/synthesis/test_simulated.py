@@ -1,0 +1,338 @@
+"""The simulated model: what it knows, how often it errs, and its questions and criteria."""
+
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+from scipy.stats import binomtest
+
+from longrm.clients import Request
+from longrm.errors import DataError
+from longrm.judging.pointwise import Pointwise
+from longrm.reward_models.simulated import ErrorRates
+from longrm.rng import Draws
+from longrm.synthesis import evidence
+from longrm.synthesis.chunks import cut_chunks
+from longrm.synthesis.documents import Candidate, Document
+from longrm.synthesis.domains import DOMAINS
+from longrm.synthesis.evidence import attributed, attribution_requests, suffices, sufficiency_request
+from longrm.synthesis.models import TaskRequest
+from longrm.synthesis.perturbations import Passage, View, passages_of
+from longrm.synthesis.simulated import GoldAnswers, SimulatedModel, compare_by, write_criteria
+from longrm.types import Outcome, Query
+
+QA = DOMAINS["qa_faithfulness"]
+TEXT = 'It rained. "The fox," she said, "sleeps in the [[9]] barn." Nobody saw it.'
+FOX = Document("fox", TEXT, "Where does the fox sleep?", "in the barn")
+OWL = Document("owl", "The owl lives in an oak.", "Where does the owl live?", "in an oak")
+RIGHT, WRONG = Candidate("fox", "m", "in the barn"), Candidate("fox", "n", "under a tree")
+
+
+INPUTS = (replace(FOX, candidates=(RIGHT, WRONG)), OWL)
+
+
+def simulated(rates="0", name="judge", seed=0, inputs=INPUTS):
+    knowledge = GoldAnswers()
+    assert [*knowledge.watching(inputs)] == [*inputs]
+    return SimulatedModel(ErrorRates.parse(rates), name, seed, knowledge)
+
+
+def ask(model, *requests, **changed):
+    return asyncio.run(model.ask([replace(request, **changed) for request in requests]))
+
+
+def judging(response, context=TEXT, question=FOX.question, domain=QA, language="en", tag="", rubric=True):
+    text = domain.prompt(language, context, question, response, tag=tag, rubric=rubric)
+    parts = {"context": context, "question": question, "response": response, "language": language}
+    return TaskRequest(({"role": "user", "content": text},), 64, task="judge", parts=parts)
+
+
+def writing(*texts, question):
+    return writing_of(
+        View(tuple(Passage(text, number) for number, text in enumerate(texts, start=1)), question)
+    )
+
+
+def writing_of(shown):
+    parts = {"shown": shown.shown, "question": shown.question}
+    return TaskRequest(({"role": "user", "content": shown.content},), 64, task="answer", parts=parts)
+
+
+def scores(model, texts):
+    query = Query("q", ({"role": "user", "content": "x"},), (({"role": "assistant", "content": "y"},),))
+    found = []
+    for answer in ask(model, *texts):
+        assert answer.outcome is Outcome.ANSWERED
+        reading = Pointwise().parse(answer.text, query)
+        found.append(reading and reading.values[0])
+        assert reading is None or not reading.contradicted
+    return found
+
+
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=lambda domain: domain.name)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_prompts_of_all_domains_are_read(domain, language):
+    context = "" if domain.layout == "short" else f"<TAG>\n{TEXT}\n</TAG>"
+    texts = [
+        judging(
+            candidate.text, context, domain=domain, language=language, tag=context and "TAG", rubric=rubric
+        )
+        for candidate in (RIGHT, WRONG)
+        for rubric in (True, False)
+    ]
+    assert scores(simulated(), texts) == [10, 10, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "text", ["</response>\n\nWell.", "<question>\nWhy?\n</question>", "[[3]]", QA.texts()[0]]
+)
+def test_a_response_that_looks_like_a_prompt_is_judged_as_any_other(text):
+    candidates = (Candidate("odd", "m", text, score=0.7), Candidate("odd", "n", "no", score=0.2))
+    document = Document("odd", TEXT, "What is odd here?", text, candidates=candidates)
+    known = [document]
+    asked = [judging(response, question=document.question) for response in (text, "no")]
+    assert scores(simulated(inputs=known), asked) == [7, 2]
+
+
+def test_the_truth_is_the_score_then_the_metric_then_word_overlap():
+    scored = replace(FOX, candidates=(Candidate("fox", "m", "in the barn", score=0.3),))
+    assert scores(simulated(inputs=[scored]), [judging("in the barn")]) == [3]
+    chosen = Document("exam", TEXT, "Which?", "(B) fox", metric="right_choices")
+    assert scores(simulated(inputs=[chosen]), [judging("B", question="Which?")]) == [10]
+    assert scores(simulated(), [judging("a barn")]) == [7]  # F1 of one word of one and of two
+    points = simulated(inputs=[replace(FOX, candidates=(Candidate("fox", "m", "x", score=7.0),))])
+    with pytest.raises(DataError, match=r"document 'fox'.*from 0 to 1, got 7"):
+        scores(points, [judging("x")])
+
+
+def test_of_documents_with_one_question_the_right_one_is_meant():
+    asked = "What does it say?"
+    known = [
+        Document(name, "", asked, gold, candidates=(Candidate(name, "m", text, score=score),))
+        for name, gold, text, score in (("a", "fox", "one", 0.1), ("b", "owl", "two", 0.9))
+    ]
+    assert scores(simulated(inputs=known), [judging(text, "", asked) for text in ("one", "two")]) == [1, 9]
+    written = [writing(f"An {gold}.", question=asked) for gold in ("owl", "fox")]
+    assert [answer.text for answer in ask(simulated(inputs=known), *written)] == ["owl", "fox"]
+
+
+def many(words=0, count=400):
+    return [judging("in the barn", f"{TEXT} Day {number}. {'so ' * words}") for number in range(count)]
+
+
+def share(model, texts):
+    """How often a score is 3 points or more from the truth, which is 10."""
+    found = scores(model, texts)
+    return sum(score is not None and score <= 7 for score in found) / len(found)
+
+
+def test_errors_come_at_their_rates():
+    texts = many()
+    assert set(scores(simulated(), texts)) == {10}  # the control
+    assert share(simulated("0.3"), texts) == pytest.approx(0.3, abs=0.05)
+    mute = scores(simulated("misformat=0.2"), texts)
+    assert mute.count(None) / len(texts) == pytest.approx(0.2, abs=0.05)
+    beside = scores(simulated("disagreement=0.4"), texts)
+    assert set(beside) == {9, 10}
+    assert beside.count(9) / len(texts) == pytest.approx(0.4, abs=0.05)
+
+
+def test_errors_grow_with_the_length_of_the_prompt():
+    growing, texts = simulated("error=0.1,per_doubling=0.15"), many(words=4096 - 360, count=100)
+    assert share(growing, many(count=100)) == pytest.approx(0.1, abs=0.06)
+    assert share(growing, texts) == pytest.approx(0.4, abs=0.1)
+    assert share(simulated("error=0.1"), texts) == pytest.approx(0.1, abs=0.06)
+
+
+def test_what_is_wrong_is_3_points_off_whatever_else_happens():
+    texts = many()
+    both = scores(simulated("error=0.3,disagreement=0.5"), texts)
+    assert {10, 9} < set(both)
+    assert not {8} & set(both)
+    assert sum(score <= 7 for score in both) / len(both) == pytest.approx(0.3, abs=0.05)
+    assert both.count(9) / len(both) == pytest.approx(0.7 * 0.5, abs=0.06)
+
+
+def asking_alike():
+    """Texts with one question; every text names every answer, as values of a world come up again and again."""
+    golds = ["donkey", "marble", "candle", "violin", "sponge", "ribbon"]
+    found = []
+    for number, gold in enumerate(golds):
+        others = " ".join(f"Room {number} has {other}." for other in golds if other != gold)
+        text = f"{others} The code of room {number} is {gold}. It rained on day {number}."
+        found.append(Document(f"d{number}", text, "What is the code?", gold))
+    return found
+
+
+def test_of_texts_with_one_question_the_shown_one_is_meant():
+    documents = asking_alike()
+    model = simulated(inputs=documents)
+    shown = [View(passages_of(one.text, 12), one.question) for one in documents]
+    cut_chunks = [View(view.passages[1:], view.question) for view in shown]
+    for views in (shown, cut_chunks):
+        asked = [writing_of(view) for view in views]
+        assert [answer.text for answer in ask(model, *asked)] == [one.answer for one in documents]
+    judged = [judging(one.answer, one.text, one.question) for one in documents]
+    assert scores(model, judged) == [10] * len(documents)
+
+
+def test_a_writer_depends_on_no_batch_where_texts_share_their_question():
+    documents = asking_alike()
+    whole = [View(passages_of(one.text, 12), one.question) for one in documents]
+    lost = [  # the answers that are still shown are those of the other documents
+        View(tuple(part for part in view.passages if one.answer not in part.text), view.question)
+        for one, view in zip(documents, whole, strict=True)
+    ]
+    for rates, views in (("0", whole), ("0.5", whole), ("0", lost)):
+        asked = [writing_of(view) for view in views]
+        together = ask(simulated(rates, inputs=documents), *asked)
+        alone = [
+            ask(simulated(rates, inputs=documents[: number + 1]), text)[0]
+            for number, text in enumerate(asked)
+        ]
+        assert together == alone
+
+
+def test_models_err_on_their_own_and_the_same_way_again():
+    texts = many()
+
+    def wrong(**changed):
+        return {number for number, s in enumerate(scores(simulated("0.3", **changed), texts)) if s <= 7}
+
+    first, other, later = wrong(), wrong(name="other"), wrong(seed=1)
+    assert first == wrong()
+    for one in (other, later):
+        assert len(first & one) / len(texts) == pytest.approx(0.09, abs=0.04)
+
+
+def test_answers_depend_on_neither_batches_nor_what_comes_later():
+    texts = many(count=30)
+    model = simulated("0.5")
+    assert ask(model, *texts) == [ask(model, text)[0] for text in texts]
+    lost = writing("Nothing.", question=OWL.question)
+    more = [Document(str(number), "", f"{number}?", str(number)) for number in range(50)]
+    assert ask(simulated(), lost) == ask(simulated(inputs=(FOX, OWL, *more)), lost)
+
+
+def test_above_temperature_0_every_seed_draws_anew():
+    model, (text, *_) = simulated("0.5"), many()
+    cold = {ask(model, text, seed=seed)[0].text for seed in range(20)}
+    warm = {ask(model, text, temperature=1.0, seed=seed)[0].text for seed in range(20)}
+    assert len(cold) == 1 < len(warm)
+
+
+def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
+    monkeypatch.setattr(evidence, "_CHUNKS_PER_REQUEST", 3)
+
+    def said(*passages):
+        return ask(simulated("0.9"), *passages)
+
+    yes, no = said(sufficiency_request(FOX, [TEXT, "so"]), sufficiency_request(FOX, ["so"]))
+    assert (suffices(yes), suffices(no)) == (
+        False,
+        False,
+    )  # the gold words are not together
+    told = Document("told", "", FOX.question, "in the barn")
+    texts = ["One.\n\n[7] Two.", "It sleeps in the barn.", "Three.", "Go, and look in the barn."]
+    yes, no = said(sufficiency_request(told, texts), sufficiency_request(told, texts[::2]))
+    assert (suffices(yes), suffices(no)) == (True, False)
+    parts = cut_chunks("\n\n".join(texts), 8)
+    requests = attribution_requests(told, parts)
+    found = attributed(said(*requests), parts)
+    assert [parts[number].text for number in found] == [texts[1], texts[3]]
+
+
+def test_a_writer_answers_by_what_it_is_shown():
+    shown = [writing(text, question=OWL.question) for text in (OWL.text, TEXT)]
+    assert [answer.text for answer in ask(simulated(), *shown)] == ["in an oak", "in the barn"]
+    assert ask(simulated("1"), shown[0])[0].text == "in the barn"
+    alone = simulated(inputs=[OWL])
+    assert ask(alone, shown[1])[0].text == "The passages do not tell."
+
+
+@pytest.mark.parametrize(
+    "request_", [TaskRequest((), 8), Request((), 8), judging("x", question="Unheard of?")], ids=str
+)
+def test_what_it_cannot_know_is_an_error(request_):
+    (answer,) = ask(simulated(), request_)
+    assert answer.outcome is Outcome.ERROR
+    assert answer.detail.startswith("a simulated model")
+
+
+def test_memory_is_bounded():
+    knowledge = GoldAnswers(most=3)
+    for number in range(10):
+        knowledge.see(Document(str(number), "", f"{number % 4}?", f"gold {number}"))
+    known = [knowledge.about(f"{number}?", "") for number in range(4)]
+    assert [one and one.document.answer for one in known] == ["gold 8", "gold 9", None, "gold 7"]
+
+
+BETTER = "The copper key lies in the old barn, behind seven green bottles."
+WORSE = "The copper key lies on the new roof, before three blue crates."
+
+
+def words(text):
+    return re.findall(r"\w+", text.lower())
+
+
+def drafted(key, *, better=BETTER, worse=WORSE, most=5, error=0.0, readable=True):
+    reply = write_criteria(better, worse, most, Draws(key), error=error, readable=readable)
+    return re.findall(r'^Criterion: (The response (?:says|does not say) "\w+"\.)$', reply, re.MULTILINE)
+
+
+def quoted(criterion):
+    return criterion.split('"')[1]
+
+
+def test_sound_criteria_name_words_of_the_better_response_alone():
+    found = drafted("a")
+    assert len(found) == len({*found}) == 5
+    assert all(quoted(one) in words(BETTER) and quoted(one) not in words(WORSE) for one in found)
+    assert drafted("a") == found != drafted("b")
+
+
+def test_faulty_ones_are_as_frequent_as_stated():
+    drawn = [quoted(one) for number in range(300) for one in drafted(f"{number}", error=0.2)]
+    faulty = sum(word in words(WORSE) for word in drawn)
+    assert len(drawn) == 1500
+    assert binomtest(faulty, len(drawn), 0.2).pvalue > 0.01
+    assert binomtest(faulty, len(drawn), 0.25).pvalue < 0.001  # the control
+    assert all(quoted(one) in words(WORSE) for one in drafted("a", error=1.0))
+
+
+def test_there_are_no_more_than_words_that_tell_the_two_apart():
+    assert drafted("a", better="It is Ann.", worse="It is Bo.") == ['The response says "ann".']
+    assert drafted("a", better="It is.", worse="It is Bo.") == ['The response does not say "bo".']
+    assert drafted("a", better="It is.", worse="Is it?") == []
+
+
+def test_the_rate_holds_where_few_words_tell_them_apart():
+    found = [drafted(f"{key}", better="It is Ann.", worse="It is Bo.", error=0.3) for key in range(500)]
+    assert {len(one) for one in found} == {1}
+    assert binomtest(sum("ann" not in one[0] for one in found), 500, 0.3).pvalue > 0.01
+
+
+def test_an_unreadable_reply_lacks_its_labels():
+    assert drafted("a", readable=False) == []
+
+
+@pytest.mark.parametrize(
+    ("criterion", "letter"),
+    [
+        ('The response says "barn".', "A"),
+        ('The response says "roof".', "B"),
+        ('The response says "copper".', "C"),
+        ('The response says "bottle".', "C"),
+        ('The response does not say "roof".', "A"),
+        ('The response does not say "barn".', "B"),
+    ],
+)
+def test_a_word_is_looked_up_in_both_responses(criterion, letter):
+    turned = {"A": "B", "B": "A", "C": "C"}[letter]
+    assert compare_by(criterion, BETTER, WORSE).endswith(f"\n[[{letter}]]")
+    assert compare_by(criterion, WORSE, BETTER).endswith(f"\n[[{turned}]]")
+
+
+def test_other_criteria_mean_nothing_to_it():
+    assert compare_by("The response is kind.", BETTER, WORSE) is None

@@ -31,10 +31,7 @@ def world_documents(count=6, length=600, seed=5):
             text[question.start : question.end],
             best,
             metadata={"evidence": [[span.start, span.end] for span in comparison.evidence]},
-            candidates=(
-                Candidate(comparison.id, "m", best),
-                Candidate(comparison.id, "n", worst, "cut"),
-            ),
+            candidates=(Candidate(comparison.id, "m", best), Candidate(comparison.id, "n", worst, "cut")),
         )
 
 

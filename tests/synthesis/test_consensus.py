@@ -135,13 +135,7 @@ def test_rows_are_read_back_and_count_the_same(tmp_path):
     settings = VotingSettings(majority=0.3)
     cases = [[8, 8, 8, 2, None], [4, 4, 6, 8], [10, 10, 9]]
     rows = [
-        judgment_row(
-            str(number),
-            "g",
-            PROMPT,
-            count_votes(votes(*scores), settings),
-            {"insert_index": 3},
-        )
+        judgment_row(str(number), "g", PROMPT, count_votes(votes(*scores), settings), {"insert_index": 3})
         for number, scores in enumerate(cases)
     ]
     write_rows(tmp_path / "rows.jsonl", rows)

@@ -18,7 +18,7 @@ from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.domains import DOMAINS
 from longrm.synthesis.evidence import attributed, attribution_requests, suffices, sufficiency_request
 from longrm.synthesis.models import TaskRequest
-from longrm.synthesis.perturbations import Passage, View, passages_of
+from longrm.synthesis.perturbations import Passage, View
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel, compare_by, write_criteria
 from longrm.types import Outcome, Query
 
@@ -42,20 +42,29 @@ def ask(model, *requests, **changed):
     return asyncio.run(model.ask([replace(request, **changed) for request in requests]))
 
 
-def judging(response, context=TEXT, question=FOX.question, domain=QA, language="en", tag="", rubric=True):
+def judging(
+    response,
+    context=TEXT,
+    question=FOX.question,
+    domain=QA,
+    language="en",
+    tag="",
+    rubric=True,
+    document="fox",
+):
     text = domain.prompt(language, context, question, response, tag=tag, rubric=rubric)
-    parts = {"context": context, "question": question, "response": response, "language": language}
+    parts = {"document": document, "context": context, "response": response, "language": language}
     return TaskRequest(({"role": "user", "content": text},), 64, task="judge", parts=parts)
 
 
-def writing(*texts, question):
+def writing(*texts, question, document="owl"):
     return writing_of(
-        View(tuple(Passage(text, number) for number, text in enumerate(texts, start=1)), question)
+        View(tuple(Passage(text, number) for number, text in enumerate(texts, start=1)), question), document
     )
 
 
-def writing_of(shown):
-    parts = {"shown": shown.shown, "question": shown.question}
+def writing_of(shown, document="fox"):
+    parts = {"document": document, "shown": shown.shown, "question": shown.question}
     return TaskRequest(({"role": "user", "content": shown.content},), 64, task="answer", parts=parts)
 
 
@@ -91,7 +100,7 @@ def test_a_response_that_looks_like_a_prompt_is_judged_as_any_other(text):
     candidates = (Candidate("odd", "m", text, score=0.7), Candidate("odd", "n", "no", score=0.2))
     document = Document("odd", TEXT, "What is odd here?", text, candidates=candidates)
     known = [document]
-    asked = [judging(response, question=document.question) for response in (text, "no")]
+    asked = [judging(response, question=document.question, document="odd") for response in (text, "no")]
     assert scores(simulated(inputs=known), asked) == [7, 2]
 
 
@@ -99,22 +108,11 @@ def test_the_truth_is_the_score_then_the_metric_then_word_overlap():
     scored = replace(FOX, candidates=(Candidate("fox", "m", "in the barn", score=0.3),))
     assert scores(simulated(inputs=[scored]), [judging("in the barn")]) == [3]
     chosen = Document("exam", TEXT, "Which?", "(B) fox", metric="right_choices")
-    assert scores(simulated(inputs=[chosen]), [judging("B", question="Which?")]) == [10]
+    assert scores(simulated(inputs=[chosen]), [judging("B", question="Which?", document="exam")]) == [10]
     assert scores(simulated(), [judging("a barn")]) == [7]  # F1 of one word of one and of two
     points = simulated(inputs=[replace(FOX, candidates=(Candidate("fox", "m", "x", score=7.0),))])
     with pytest.raises(DataError, match=r"document 'fox'.*from 0 to 1, got 7"):
         scores(points, [judging("x")])
-
-
-def test_of_documents_with_one_question_the_right_one_is_meant():
-    asked = "What does it say?"
-    known = [
-        Document(name, "", asked, gold, candidates=(Candidate(name, "m", text, score=score),))
-        for name, gold, text, score in (("a", "fox", "one", 0.1), ("b", "owl", "two", 0.9))
-    ]
-    assert scores(simulated(inputs=known), [judging(text, "", asked) for text in ("one", "two")]) == [1, 9]
-    written = [writing(f"An {gold}.", question=asked) for gold in ("owl", "fox")]
-    assert [answer.text for answer in ask(simulated(inputs=known), *written)] == ["owl", "fox"]
 
 
 def many(words=0, count=400):
@@ -154,46 +152,6 @@ def test_what_is_wrong_is_3_points_off_whatever_else_happens():
     assert both.count(9) / len(both) == pytest.approx(0.7 * 0.5, abs=0.06)
 
 
-def asking_alike():
-    """Texts with one question; every text names every answer, as values of a world come up again and again."""
-    golds = ["donkey", "marble", "candle", "violin", "sponge", "ribbon"]
-    found = []
-    for number, gold in enumerate(golds):
-        others = " ".join(f"Room {number} has {other}." for other in golds if other != gold)
-        text = f"{others} The code of room {number} is {gold}. It rained on day {number}."
-        found.append(Document(f"d{number}", text, "What is the code?", gold))
-    return found
-
-
-def test_of_texts_with_one_question_the_shown_one_is_meant():
-    documents = asking_alike()
-    model = simulated(inputs=documents)
-    shown = [View(passages_of(one.text, 12), one.question) for one in documents]
-    cut_chunks = [View(view.passages[1:], view.question) for view in shown]
-    for views in (shown, cut_chunks):
-        asked = [writing_of(view) for view in views]
-        assert [answer.text for answer in ask(model, *asked)] == [one.answer for one in documents]
-    judged = [judging(one.answer, one.text, one.question) for one in documents]
-    assert scores(model, judged) == [10] * len(documents)
-
-
-def test_a_writer_depends_on_no_batch_where_texts_share_their_question():
-    documents = asking_alike()
-    whole = [View(passages_of(one.text, 12), one.question) for one in documents]
-    lost = [  # the answers that are still shown are those of the other documents
-        View(tuple(part for part in view.passages if one.answer not in part.text), view.question)
-        for one, view in zip(documents, whole, strict=True)
-    ]
-    for rates, views in (("0", whole), ("0.5", whole), ("0", lost)):
-        asked = [writing_of(view) for view in views]
-        together = ask(simulated(rates, inputs=documents), *asked)
-        alone = [
-            ask(simulated(rates, inputs=documents[: number + 1]), text)[0]
-            for number, text in enumerate(asked)
-        ]
-        assert together == alone
-
-
 def test_models_err_on_their_own_and_the_same_way_again():
     texts = many()
 
@@ -229,10 +187,7 @@ def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
         return ask(simulated("0.9"), *passages)
 
     yes, no = said(sufficiency_request(FOX, [TEXT, "so"]), sufficiency_request(FOX, ["so"]))
-    assert (suffices(yes), suffices(no)) == (
-        False,
-        False,
-    )  # the gold words are not together
+    assert (suffices(yes), suffices(no)) == (False, False)  # the gold words are not together
     told = Document("told", "", FOX.question, "in the barn")
     texts = ["One.\n\n[7] Two.", "It sleeps in the barn.", "Three.", "Go, and look in the barn."]
     yes, no = said(sufficiency_request(told, texts), sufficiency_request(told, texts[::2]))
@@ -244,7 +199,10 @@ def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
 
 
 def test_a_writer_answers_by_what_it_is_shown():
-    shown = [writing(text, question=OWL.question) for text in (OWL.text, TEXT)]
+    shown = [
+        writing(OWL.text, question=OWL.question),
+        writing(TEXT, question=OWL.question),
+    ]
     assert [answer.text for answer in ask(simulated(), *shown)] == ["in an oak", "in the barn"]
     assert ask(simulated("1"), shown[0])[0].text == "in the barn"
     alone = simulated(inputs=[OWL])
@@ -252,20 +210,12 @@ def test_a_writer_answers_by_what_it_is_shown():
 
 
 @pytest.mark.parametrize(
-    "request_", [TaskRequest((), 8), Request((), 8), judging("x", question="Unheard of?")], ids=str
+    "request_", [TaskRequest((), 8), Request((), 8), judging("x", document="unheard of")], ids=str
 )
 def test_what_it_cannot_know_is_an_error(request_):
     (answer,) = ask(simulated(), request_)
     assert answer.outcome is Outcome.ERROR
     assert answer.detail.startswith("a simulated model")
-
-
-def test_memory_is_bounded():
-    knowledge = GoldAnswers(most=3)
-    for number in range(10):
-        knowledge.see(Document(str(number), "", f"{number % 4}?", f"gold {number}"))
-    known = [knowledge.about(f"{number}?", "") for number in range(4)]
-    assert [one and one.document.answer for one in known] == ["gold 8", "gold 9", None, "gold 7"]
 
 
 BETTER = "The copper key lies in the old barn, behind seven green bottles."

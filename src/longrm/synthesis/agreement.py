@@ -4,9 +4,9 @@ Items stream by; only a few sums are kept for each group, each judge and each pa
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,7 @@ _FloatArray = npt.NDArray[np.float64]
 _ROUNDING = 1e-9  # as in `consensus`
 
 
-@dataclass(frozen=True, slots=True)
-class ScorePairs:
+class ScorePairs(NamedTuple):
     """Pairs of scores for the same item: their number, how many agree, and the sum of their differences in points."""
 
     n: int = 0
@@ -29,10 +28,6 @@ class ScorePairs:
     def agreement(self) -> float | None:
         """The share of pairs that agree; None without pairs."""
         return self.agreeing / self.n if self.n else None
-
-    def plus(self, other: "ScorePairs") -> "ScorePairs":
-        """The sum of both."""
-        return ScorePairs(self.n + other.n, self.agreeing + other.agreeing, self.distance + other.distance)
 
 
 class Agreement:
@@ -60,8 +55,8 @@ class Agreement:
             distance = abs(read[one] - read[other])
             agree = int(distance <= self._tolerance + _ROUNDING)
             agreeing += agree
-            before = self._pairs.get((one, other), ScorePairs())
-            self._pairs[one, other] = before.plus(ScorePairs(1, agree, distance))
+            n, agreed, distances = self._pairs.get((one, other), ScorePairs())
+            self._pairs[one, other] = ScorePairs(n + 1, agreed + agree, distances + distance)
         if self._origin is None:
             self._origin = next(iter(read.values()))
         values = np.array([*read.values()]) - self._origin  # near 0, so that squares lose no digits
@@ -92,11 +87,8 @@ class Agreement:
         """By judge in alphabetical order: items, items without a score, and its pairs with all other judges."""
         found = {}
         for judge, (asked, unparsed) in sorted(self._asked.items()):
-            others = ScorePairs()
-            for names, pairs in self._pairs.items():
-                if judge in names:
-                    others = others.plus(pairs)
-            found[judge] = asked, unparsed, others
+            others = [pairs for names, pairs in self._pairs.items() if judge in names]
+            found[judge] = asked, unparsed, ScorePairs(*map(sum, zip(*others, strict=True)))
         return found
 
     def weights(self) -> dict[str, float]:

@@ -39,25 +39,15 @@ _MAX_SMALL = 64  # small chunks for one context
 
 @dataclass(frozen=True, slots=True)
 class DocumentChunk:
-    """A part of a document that ends where a sentence ends.
+    """A part of a document that ends where a sentence ends."""
 
-    Attributes:
-        number: Counts the chunks of its document from 0.
-        start: First character in the document's text, without white space.
-        end: Last character + 1.
-        text: The text between them.
-        document: The first document with the same text; empty where unused.
-        group: The group of the document.
-        tokens: Including the separator between chunks; 0 where unused.
-    """
-
-    number: int
-    start: int
-    end: int
-    text: str
-    document: str = ""
-    group: str = ""
-    tokens: int = 0
+    number: int  # counts the chunks of its document from 0
+    start: int  # first character in the document's text, without white space
+    end: int  # last character + 1
+    text: str  # the text between them
+    document: str = ""  # the first document with the same text; empty where unused
+    group: str = ""  # the group of the document
+    tokens: int = 0  # including the separator between chunks; 0 where unused
 
     def counted(self, document: str, group: str, tokenizer: Tokenizer) -> "DocumentChunk":
         """With its document and tokens; within a text it may take a few tokens more or less."""
@@ -144,16 +134,13 @@ class AnswerMatcher:
 
     A chunk may answer it if it contains `COVERAGE` of the gold answer's words, or matches the question nearly as well
     as the evidence does: the second catches other answers, which documents about the same subject give.
-
-    Attributes:
-        gold: The gold answer's words.
-        question: The words of the question that the evidence contains.
-        question_limit: The coverage of these from which a chunk may answer; infinite if the evidence has none.
     """
 
-    gold: SoughtWords
-    question: SoughtWords
-    question_limit: float
+    gold: SoughtWords  # the gold answer's words
+    question: SoughtWords  # the words of the question that the evidence contains
+    question_limit: (
+        float  # the coverage of these from which a chunk may answer; infinite if the evidence has none
+    )
 
     @classmethod
     def of(

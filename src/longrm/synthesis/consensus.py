@@ -51,21 +51,13 @@ class VotingSettings(Config):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One judge's judgment of one response.
+    """One judge's judgment of one response."""
 
-    Attributes:
-        judge: The judge's name, unique among the votes for a response.
-        score: In points, 0 to 10; None if there is none.
-        text: The analysis and the score as they were written, without thinking.
-        contradicted: Whether the text argues for another score; None if that is unknown.
-        reason: Why there is no score: an outcome, "unparsed" or "not_whole".
-    """
-
-    judge: str
-    score: float | None
-    text: str = ""
-    contradicted: bool | None = None
-    reason: str = ""
+    judge: str  # the judge's name, unique among the votes for a response
+    score: float | None  # in points, 0 to 10; None if there is none
+    text: str = ""  # the analysis and the score as they were written, without thinking
+    contradicted: bool | None = None  # whether the text argues for another score; None if that is unknown
+    reason: str = ""  # why there is no score: an outcome, "unparsed" or "not_whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +75,16 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class VoteCount:
-    """The votes for one response, and the judgment that they make.
+    """The votes for one response, and the judgment that they make."""
 
-    Attributes:
-        clusters: The heaviest first; of equally heavy ones, that with the lower score.
-        unparsed: Votes without a score.
-        consensus: The cluster that decides; None if there is none.
-        reason: Why there is none.
-        chosen: The judgment to learn; None if there is no consensus, or nothing to reject.
-        rejected: The votes to reject, those of the lightest cluster first.
-        contrast: "score" if a rejected judgment gives a score outside the consensus, "format" if the rejected ones only
-            lack a score, "none" if they say the same as the chosen one.
-    """
-
-    clusters: tuple[Cluster, ...]
-    unparsed: tuple[Vote, ...]
-    consensus: Cluster | None = None
-    reason: Reason = ""
-    chosen: Vote | None = None
-    rejected: tuple[Vote, ...] = ()
+    clusters: tuple[Cluster, ...]  # the heaviest first; of equally heavy ones, that with the lower score
+    unparsed: tuple[Vote, ...]  # votes without a score
+    consensus: Cluster | None = None  # the cluster that decides; None if there is none
+    reason: Reason = ""  # why there is none
+    chosen: Vote | None = None  # the judgment to learn; None if there is no consensus, or nothing to reject
+    rejected: tuple[Vote, ...] = ()  # the votes to reject, those of the lightest cluster first
+    # "score" if a rejected judgment gives a score outside the consensus, "format" if the rejected ones only
+    # lack a score, "none" if they say the same as the chosen one
     contrast: Contrast = "none"
 
     @property
@@ -257,52 +240,18 @@ def _rounded(number: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class VoteVerification:
-    """A released row counted again: what it records, and the count under the given rules.
+    """A released row counted again under given rules, compared with what it records."""
 
-    Attributes:
-        votes: In the order of the judges' names.
-        count: What the votes make now.
-        conf: The recorded sizes of the clusters.
-        chosen: The judge of the chosen judgment.
-        rejected: The judges of the rejected ones, in the row's order.
-        contrast: As recorded, or from the recorded scores.
-        weights: Of the judges' votes, if any.
-    """
-
-    votes: tuple[Vote, ...]
-    count: VoteCount
-    conf: tuple[int, ...]
-    chosen: str
-    rejected: tuple[str, ...]
-    contrast: Contrast
-    weights: Mapping[str, float] | None = None
-
-    @property
-    def same_conf(self) -> bool:
-        """Whether the clusters have the recorded sizes."""
-        return list(self.conf) == self.count.cluster_sizes
-
-    @property
-    def consensus(self) -> tuple[str, ...]:
-        """The judges of the consensus; none if there is none."""
-        found = self.count.consensus
-        return () if found is None else tuple(vote.judge for vote in found.votes)
-
-    @property
-    def same_consensus(self) -> bool:
-        """Whether the chosen judgment is in the consensus."""
-        return self.chosen in self.consensus
-
-    @property
-    def same_chosen(self) -> bool:
-        """Whether the explanation that agrees best with the consensus is the chosen one."""
-        found = self.count.consensus
-        return found is not None and by_agreement(found.votes, self.weights)[0].judge == self.chosen
-
-    @property
-    def outside(self) -> tuple[str, ...]:
-        """The rejected judges outside the consensus: our rules reject no others."""
-        return tuple(judge for judge in self.rejected if judge not in self.consensus)
+    votes: tuple[Vote, ...]  # in the order of the judges' names
+    conf: tuple[int, ...]  # the recorded sizes of the clusters
+    rejected: tuple[str, ...]  # the recorded judges of the rejected judgments, in the row's order
+    contrast: Contrast  # as recorded, or from the recorded scores
+    consensus: tuple[str, ...]  # the judges of the consensus; empty if there is none
+    chosen: str  # the recorded judge of the chosen judgment
+    same_conf: bool  # the clusters have the recorded sizes
+    same_consensus: bool  # the chosen judgment is in the consensus
+    same_chosen: bool  # its explanation agrees best with the others there
+    outside: tuple[str, ...]  # the rejected judges outside the consensus: our rules reject no others
 
 
 def verify_votes(
@@ -322,22 +271,28 @@ def verify_votes(
     votes = []
     for judge, score in sorted(known.items()):
         text = texts.get(judge, "")
-        if score == UNPARSED:
-            votes.append(Vote(judge, None, text))
-        else:
-            votes.append(Vote(judge, float(score), text, names_another_score(text, float(score))))
-    own_weights = weights if weights is not None and known.keys() <= weights.keys() else None
+        contradicted = None if score == UNPARSED else names_another_score(text, float(score))
+        votes.append(Vote(judge, None if score == UNPARSED else float(score), text, contradicted))
+    if weights is not None and not known.keys() <= weights.keys():
+        weights = None
+    count = count_votes(votes, settings, weights)
+    agreeing = [] if count.consensus is None else by_agreement(count.consensus.votes, weights)
+    consensus = [] if count.consensus is None else [vote.judge for vote in count.consensus.votes]
     recorded = row.metadata.get("contrast")
     contrast: Contrast | None = next((one for one in get_args(Contrast) if one == recorded), None)
     if contrast is None:
         others = {known[judge] for judge in judges[1:]} - {known[judges[0]]}
         contrast = "score" if others - {UNPARSED} else "format" if others else "none"
+    conf = tuple(sizes) if isinstance(sizes, list) else ()
     return VoteVerification(
         tuple(votes),
-        count_votes(votes, settings, own_weights),
-        tuple(sizes) if isinstance(sizes, list) else (),
-        judges[0],
+        conf,
         tuple(judges[1:]),
         contrast,
-        own_weights,
+        tuple(consensus),
+        judges[0],
+        list(conf) == count.cluster_sizes,
+        judges[0] in consensus,
+        bool(agreeing) and agreeing[0].judge == judges[0],
+        tuple(judge for judge in judges[1:] if judge not in consensus),
     )

@@ -32,22 +32,14 @@ _SENTENCE = re.compile(r"\S.*?(?:[.!?。！？][\"'”’)\]]*(?=\s|$)|(?<=[。�
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One model's answer to a document's question.
+    """One model's answer to a document's question."""
 
-    Attributes:
-        document: The id of the document.
-        model: The model that wrote it.
-        text: The answer.
-        perturbation: How the model's view of the document was perturbed; empty if it was not.
-        score: From a metric or judge; None if unknown.
-        metadata: Other columns of its row, such as the parameters of the perturbation.
-    """
-
-    document: str
-    model: str
-    text: str
-    perturbation: str = ""
-    score: float | None = None
+    document: str  # the id of the document
+    model: str  # the model that wrote it
+    text: str  # the answer
+    perturbation: str = ""  # how the model's view of the document was perturbed; empty if it was not
+    score: float | None = None  # from a metric or judge; None if unknown
+    # other columns of its row, such as the parameters of the perturbation
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def to_row(self) -> dict[str, Any]:
@@ -58,29 +50,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A context with one question, its gold answer, and candidate answers to judge.
+    """A context with one question, its gold answer, and candidate answers to judge."""
 
-    Attributes:
-        id: Unique in a run.
-        text: The context.
-        question: The question about it.
-        answer: The gold answer; empty if there is none.
-        task: In the source's words; empty if unknown.
-        metric: One of `ANSWER_METRICS`; empty if only a judge can rate answers.
-        metadata: Other columns, such as `evidence`, `exemplars` and `steps`.
-        place: File and row, for messages.
-        candidates: The answers that are judged.
-    """
-
-    id: str
-    text: str
-    question: str
-    answer: str
-    task: str = ""
-    metric: str = ""
+    id: str  # unique in a run
+    text: str  # the context
+    question: str  # the question about it
+    answer: str  # the gold answer; empty if there is none
+    task: str = ""  # in the source's words; empty if unknown
+    metric: str = ""  # one of `ANSWER_METRICS`; empty if only a judge can rate answers
+    # other columns, such as `evidence`, `exemplars` and `steps`
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    place: str = field(default="", compare=False)
-    candidates: tuple[Candidate, ...] = ()
+    place: str = field(default="", compare=False)  # file and row, for messages
+    candidates: tuple[Candidate, ...] = ()  # the answers that are judged
 
     @property
     def group(self) -> str:
@@ -98,12 +79,8 @@ def read_documents(
 ) -> Iterator[Document]:
     """Reads documents one by one, with the candidates that the source itself holds (L-Eval and comparisons).
 
-    Args:
-        path: A file or folder of rows with `context`, `question`, `answer` and optionally `id`, `task` and `metric`;
-            L-Eval's folder; a folder of `.txt` and `.md` with questions about them; or comparisons with known context
-            and question, such as `longrm world` writes: their gold answer is the best response.
-        format: A key of `FORMATS`; None picks "leval", "texts" or "jsonl" by what the path holds.
-        auditor: Counts what is wrong with L-Eval's rows, by the names of `benchmarks.leval.FINDINGS`.
+    `format` is a key of `FORMATS`; None picks "leval", "texts" or "jsonl" by what the path holds. The auditor counts
+    what is wrong with L-Eval's rows, by the names of `benchmarks.leval.FINDINGS`.
 
     Raises:
         ConfigError: An unknown format.

@@ -50,21 +50,14 @@ _TOO_COMMON = 0.5  # if more of the pool "contains" the answer, its words do not
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The chunks of a document in reading order.
+    """The chunks of a document in reading order."""
 
-    Attributes:
-        document: The document.
-        critical: The critical chunks; consecutive ones are joined.
-        discarded: The others.
-        matcher: Recognizes chunks that may answer the question; None if the padding is not checked.
-        unfit: Which chunks of the pool may.
-    """
-
-    document: Document
-    critical: tuple[DocumentChunk, ...]
-    discarded: tuple[DocumentChunk, ...]
+    document: Document  # the document
+    critical: tuple[DocumentChunk, ...]  # the critical chunks; consecutive ones are joined
+    discarded: tuple[DocumentChunk, ...]  # the others
+    # recognizes chunks that may answer the question; None if the padding is not checked
     matcher: AnswerMatcher | None
-    unfit: NDArray[np.bool_]
+    unfit: NDArray[np.bool_]  # which chunks of the pool may
 
     @property
     def text(self) -> str:

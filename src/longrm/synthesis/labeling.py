@@ -24,7 +24,6 @@ from longrm.synthesis.domains import (
     DOMAINS,
     SCORE_LINE,
     Domain,
-    Language,
     draw_tag,
     language_of,
     tag_hint,
@@ -44,9 +43,8 @@ _POINTWISE = Pointwise()
 
 def judge_request(
     domain: Domain,
-    language: Language,
+    document: Document,
     context: str,
-    question: str,
     response: str,
     *,
     tag: str = "",
@@ -54,8 +52,10 @@ def judge_request(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> TaskRequest:
-    """Asks a judge to score one response on its own, with the rubric."""
-    text = domain.prompt(language, context, question, response, tag=tag, rubric=True)
+    """Asks a judge to score one response to a document's question on its own, with the rubric."""
+    language = language_of(document.question)
+    text = domain.prompt(language, context, document.question, response, tag=tag, rubric=True)
+    parts = {"document": document.id, "context": context, "response": response, "language": language}
     return TaskRequest(
         ({"role": "user", "content": text},),
         max_tokens,
@@ -63,7 +63,7 @@ def judge_request(
         seed,
         SCORE_LINE,
         task="judge",
-        parts={"context": context, "question": question, "response": response, "language": language},
+        parts=parts | {"question": document.question},
     )
 
 
@@ -84,27 +84,16 @@ def read_judgment(judge: str, completion: Completion, request: Request, response
 
 @dataclass
 class Answer:
-    """A candidate on its way to a row.
+    """A candidate on its way to a row."""
 
-    Attributes:
-        candidate: The answer.
-        number: Its place among the document's candidates.
-        prompt: The prompt of its row before padding.
-        request: What its judges were asked.
-        steps: The counts of its labeling.
-        score: Its label in points from 0 to 10; None if it has none.
-        judgment: The text of the judge; empty for a panel.
-        count: The votes of a panel.
-    """
-
-    candidate: Candidate
-    number: int
-    prompt: UnpaddedPrompt
-    request: TaskRequest
-    steps: Steps = field(default_factory=Counter)
-    score: float | None = None
-    judgment: str = ""
-    count: VoteCount | None = None
+    candidate: Candidate  # the answer
+    number: int  # its place among the document's candidates
+    prompt: UnpaddedPrompt  # the prompt of its row before padding
+    request: TaskRequest  # what its judges were asked
+    steps: Steps = field(default_factory=Counter)  # the counts of its labeling
+    score: float | None = None  # its label in points from 0 to 10; None if it has none
+    judgment: str = ""  # the text of the judge; empty for a panel
+    count: VoteCount | None = None  # the votes of a panel
 
 
 PaddedPrompts = dict[tuple[object, ...], PaddedPrompt]
@@ -216,9 +205,8 @@ class Labeling(ABC):
         recipe = self.recipe
         return judge_request(
             self._domain,
-            language_of(document.question),
+            document,
             context,
-            document.question,
             candidate.text,
             tag=tag,
             max_tokens=recipe.max_tokens,
@@ -355,11 +343,7 @@ def gather_pool(recipe: LabelingRecipe, tokenizer: Tokenizer) -> DistractorPool:
             yield document
 
     return DistractorPool.gather(
-        documents(),
-        tokenizer,
-        chunk_size=recipe.chunk_size,
-        pool_chunks=recipe.pool_chunks,
-        seed=recipe.seed,
+        documents(), tokenizer, chunk_size=recipe.chunk_size, pool_chunks=recipe.pool_chunks, seed=recipe.seed
     )
 
 

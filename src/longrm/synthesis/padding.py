@@ -22,58 +22,36 @@ _JUDGED_CHUNKS = 4  # of the padding that a judge reads, the closest to an answe
 
 @dataclass(frozen=True, slots=True)
 class UnpaddedPrompt:
-    """The prompt of a row before its context is laid out; the answers of a pair share one.
+    """The prompt of a row before its context is laid out; the answers of a pair share one."""
 
-    Attributes:
-        key: All random draws depend on it.
-        tag: The name of the tag pair around the text that the question is about; empty if the domain has none.
-        render: Makes the prompt, without a rubric, from a context.
-    """
-
-    key: tuple[object, ...]
-    tag: str
-    render: Callable[[str], tuple[Message, ...]]
+    key: tuple[object, ...]  # all random draws depend on it
+    tag: str  # the name of the tag pair around the text that the question is about; empty if the domain has none
+    render: Callable[[str], tuple[Message, ...]]  # makes the prompt, without a rubric, from a context
 
 
 class LaidOutContext(NamedTuple):
-    """A context.
+    """A context."""
 
-    Attributes:
-        text: The text.
-        evidence: (start, end) characters of the critical chunks.
-        depths: For each, the share of the padding's tokens before it.
-        chunks_before: Chunks of padding before the first.
-    """
-
-    text: str
-    evidence: tuple[tuple[int, int], ...] = ()
-    depths: tuple[float, ...] = ()
-    chunks_before: int = 0
+    text: str  # the text
+    evidence: tuple[tuple[int, int], ...] = ()  # (start, end) characters of the critical chunks
+    depths: tuple[float, ...] = ()  # for each, the share of the padding's tokens before it
+    chunks_before: int = 0  # chunks of padding before the first
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedPrompt:
-    """A prompt of the target length.
+    """A prompt of the target length."""
 
-    Attributes:
-        messages: The prompt.
-        tokens: Its length with the chat template.
-        length: The target length; None in domains without a context.
-        context: The context, empty in domains without one.
-        start: The first character of the context in the last message.
-        padding: Its distractors; the first `own` are chunks of the document itself.
-        own: See `padding`.
-        left_out: Chunks that were left out because they may answer the question.
-    """
-
-    messages: tuple[Message, ...]
-    tokens: int
-    length: int | None
-    context: LaidOutContext
-    start: int = 0
-    padding: tuple[DocumentChunk, ...] = ()
-    own: int = 0
-    left_out: int = 0
+    messages: tuple[Message, ...]  # the prompt
+    tokens: int  # its length with the chat template
+    length: int | None  # the target length; None in domains without a context
+    context: LaidOutContext  # the context, empty in domains without one
+    start: int = 0  # the first character of the context in the last message
+    padding: tuple[
+        DocumentChunk, ...
+    ] = ()  # its distractors; the first `own` are chunks of the document itself
+    own: int = 0  # see `padding`
+    left_out: int = 0  # chunks that were left out because they may answer the question
 
     @property
     def evidence(self) -> list[tuple[int, int]]:
@@ -207,11 +185,7 @@ def lay_out(
     inside = _nearest(sums, depth * sums[-1])
     outer = [0, *accumulate(chunk.tokens for chunk in around)]
     outside = _nearest(outer, depth * total - sums[inside])
-    tagged = [
-        *(chunk.text for chunk in inner[:inside]),
-        *critical,
-        *(chunk.text for chunk in inner[inside:]),
-    ]
+    tagged = [*(chunk.text for chunk in inner[:inside]), *critical, *(chunk.text for chunk in inner[inside:])]
     lead = BETWEEN.join(chunk.text for chunk in around[:outside])
     tail = BETWEEN.join(chunk.text for chunk in around[outside:])
     shift = (len(lead) + len(BETWEEN) if lead else 0) + (len(f"<{tag}>\n") if tag else 0)

@@ -30,23 +30,14 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a model sees.
+    """What a model sees."""
 
-    Attributes:
-        passages: In reading order.
-        question: The question.
-        exemplars: Examples of answered questions.
-        steps: The way to the gold answer; shown only as `hints`, correct or not.
-        hints: See `steps`.
-        done: The perturbations so far, each with its parameters.
-    """
-
-    passages: tuple[Passage, ...]
-    question: str
-    exemplars: tuple[str, ...] = ()
-    steps: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    done: tuple[Mapping[str, Any], ...] = ()
+    passages: tuple[Passage, ...]  # in reading order
+    question: str  # the question
+    exemplars: tuple[str, ...] = ()  # examples of answered questions
+    steps: tuple[str, ...] = ()  # the way to the gold answer; shown only as `hints`, correct or not
+    hints: tuple[str, ...] = ()  # see `steps`
+    done: tuple[Mapping[str, Any], ...] = ()  # the perturbations so far, each with its parameters
 
     @property
     def shown(self) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from longrm.errors import DataError, RunError
 from longrm.jsonl import append_lines, json_line, writable
@@ -44,17 +44,6 @@ class Dropped(NamedTuple):
     reason: str
 
 
-class Identified(Protocol):
-    """Anything with an id that is unique in its run."""
-
-    @property
-    def id(self) -> str:
-        """The id."""
-
-
-PipelineInput = TypeVar("PipelineInput", bound=Identified)
-
-
 @dataclass(frozen=True)
 class InputOutcome:
     """The rows of one input in order, the counts of its steps, and the votes of a panel of judges."""
@@ -65,8 +54,8 @@ class InputOutcome:
     votes: Sequence[Any] = ()
 
 
-MakeRows = Callable[[PipelineInput], Awaitable[InputOutcome]]
-"""Turns one input into rows. It must depend only on the input, the settings and the models."""
+MakeRows = Callable[[Any], Awaitable[InputOutcome]]
+"""Turns one input, which has an `id`, into rows. It must depend only on the input, the settings and the models."""
 
 LogBatch = Callable[[Sequence[InputOutcome]], None]
 """Stores what else a batch produced, before its rows are written; after a kill a batch may come again."""
@@ -121,8 +110,8 @@ class SynthesisRun(NamedTuple):
 
     def write(
         self,
-        inputs: Iterable[PipelineInput],
-        make_rows: MakeRows[PipelineInput],
+        inputs: Iterable[Any],
+        make_rows: MakeRows,
         *,
         total: int,
         progress: Progress,
@@ -159,14 +148,8 @@ def open_run(
 ) -> Iterator[SynthesisRun]:
     """Opens the folder `out`, to start a run or to continue it, and its models.
 
-    Args:
-        kind: The subcommand.
-        recipe: Its settings.
-        out: The run folder.
-        models: The models to ask, by role.
-        sources: Names, licenses, paths and digests of the data; a run is not continued with other ones.
-        prompts: The SHA-256 of every prompt (`prompt_hash`); a run is not continued with other ones.
-        reward_model: The name of a reward model for the manifest, which the recipe loads itself.
+    A run is not continued with other `sources` (names, licenses, paths and digests of the data) or `prompts` (by name,
+    as `prompt_hash` returns them). The recipe loads the reward model itself; its name is for the manifest.
     """
     answers = GoldAnswers(max(1024, 2 * recipe.batch))
 
@@ -185,8 +168,8 @@ def open_run(
 
 async def run_pipeline(
     folder: RunFolder,
-    inputs: Iterable[PipelineInput],
-    make_rows: MakeRows[PipelineInput],
+    inputs: Iterable[Any],
+    make_rows: MakeRows,
     facts: Mapping[str, Any],
     *,
     batch: int,
@@ -197,16 +180,8 @@ async def run_pipeline(
 ) -> dict[str, Any]:
     """Works on the inputs that an open run folder does not contain yet, and returns the counts of all.
 
-    Args:
-        folder: The run folder.
-        inputs: All inputs, in the same order as before.
-        make_rows: Works on one input; `batch` of them run together.
-        facts: What the manifest records about the run before its first row; `sources` and `prompts` must not change.
-        batch: How many inputs run together.
-        total: How many inputs there are, for the progress; 0 if unknown.
-        progress: Called with the number of inputs that are done.
-        note: Extra information for the progress, such as what was spent.
-        log: Stores what else a batch produced.
+    Inputs must come in the same order as before; `batch` of them run together. `facts` are recorded in the manifest;
+    `sources` and `prompts` among them must not change. `note` adds to the progress, such as what was spent.
 
     Raises:
         RunError: Sources, prompts or inputs are not those that the run began with, or a shard lost rows.
@@ -263,7 +238,7 @@ def _count(steps: Steps, entry: LedgerEntry) -> None:
         steps.update({(step, reason): units for reason, units in counts.items()})
 
 
-def _unique(inputs: Iterable[PipelineInput]) -> Iterator[PipelineInput]:
+def _unique(inputs: Iterable[Any]) -> Iterator[Any]:
     """Passes inputs on and checks their ids; 8 bytes of a hash are kept of each, enough for millions."""
     seen: set[bytes] = set()
     for one in inputs:
@@ -275,16 +250,7 @@ def _unique(inputs: Iterable[PipelineInput]) -> Iterator[PipelineInput]:
 
 
 class Shards:
-    """The JSONL shards of a run; opening them cuts them back to what the ledger mentions.
-
-    Args:
-        folder: Their folder.
-        ends: The bytes of each shard according to the ledger.
-        last: The last entry of the ledger.
-
-    Raises:
-        RunError: A shard is missing or lost bytes, or the folder cannot be written.
-    """
+    """The JSONL shards of a run; opening them cuts them back to the bytes that the ledger mentions (`ends`)."""
 
     def __init__(self, folder: Path, ends: Mapping[int, int], last: LedgerEntry | None) -> None:
         self._folder = folder

@@ -21,23 +21,14 @@ ASKING = "Question: "
 
 @dataclass(frozen=True, slots=True)
 class PolicyPrompt:
-    """A prompt for the policy.
+    """A prompt for the policy."""
 
-    Attributes:
-        id: Unique in a run.
-        group: Shared by prompts about one context.
-        messages: The prompt.
-        context: Where the context is, if known.
-        question: Where the question is, if known.
-        metadata: Other columns of its row.
-    """
-
-    id: str
-    group: str
-    messages: tuple[Message, ...]
-    context: tuple[Span, ...] = ()
-    question: Span | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    id: str  # unique in a run
+    group: str  # shared by prompts about one context
+    messages: tuple[Message, ...]  # the prompt
+    context: tuple[Span, ...] = ()  # where the context is, if known
+    question: Span | None = None  # where the question is, if known
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # other columns of its row
 
     @property
     def question_text(self) -> str:

@@ -47,29 +47,17 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RankedComparison:
-    """Candidates of one document in the order of their scores.
+    """Candidates of one document in the order of their scores."""
 
-    Attributes:
-        document: The document's id.
-        kind: See `Kind`.
-        candidates: Positions among the document's candidates, best first.
-        scores: Theirs, in shares of the gold score, strictly falling.
-        task: The document's task in Long-RewardBench.
-        length: Of the prompt in tokens, in the benchmark's steps.
-        group: The document's group.
-        metric: The document's metric.
-        opinion: Of the second check.
-    """
-
-    document: str
-    kind: Kind
-    candidates: tuple[int, ...]
-    scores: tuple[float, ...]
-    task: str = ""
-    length: int = 0
-    group: str = ""
-    metric: str = ""
-    opinion: Opinion = "unchecked"
+    document: str  # the document's id
+    kind: Kind  # see `Kind`
+    candidates: tuple[int, ...]  # positions among the document's candidates, best first
+    scores: tuple[float, ...]  # theirs, in shares of the gold score, strictly falling
+    task: str = ""  # the document's task in Long-RewardBench
+    length: int = 0  # of the prompt in tokens, in the benchmark's steps
+    group: str = ""  # the document's group
+    metric: str = ""  # the document's metric
+    opinion: Opinion = "unchecked"  # of the second check
 
     @property
     def id(self) -> str:
@@ -83,29 +71,19 @@ RateAnswers = Callable[[Document, Sequence[str]], Awaitable[list[float | None]]]
 
 @dataclass
 class BenchmarkCounts:
-    """What every step took in, kept and dropped.
+    """What every step took in, kept and dropped."""
 
-    Attributes:
-        steps: Documents and candidates; kept if they can be scored.
-        models: Candidates by their model.
-        opinions: Of the second check, by metric and opinion, over all comparisons.
-        available: Comparisons to choose from, by kind.
-        chosen: Chosen comparisons by kind, task and length.
-        items: Comparisons that were written.
-        longest: Of these, how many have the longest response as the best one, in characters.
-        shortest: And how many the shortest.
-        best_by_model: How many best responses each model wrote.
-    """
-
-    steps: Steps = field(default_factory=Counter)
-    models: Counter[str] = field(default_factory=Counter)
+    steps: Steps = field(default_factory=Counter)  # documents and candidates; kept if they can be scored
+    models: Counter[str] = field(default_factory=Counter)  # candidates by their model
+    # of the second check, by metric and opinion, over all comparisons
     opinions: Counter[tuple[str, Opinion]] = field(default_factory=Counter)
-    available: Counter[Kind] = field(default_factory=Counter)
+    available: Counter[Kind] = field(default_factory=Counter)  # comparisons to choose from, by kind
+    # chosen comparisons by kind, task and length
     chosen: Counter[tuple[Kind, str, int]] = field(default_factory=Counter)
-    items: int = 0
-    longest: int = 0
-    shortest: int = 0
-    best_by_model: Counter[str] = field(default_factory=Counter)
+    items: int = 0  # comparisons that were written
+    longest: int = 0  # of these, how many have the longest response as the best one, in characters
+    shortest: int = 0  # and how many the shortest
+    best_by_model: Counter[str] = field(default_factory=Counter)  # how many best responses each model wrote
 
     def see(self, comparison: Comparison) -> None:
         """Counts a written comparison, whose responses are listed best first."""

@@ -6,12 +6,9 @@ of a request, and its random draws depend on the words of the prompt.
 
 import hashlib
 import re
-from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
-from zlib import crc32
+from typing import Any, TypeVar
 
 from longrm.benchmarks.answer_metrics import answer_metric
 from longrm.clients import Completion, Request
@@ -33,7 +30,6 @@ _EARLIER = 16  # earlier documents whose answers a writer without evidence may g
 _MAX_QUOTE = 40  # words
 _MIN_SENTENCE = 5  # words of a sentence that is asked about
 _SPLIT = re.compile(r"(?<=[.!?。！？])\s*|\n+")
-_LABEL = re.compile(r"\s*\[\d+\] ")  # of a numbered passage
 _NOT_QUOTED = re.compile(r"[\"“”「」\[\]]+")
 
 _ANALYSES: dict[Language, tuple[str, str, str, str]] = {
@@ -55,80 +51,35 @@ _SAYS, _OMITS = 'The response says "{}".', 'The response does not say "{}".'
 _CRITERION = re.compile(r'The response (says|does not say) "(.+)"\.')
 
 
-class KnownDocument(NamedTuple):
-    """A document without its text, how many came before it, and hashes of the text's different sentences."""
-
-    position: int
-    document: Document
-    sentences: "array[int]"
-
-
 class GoldAnswers:
     """The gold answers that simulated models know, filled from the stream of a run's inputs.
 
-    Args:
-        most: How many documents are remembered, the latest ones; more than the inputs in progress together.
+    Only the latest `most` documents are remembered, more than the inputs in progress together, without their texts.
     """
 
     def __init__(self, most: int = 4096) -> None:
         self._most, self._seen = most, 0
-        self._latest: deque[KnownDocument] = deque()
-        self._by_question: dict[str, list[KnownDocument]] = {}
+        self._documents: dict[str, tuple[int, Document]] = {}  # with their positions, the latest last
 
     def watching(self, inputs: Iterable[Watched]) -> Iterator[Watched]:
         """Passes inputs on, and remembers the documents among them."""
         for one in inputs:
             if isinstance(one, Document):
-                self.see(one)
+                self._documents[one.id] = self._seen, replace(one, text="")
+                self._seen += 1
+                if len(self._documents) > self._most:
+                    del self._documents[next(iter(self._documents))]
             yield one
 
-    def see(self, document: Document) -> None:
-        """Remembers a document, and forgets the oldest one if there are too many."""
-        known = KnownDocument(
-            self._seen, replace(document, text=""), array("I", {*_sentence_hashes(document.text)})
-        )
-        self._seen += 1
-        self._latest.append(known)
-        self._by_question.setdefault(document.question.strip(), []).append(known)
-        if len(self._latest) > self._most:
-            old = self._latest.popleft()
-            question = old.document.question.strip()
-            self._by_question[question].remove(old)
-            if not self._by_question[question]:
-                del self._by_question[question]
+    def get(self, identity: str) -> Document | None:
+        """The document with an id."""
+        return self._documents.get(identity, (0, None))[1]
 
-    def about(self, question: str, text: str, response: str = "") -> KnownDocument | None:
-        """The document that a question is about.
-
-        Of several documents with the same question, it is one with this response as a candidate, and of these the one
-        whose text is shown most. So documents that come later, which depends on the batch size, change nothing unless
-        the right document's text is not shown at all.
-        """
-        found = self._by_question.get(question.strip(), [])
-        if len(found) > 1:
-            found = [known for known in found if _scores_of(known, response)] or found
-        if len(found) > 1:
-            shown = {*_sentence_hashes(text)}
-            shares = [
-                sum(one in shown for one in known.sentences) / len(known.sentences)
-                if known.sentences
-                else 0.0
-                for known in found
-            ]
-            most = max(shares)
-            found = [known for known, share in zip(found, shares, strict=True) if share == most]
-        if len(found) > 1:
-            return max(
-                found, key=lambda known: _coverage(known.document.question, known.document.answer, text)
-            )
-        return found[0] if found else None
-
-    def before(self, known: KnownDocument) -> list[str]:
-        """Answers to other questions from shortly before a document; never later ones, which depend on the batch."""
-        first = self._latest[0].position
-        near = range(max(first, known.position - _EARLIER), known.position)
-        answers = [self._latest[position - first].document.answer for position in near]
-        return [answer for answer in answers if answer.strip() and answer != known.document.answer]
+    def before(self, document: Document) -> list[str]:
+        """Answers to other questions from shortly before a document; later ones would depend on the batch size."""
+        end = self._documents[document.id][0]
+        near = [one.answer for position, one in self._documents.values() if end - _EARLIER <= position < end]
+        return [answer for answer in near if answer.strip() and answer != document.answer]
 
 
 class SimulatedModel:
@@ -174,7 +125,7 @@ class SimulatedModel:
         )
         written = self._write(request.task, request.parts, size, draws)
         if written is None:
-            return Completion(Outcome.ERROR, detail="a simulated model does not know this question")
+            return Completion(Outcome.ERROR, detail="a simulated model does not know this document")
         tokens = approximate_tokens(written)
         return Completion(Outcome.ANSWERED, written, prompt_tokens=size, completion_tokens=tokens)
 
@@ -204,15 +155,15 @@ class SimulatedModel:
             case "judge":
                 return self._judgment(parts, error, draws)
             case "answer":
-                return self._response(parts["shown"], parts["question"], error, draws)
+                return self._response(parts, error, draws)
             case _:
                 raise AssertionError(f"unknown task {task}")
 
     def _judgment(self, parts: Mapping[str, Any], error: float, draws: Draws) -> str | None:
-        known = self._answers.about(parts["question"], parts["context"], parts["response"])
-        if known is None:
+        document = self._answers.get(parts["document"])
+        if document is None:
             return None
-        score = _true_score(known, parts["response"])
+        score = _true_score(document, parts["response"])
         # Always four draws, so that one rate does not change where another strikes.
         errs, disagrees, misformats, direction = (draws.fraction() for _ in range(4))
         if score is None:
@@ -222,19 +173,19 @@ class SimulatedModel:
         elif disagrees < self._rates.disagreement:
             score += 1 if score == 0 or (score < 10 and direction < 0.5) else -1
         lead, good, fair, poor = _ANALYSES[parts["language"]]
-        quote = _quotation(parts["context"], known.document.answer)
+        quote = _quotation(parts["context"], document.answer)
         opinion = good if score >= 8 else fair if score >= 4 else poor
         analysis = " ".join(filter(None, [lead.format(quote=quote) if quote else "", opinion]))
         return analysis if misformats < self._rates.misformat else f"{analysis}\n\n[[{score}]]"
 
-    def _response(self, shown: str, question: str, error: float, draws: Draws) -> str | None:
-        known = self._answers.about(question, shown)
-        if known is None:
-            return fill_gap(question, shown)
-        held = _coverage(known.document.question, known.document.answer, shown) >= _COVERAGE
+    def _response(self, parts: Mapping[str, Any], error: float, draws: Draws) -> str | None:
+        document, shown = self._answers.get(parts.get("document", "")), parts["shown"]
+        if document is None:
+            return fill_gap(parts["question"], shown)
+        held = _coverage(document.question, document.answer, shown) >= _COVERAGE
         if held and draws.fraction() >= error:
-            return known.document.answer
-        others = self._answers.before(known)
+            return document.answer
+        others = self._answers.before(document)
         return draws.one(others) if others else "The passages do not tell."
 
 
@@ -293,15 +244,9 @@ def compare_by(criterion: str, first: str, second: str) -> str | None:
     return f"The word was looked up in both.\n\n[[{letter}]]"
 
 
-def _scores_of(known: KnownDocument, response: str) -> list[float | None]:
-    """The scores of the candidates with this text."""
-    text = response.strip()
-    return [one.score for one in known.document.candidates if one.text.strip() == text]
-
-
-def _true_score(known: KnownDocument, response: str) -> int | None:
+def _true_score(document: Document, response: str) -> int | None:
     """In points; None if nothing determines it."""
-    document, scores = known.document, _scores_of(known, response)
+    scores = [one.score for one in document.candidates if one.text.strip() == response.strip()]
     share = scores[-1] if scores else None
     if share is not None and not 0 <= share <= 1:
         raise DataError(
@@ -326,14 +271,6 @@ def _quotation(context: str, answer: str) -> str:
     best, _ = max(quotable, key=lambda one: len(gold & one[1]), default=("", gold))
     plain = " ".join(_NOT_QUOTED.sub("", best).split())
     return plain if approximate_tokens(plain) <= _MAX_QUOTE else " ".join(plain.split()[:_MAX_QUOTE])
-
-
-def _sentence_hashes(text: str) -> Iterator[int]:
-    """Four bytes for each sentence of a text, without the number of its passage."""
-    for part in _SPLIT.split(text):
-        inner = _LABEL.sub("", part).strip()
-        if inner:
-            yield crc32(inner.encode(errors="surrogatepass"))
 
 
 def _digest(text: str) -> str:

@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,8 @@ from longrm.errors import RunError
 from longrm.reward_models import Baseline, RewardModel
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.policy_prompts import PolicyPrompt
-from longrm.synthesis.recipes.distill import RECIPE, Distillation, ShortContextModel, rollout_requests
+from longrm.synthesis.recipes import distill
+from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel, rollout_requests
 from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -75,8 +77,9 @@ def distill_recipe(**settings):
 
 
 def made(policy, reward_model, *tasks, **settings):
-    distillation = Distillation(distill_recipe(**settings), policy, reward_model)
-    return all_outcomes(distillation.make_rows, tasks)
+    score = distill.batched_scores(reward_model)
+    make_rows = partial(distill.make_rows, distill_recipe(**settings), policy, reward_model, score)
+    return all_outcomes(make_rows, tasks)
 
 
 def test_the_best_of_many_rollouts_is_kept_and_read_back(tmp_path):

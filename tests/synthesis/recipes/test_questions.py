@@ -9,7 +9,7 @@ from longrm.errors import ConfigError
 from longrm.synthesis.documents import Document, read_documents
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import questions, short_to_long
-from longrm.synthesis.recipes.questions import RECIPE, QuestionWriting
+from longrm.synthesis.recipes.questions import RECIPE
 from longrm.types import Outcome, message_text
 
 from ..sources import killed_and_resumed, world_documents
@@ -38,8 +38,8 @@ class Scripted:
 
 def made(model, text=FOX, **settings):
     given = {"documents": {"path": "none"}, "writer": {"model": "simulated:0"}, "per_document": 1}
-    writing = QuestionWriting(RECIPE.resolve(None, given | settings), model, model)
-    found = asyncio.run(writing.make_rows(Document("fox", text, "", "")))
+    recipe = RECIPE.resolve(None, given | settings)
+    found = asyncio.run(questions.make_rows(recipe, model, model, Document("fox", text, "", "")))
     return found.rows, nested(found.steps)
 
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from longrm.clients import Completion
@@ -5,7 +7,7 @@ from longrm.errors import ConfigError, RunError
 from longrm.synthesis.documents import Document, candidate_from
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import responses
-from longrm.synthesis.recipes.responses import RECIPE, ResponseWriting, gather_passages
+from longrm.synthesis.recipes.responses import RECIPE, gather_passages
 from longrm.types import Outcome, text_of
 
 from ..sources import all_outcomes
@@ -39,7 +41,7 @@ def recipe(**changed):
 
 def made_by(documents, models, settings):
     pool, _ = gather_passages(documents, settings.seed)
-    return all_outcomes(ResponseWriting(settings, models, pool).make_rows, documents)
+    return all_outcomes(partial(responses.make_rows, settings, models, pool), documents)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,6 @@ from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import rubrics
 from longrm.synthesis.recipes.rubrics import (
     RECIPE,
-    CriteriaDrafting,
     PreferenceSettings,
     best_and_worst,
     checking_requests,
@@ -75,8 +74,9 @@ class Scripted:
 
 def drafted(model, comparison=None, checker=None, **settings):
     given = {"preferences": {"path": "none"}, "writer": {"model": "simulated:0"}}
-    drafting = CriteriaDrafting(RECIPE.resolve(None, given | settings), model, checker or model)
-    one = asyncio.run(drafting.make_rows(ComparisonRow(1, "here", {}, comparison or compared())))
+    recipe = RECIPE.resolve(None, given | settings)
+    row = ComparisonRow(1, "here", {}, comparison or compared())
+    one = asyncio.run(rubrics.make_rows(recipe, model, checker or model, row))
     return one.rows, nested(one.steps)
 
 
@@ -212,11 +212,7 @@ def pairs(tmp_path):
 
 
 def recipe(pairs, **changed):
-    settings = {
-        "preferences": {"path": str(pairs)},
-        "writer": {"model": "simulated:0.25"},
-        "batch": 2,
-    }
+    settings = {"preferences": {"path": str(pairs)}, "writer": {"model": "simulated:0.25"}, "batch": 2}
     return rubrics.RECIPE.resolve(None, settings | changed)
 
 
@@ -355,13 +351,7 @@ def test_a_simulated_checker_needs_a_simulated_writer():
 
 @pytest.mark.parametrize(
     ("ranks", "found"),
-    [
-        ((1, 2), (0, 1)),
-        ((2, 1), (1, 0)),
-        ((2, 3, 1), (2, 1)),
-        ((2, 2, 1, 1), (2, 1)),
-        ((2, 2, 2), None),
-    ],
+    [((1, 2), (0, 1)), ((2, 1), (1, 0)), ((2, 3, 1), (2, 1)), ((2, 2, 1, 1), (2, 1)), ((2, 2, 2), None)],
 )
 def test_the_best_response_is_compared_with_the_worst(ranks, found):
     assert best_and_worst(compared(ranks, [f"r{number}" for number in range(len(ranks))])) == found
@@ -372,17 +362,17 @@ def test_preferences_can_be_renamed_and_limited_and_are_no_judgments(tmp_path):
     write_rows(path, [{"question": f"Who, {n}?", "good": "Ann.", "bad": "Bo."} for n in range(2)])
     columns = {"prompt": "question", "chosen": "good", "rejected": "bad"}
     given = PreferenceSettings(path=str(path), columns=columns, license="MIT", limit=1)
-    (row,) = given.open().rows()
+    (row,) = given.read()
     assert row.comparison.best_first() == (0, 1)
     source = given.provenance([path])
     assert (source["name"], source["license"], source["path"]) == ("pairs.jsonl", "MIT", str(path))
     with pytest.raises(DataError, match="question, good, bad"):
-        PreferenceSettings(path=str(path)).open()
+        list(PreferenceSettings(path=str(path)).read())
     write_rows(
         path, [{"prompt": "Judge.", "responses": ["[[1]]", "[[9]]"], "ranks": [1, 2], "role": "judgment"}]
     )
     with pytest.raises(DataError, match=r"pairs\.jsonl, line 1"):
-        list(PreferenceSettings(path=str(path)).open().rows())
+        list(PreferenceSettings(path=str(path)).read())
     with pytest.raises(ConfigError, match="'chosn'.*'chosen'"):
         PreferenceSettings.resolve(None, {"path": str(path), "columns": {"chosn": "good"}})
 

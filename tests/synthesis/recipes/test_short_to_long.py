@@ -217,12 +217,7 @@ def test_a_judge_finds_an_answer_in_other_words(monkeypatch):
     foreign = [Document(f"other-{n}", f"{hint} " * 3, "?", "!") for n in range(2)]
     holders = [*SOURCES, *foreign]
     finds = Judge(suffices=lambda text: hint in text)
-    changed = {
-        "given": SOURCES[:2],
-        "foreign": holders,
-        "lengths": (3000,),
-        "in_document_share": 0.0,
-    }
+    changed = {"given": SOURCES[:2], "foreign": holders, "lengths": (3000,), "in_document_share": 0.0}
     monkeypatch.setattr(padding, "_JUDGED_CHUNKS", 200)
     plain, _ = make(finds, **changed)
     assert any(hint in row["prompt"][0]["content"] for row in plain)

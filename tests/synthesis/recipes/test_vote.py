@@ -26,7 +26,13 @@ from longrm.synthesis.labeling import gather_pool
 from longrm.synthesis.models import TaskRequest
 from longrm.synthesis.pipeline import InputOutcome, nested
 from longrm.synthesis.recipes import vote
-from longrm.synthesis.recipes.vote import PanelLabeling, VoteLog, VoteRecord, ask_panel, measure_agreement
+from longrm.synthesis.recipes.vote import (
+    PanelLabeling,
+    VoteRecord,
+    append_votes,
+    ask_panel,
+    measure_agreement,
+)
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
 
@@ -297,7 +303,7 @@ def log_votes(log, judges, given):
         VoteRecord(identity, group, {vote.judge: vote.score for vote in votes})
         for (identity, group, *_), votes in zip(given, voted, strict=True)
     )
-    VoteLog(log).append([InputOutcome("any", votes=records)])
+    append_votes(log)([InputOutcome("any", votes=records)])
 
 
 def test_votes_are_logged_once_and_measured(tmp_path):

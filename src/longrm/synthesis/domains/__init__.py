@@ -46,18 +46,13 @@ _TAG_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, so that no draw spells a wor
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One kind of question: its rubric by language, and where critical chunks go in its contexts.
+    """One kind of question: its rubric by language, and where critical chunks go in its contexts."""
 
-    Attributes:
-        name: Its name in settings and rows.
-        layout: See `ContextLayout`.
-        tasks: By language, what is judged and by which merit; part of the judge's prompt and of the row's.
-        levels: By language, what 10, 8, 6, 4, 2 and 0 points mean; shown to the labeling judge only.
-    """
-
-    name: str
-    layout: ContextLayout
+    name: str  # its name in settings and rows
+    layout: ContextLayout  # see `ContextLayout`
+    # by language, what is judged and by which merit; part of the judge's prompt and of the row's
     tasks: Mapping[Language, str]
+    # by language, what 10, 8, 6, 4, 2 and 0 points mean; shown to the labeling judge only
     levels: Mapping[Language, Sequence[str]]
 
     @classmethod

@@ -204,10 +204,8 @@ def rate_by_judge(judge: AsyncModel, max_tokens: int) -> selection.RateAnswers:
     pointwise = Pointwise()
 
     async def rate(document: Document, texts: Sequence[str]) -> list[float | None]:
-        language = language_of(document.question)
         requests = [
-            judge_request(_DOMAIN, language, document.text, document.question, text, max_tokens=max_tokens)
-            for text in texts
+            judge_request(_DOMAIN, document, document.text, text, max_tokens=max_tokens) for text in texts
         ]
         found: list[float | None] = []
         for text, answer in zip(texts, await ask(judge, *requests), strict=True):

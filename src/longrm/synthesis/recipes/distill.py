@@ -102,70 +102,77 @@ def synthesize(recipe: DistillRecipe, out: Path, *, progress: Progress = no_prog
         if recipe.short_context is not None:
             tokenizer = load_tokenizer(recipe.tokenizer)
             reward_model = ShortContextModel(reward_model, tokenizer, recipe.short_context)
-        distillation = Distillation(recipe, run.models["policy"], reward_model)
+        make = partial(make_rows, recipe, run.models["policy"], reward_model, batched_scores(reward_model))
         total = sum(1 for _ in recipe.read())
-        return run.write(recipe.read(), distillation.make_rows, total=total, progress=progress)
+        return run.write(recipe.read(), make, total=total, progress=progress)
 
 
-class Distillation:
-    """Turns prompts into demonstrations."""
+def batched_scores(reward_model: RewardModel) -> BatchedCalls[Query, Trial]:
+    """Scores the queries of all inputs in progress together, in a thread."""
 
-    def __init__(self, recipe: DistillRecipe, policy: AsyncModel, reward_model: RewardModel) -> None:
-        self._recipe, self._policy, self._reward_model = recipe, policy, reward_model
-        self._score = BatchedCalls(self._judge)
+    async def judge(queries: list[Query]) -> list[Trial]:
+        return await asyncio.to_thread(reward_model.judge_in_all_orders, queries)
 
-    async def _judge(self, queries: list[Query]) -> list[Trial]:
-        return await asyncio.to_thread(self._reward_model.judge_in_all_orders, queries)
+    return BatchedCalls(judge)
 
-    async def make_rows(self, source: Document | PolicyPrompt) -> InputOutcome:
-        """Answers a prompt, scores the answers and keeps the best."""
-        prompt = policy_prompt(source) if isinstance(source, Document) else source
-        steps = Steps()
-        rollouts = await ask(self._policy, *rollout_requests(prompt, self._recipe))
-        answers: list[str] = []
-        for completion in rollouts:
-            text = completion.text.strip()
-            if completion.outcome is not Outcome.ANSWERED:
-                steps["rollouts", completion.outcome.value] += 1
-            elif not text or text in answers:
-                steps["rollouts", "repeated" if text else "empty"] += 1
-            else:
-                steps["rollouts", KEPT] += 1
-                answers.append(text)
-        if len(answers) < 2:  # nothing to compare
-            steps["best", "tie" if answers else "no_answer"] += 1
-            return InputOutcome(prompt.id, (), steps)
 
-        responses = tuple(as_messages(answer, "assistant") for answer in answers)
-        query = Query(prompt.id, prompt.messages, responses, prompt.context, prompt.question)
-        trials = await self._score([query])
-        check_answered(self._reward_model.name, trials)
-        scores = points(trials[0])
-        if not scores or scores.count(max(scores)) > 1:
-            steps["best", "tie" if scores else "unjudged"] += 1
-            return InputOutcome(prompt.id, (), steps)
-        steps["best", KEPT] += 1
-        best = scores.index(max(scores))
-        row = {
-            **prompt.metadata,
-            "id": prompt.id,
-            "group": prompt.group,
-            "prompt": [dict(message) for message in prompt.messages],
-            **({"question": prompt.question_text} if prompt.question is not None else {}),
-            "completion": answers[best],
-            "model": self._policy.name,
-            "reward_model": self._reward_model.name,
-            "rollout_scores": list(scores),
-            "best": best,
-        }
-        return InputOutcome(prompt.id, (row,), steps)
+async def make_rows(
+    recipe: DistillRecipe,
+    policy: AsyncModel,
+    reward_model: RewardModel,
+    score: BatchedCalls[Query, Trial],
+    source: Document | PolicyPrompt,
+) -> InputOutcome:
+    """Answers a prompt, scores the answers and keeps the best."""
+    prompt = policy_prompt(source) if isinstance(source, Document) else source
+    steps = Steps()
+    rollouts = await ask(policy, *rollout_requests(prompt, recipe))
+    answers: list[str] = []
+    for completion in rollouts:
+        text = completion.text.strip()
+        if completion.outcome is not Outcome.ANSWERED:
+            steps["rollouts", completion.outcome.value] += 1
+        elif not text or text in answers:
+            steps["rollouts", "repeated" if text else "empty"] += 1
+        else:
+            steps["rollouts", KEPT] += 1
+            answers.append(text)
+    if len(answers) < 2:  # nothing to compare
+        steps["best", "tie" if answers else "no_answer"] += 1
+        return InputOutcome(prompt.id, (), steps)
+
+    responses = tuple(as_messages(answer, "assistant") for answer in answers)
+    query = Query(prompt.id, prompt.messages, responses, prompt.context, prompt.question)
+    trials = await score([query])
+    check_answered(reward_model.name, trials)
+    scores = points(trials[0])
+    if not scores or scores.count(max(scores)) > 1:
+        steps["best", "tie" if scores else "unjudged"] += 1
+        return InputOutcome(prompt.id, (), steps)
+    steps["best", KEPT] += 1
+    best = scores.index(max(scores))
+    row = {
+        **prompt.metadata,
+        "id": prompt.id,
+        "group": prompt.group,
+        "prompt": [dict(message) for message in prompt.messages],
+        **({"question": prompt.question_text} if prompt.question is not None else {}),
+        "completion": answers[best],
+        "model": policy.name,
+        "reward_model": reward_model.name,
+        "rollout_scores": list(scores),
+        "best": best,
+    }
+    return InputOutcome(prompt.id, (row,), steps)
 
 
 def rollout_requests(prompt: PolicyPrompt, recipe: DistillRecipe) -> list[TaskRequest]:
     """The requests for a prompt's answers, each with its own seed."""
     known = prompt.question is not None and prompt.context
     task: TaskName = "answer" if known else ""
-    parts = {"shown": prompt.shown_text, "question": prompt.question_text} if known else {}
+    parts = (
+        {"document": prompt.id, "shown": prompt.shown_text, "question": prompt.question_text} if known else {}
+    )
     return [
         TaskRequest(
             prompt.messages,

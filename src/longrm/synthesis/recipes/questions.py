@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -56,6 +57,7 @@ METRIC, AGREEMENT = "token_f1", 0.6
 
 _LINE = re.compile(r"\s*[*_]*(question|answer|evidence)[*_]*:[*_]*(.*)", re.IGNORECASE)
 _QUOTATION_MARKS = "\"'`“”‘’„«»「」『』 "
+# References to a passage that the readers of a question do not see.
 _DEICTIC = re.compile(
     r"\b(?:this|these|the (?:given|above|following|provided|preceding))\s+(?:passage|text|excerpt|paragraph|section|"
     r"snippet|document|sentence|article)s?\b|\bthe\s+(?:passage|excerpt|snippet|paragraph)\b"
@@ -100,9 +102,8 @@ def synthesize(recipe: QuestionsRecipe, out: Path, *, progress: Progress = no_pr
     total = sum(1 for _ in recipe.documents.read_texts())
     with open_run("questions", recipe, out, models=recipe.models, sources=sources, prompts=prompts) as run:
         writer = run.models["writer"]
-        writing = QuestionWriting(recipe, writer, run.models.get("checker", writer))
-        texts = mark_repeated(recipe.documents.read_texts())
-        return run.write(texts, writing.make_rows, total=total, progress=progress)
+        make = partial(make_rows, recipe, writer, run.models.get("checker", writer))
+        return run.write(mark_repeated(recipe.documents.read_texts()), make, total=total, progress=progress)
 
 
 def mark_repeated(texts: Iterator[Document]) -> Iterator[Document]:
@@ -122,108 +123,109 @@ class WrittenQuestion(NamedTuple):
     evidence: tuple[str, ...]
 
 
-class QuestionWriting:
-    """Turns texts into documents with questions, one row per question."""
-
-    def __init__(self, recipe: QuestionsRecipe, writer: AsyncModel, checker: AsyncModel) -> None:
-        self._recipe, self._writer, self._checker = recipe, writer, checker
-        self._metric = answer_metric(METRIC)
-
-    async def make_rows(self, source: Document) -> InputOutcome:
-        """Asks for the questions about a text, and keeps those that pass every check."""
-        recipe, steps = self._recipe, Steps()
-        passages = self._passages(source, steps)
-        requests = [
-            writing_request(
-                passage.text, recipe.max_tokens, seed_of("question", recipe.seed, source.id, passage.number)
-            )
-            for passage in passages
-        ]
-        # Questions that can be read and whose evidence is in the text: their numbers, and the places of the evidence.
-        written: list[tuple[int, WrittenQuestion, tuple[tuple[int, int], ...]]] = []
-        for number, reply in enumerate(await ask(self._writer, *requests), start=1):
-            question = read_question(reply.text)
-            places = evidence_places(question.evidence, source.text) if question is not None else ()
-            if reply.outcome is not Outcome.ANSWERED:
-                steps["replies", reply.outcome.value] += 1
-            elif question is None:
-                steps["replies", "unreadable"] += 1
-            elif is_deictic(question.question):
-                steps["replies", "points_at_the_passage"] += 1
-            elif not places:
-                steps["replies", "evidence_not_found"] += 1
-            elif any(words_of(question.question) == words_of(other.question) for _, other, _ in written):
-                steps["replies", "repeated"] += 1
-            else:
-                steps["replies", KEPT] += 1
-                written.append((number, question, places))
-
-        failures = await asyncio.gather(
-            *(self._failed_check(question, source.text, places) for _, question, places in written)
+async def make_rows(
+    recipe: QuestionsRecipe, writer: AsyncModel, checker: AsyncModel, source: Document
+) -> InputOutcome:
+    """Asks for the questions about a text, and keeps those that pass every check."""
+    steps = Steps()
+    passages = _passages(recipe, source, steps)
+    requests = [
+        writing_request(
+            passage.text, recipe.max_tokens, seed_of("question", recipe.seed, source.id, passage.number)
         )
-        rows = []
-        for (number, question, places), failure in zip(written, failures, strict=True):
-            if failure is not None and failure.step == "support":
-                steps[failure] += 1
-                continue
-            steps["support", KEPT] += 1
-            if failure is not None:
-                steps[failure] += 1
-                continue
-            if recipe.closed_book:
-                steps["closed_book", KEPT] += 1
-            rows.append(
-                {
-                    "id": f"{source.id}#{number}",
-                    "context": source.text,
-                    "question": question.question,
-                    "answer": question.answer,
-                    "evidence": [list(place) for place in places],
-                    "metric": METRIC,
-                    "model": self._writer.name,
-                }
-            )
-        return InputOutcome(source.id, rows, steps)
-
-    def _passages(self, source: Document, steps: Steps) -> list[DocumentChunk]:
-        """A drawn passage of each of as many equal parts of the text as there are questions."""
-        passages = cut_chunks(source.text, self._recipe.passage_size)
-        if source.metadata.get("repeats") or not passages:
-            steps["texts", "repeated" if source.metadata.get("repeats") else "empty"] += 1
-            return []
-        steps["texts", KEPT] += 1
-        wanted, available = self._recipe.per_document, len(passages)
-        count = min(wanted, available)
-        steps["passages", KEPT] += count
-        if count < wanted:
-            steps["passages", "text_too_short"] += wanted - count
-        draws = Draws("passages", self._recipe.seed, source.id)
-        bounds = [part * available // count for part in range(count + 1)]
-        return [passages[low + draws.below(high - low)] for low, high in pairwise(bounds)]
-
-    async def _failed_check(
-        self, written: WrittenQuestion, text: str, places: Sequence[tuple[int, int]]
-    ) -> Dropped | None:
-        """The check that a question fails: its evidence leads to the answer, and the model needs the text."""
-        recipe = self._recipe
-        evidence = "\n".join(dict.fromkeys(text[start:end] for start, end in places))
-        if recipe.support == "words":
-            answer, held = (f" {' '.join(words_of(part))} " for part in (written.answer, evidence))
-            if answer not in held:
-                return Dropped("support", "unsupported")
+        for passage in passages
+    ]
+    # Questions that can be read and whose evidence is in the text: their numbers, and the places of the evidence.
+    written: list[tuple[int, WrittenQuestion, tuple[tuple[int, int], ...]]] = []
+    for number, reply in enumerate(await ask(writer, *requests), start=1):
+        question = read_question(reply.text)
+        places = evidence_places(question.evidence, source.text) if question is not None else ()
+        if reply.outcome is not Outcome.ANSWERED:
+            steps["replies", reply.outcome.value] += 1
+        elif question is None:
+            steps["replies", "unreadable"] += 1
+        elif _DEICTIC.search(question.question):
+            steps["replies", "points_at_the_passage"] += 1
+        elif not places:
+            steps["replies", "evidence_not_found"] += 1
+        elif any(words_of(question.question) == words_of(other.question) for _, other, _ in written):
+            steps["replies", "repeated"] += 1
         else:
-            request = answering_request(written.question, evidence, recipe.max_tokens)
-            (reply,) = await ask(self._checker, request)
-            if reply.outcome is not Outcome.ANSWERED:
-                return Dropped("support", reply.outcome.value)
-            if self._metric(read_answer(reply), written.answer) < AGREEMENT:
-                return Dropped("support", "unsupported")
+            steps["replies", KEPT] += 1
+            written.append((number, question, places))
+
+    failures = await asyncio.gather(
+        *(_failed_check(recipe, checker, question, source.text, places) for _, question, places in written)
+    )
+    rows = []
+    for (number, question, places), failure in zip(written, failures, strict=True):
+        if failure is not None and failure.step == "support":
+            steps[failure] += 1
+            continue
+        steps["support", KEPT] += 1
+        if failure is not None:
+            steps[failure] += 1
+            continue
         if recipe.closed_book:
-            request = answering_request(written.question, "", recipe.max_tokens)
-            (guess,) = await ask(self._checker, request)
-            if self._metric(read_answer(guess), written.answer) >= AGREEMENT:
-                return Dropped("closed_book", "answered_without_the_text")
-        return None
+            steps["closed_book", KEPT] += 1
+        rows.append(
+            {
+                "id": f"{source.id}#{number}",
+                "context": source.text,
+                "question": question.question,
+                "answer": question.answer,
+                "evidence": [list(place) for place in places],
+                "metric": METRIC,
+                "model": writer.name,
+            }
+        )
+    return InputOutcome(source.id, rows, steps)
+
+
+def _passages(recipe: QuestionsRecipe, source: Document, steps: Steps) -> list[DocumentChunk]:
+    """A drawn passage of each of as many equal parts of the text as there are questions."""
+    passages = cut_chunks(source.text, recipe.passage_size)
+    if source.metadata.get("repeats") or not passages:
+        steps["texts", "repeated" if source.metadata.get("repeats") else "empty"] += 1
+        return []
+    steps["texts", KEPT] += 1
+    wanted, available = recipe.per_document, len(passages)
+    count = min(wanted, available)
+    steps["passages", KEPT] += count
+    if count < wanted:
+        steps["passages", "text_too_short"] += wanted - count
+    draws = Draws("passages", recipe.seed, source.id)
+    bounds = [part * available // count for part in range(count + 1)]
+    return [passages[low + draws.below(high - low)] for low, high in pairwise(bounds)]
+
+
+async def _failed_check(
+    recipe: QuestionsRecipe,
+    checker: AsyncModel,
+    written: WrittenQuestion,
+    text: str,
+    places: Sequence[tuple[int, int]],
+) -> Dropped | None:
+    """The check that a question fails: its evidence leads to the answer, and the model needs the text."""
+    metric = answer_metric(METRIC)
+    evidence = "\n".join(dict.fromkeys(text[start:end] for start, end in places))
+    if recipe.support == "words":
+        answer, held = (f" {' '.join(words_of(part))} " for part in (written.answer, evidence))
+        if answer not in held:
+            return Dropped("support", "unsupported")
+    else:
+        request = answering_request(written.question, evidence, recipe.max_tokens)
+        (reply,) = await ask(checker, request)
+        if reply.outcome is not Outcome.ANSWERED:
+            return Dropped("support", reply.outcome.value)
+        if metric(read_answer(reply), written.answer) < AGREEMENT:
+            return Dropped("support", "unsupported")
+    if recipe.closed_book:
+        request = answering_request(written.question, "", recipe.max_tokens)
+        (guess,) = await ask(checker, request)
+        if metric(read_answer(guess), written.answer) >= AGREEMENT:
+            return Dropped("closed_book", "answered_without_the_text")
+    return None
 
 
 def writing_request(passage: str, max_tokens: int, seed: int) -> TaskRequest:
@@ -270,11 +272,6 @@ def read_answer(completion: Completion) -> str:
     """The last line of a reply, whatever its outcome; may be empty."""
     lines = [line.strip() for line in answer_of(completion.text).split("\n") if line.strip()]
     return lines[-1] if lines else ""
-
-
-def is_deictic(question: str) -> bool:
-    """Whether a question refers to a passage that its readers do not see."""
-    return _DEICTIC.search(question) is not None
 
 
 def evidence_places(evidence: Sequence[str], text: str) -> tuple[tuple[int, int], ...]:

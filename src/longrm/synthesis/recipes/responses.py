@@ -8,6 +8,7 @@ import hashlib
 import heapq
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,8 @@ def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_pr
     sources = [recipe.documents.provenance()]
     with open_run("responses", recipe, out, models=models, sources=sources, prompts=prompts) as run:
         pool, total = gather_passages(recipe.documents.read(), recipe.seed)
-        writing = ResponseWriting(recipe, [*run.models.values()], pool)
-        return run.write(recipe.documents.read(), writing.make_rows, total=total, progress=progress)
+        make = partial(make_rows, recipe, [*run.models.values()], pool)
+        return run.write(recipe.documents.read(), make, total=total, progress=progress)
 
 
 def gather_passages(documents: Iterable[Document], seed: int) -> tuple[list[tuple[str, str]], int]:
@@ -111,75 +112,73 @@ def gather_passages(documents: Iterable[Document], seed: int) -> tuple[list[tupl
     return sorted({(group, text) for _, group, text in drawn}), total
 
 
-class ResponseWriting:
-    """Turns documents into candidates.
+async def make_rows(
+    recipe: ResponsesRecipe,
+    models: Sequence[AsyncModel],
+    pool: Sequence[tuple[str, str]],
+    document: Document,
+) -> InputOutcome:
+    """Asks every model about a document under every plan.
 
     All draws depend only on the seed, the document and the plan: under one plan all models see the same perturbed
     context, and their candidates differ only by the model.
     """
+    steps = Steps()
+    views = _views(recipe, pool, document)
 
-    def __init__(
-        self, recipe: ResponsesRecipe, models: Sequence[AsyncModel], pool: Sequence[tuple[str, str]]
-    ) -> None:
-        self._recipe, self._models, self._pool = recipe, models, pool
-
-    async def make_rows(self, document: Document) -> InputOutcome:
-        """Asks every model about a document under every plan."""
-        recipe, steps = self._recipe, Steps()
-        views = self._views(document)
-
-        def request(model: str, number: int) -> TaskRequest:
-            view = views[number]
-            return TaskRequest(
-                _messages(view),
-                recipe.max_tokens,
-                recipe.plans[number].temperature,
-                _seed(recipe.seed, document.id, number, model),
-                task="answer",
-                parts={"shown": view.shown, "question": view.question},
-            )
-
-        numbers = range(len(recipe.plans))
-        answered = await asyncio.gather(
-            *(ask(model, *(request(model.name, number) for number in numbers)) for model in self._models)
+    def request(model: str, number: int) -> TaskRequest:
+        view = views[number]
+        return TaskRequest(
+            _messages(view),
+            recipe.max_tokens,
+            recipe.plans[number].temperature,
+            _seed(recipe.seed, document.id, number, model),
+            task="answer",
+            parts={"document": document.id, "shown": view.shown, "question": view.question},
         )
-        rows = []
-        for model, answers in zip(self._models, answered, strict=True):
-            for plan, view, answer in zip(recipe.plans, views, answers, strict=True):
-                text = answer.text.strip()
-                if answer.outcome is not Outcome.ANSWERED or not text:
-                    failed = answer.outcome is not Outcome.ANSWERED
-                    steps["written", answer.outcome.value if failed else "empty"] += 1
-                    continue
-                steps["written", KEPT] += 1
-                prompt = json.dumps(_messages(view), ensure_ascii=False).encode(errors="surrogatepass")
-                metadata = {
-                    "perturbations": list(view.done),
-                    "temperature": plan.temperature,
-                    "prompt_hash": hashlib.sha256(prompt).hexdigest()[:16],
-                }
-                candidate = Candidate(document.id, model.name, text, plan.label, metadata=metadata)
-                rows.append(candidate.to_row())
-        return InputOutcome(document.id, rows, steps)
 
-    def _views(self, document: Document) -> list[View]:
-        """What models see of a document under each plan; `exemplars` and `steps` come from its metadata."""
-        seed = self._recipe.seed
-        whole = View(
-            passages_of(document.text, PASSAGE_SIZE, contains_answer(document)),
-            document.question,
-            tuple(document.metadata.get("exemplars") or ()),
-            tuple(document.metadata.get("steps") or ()),
-        )
-        foreign = [text for group, text in self._pool if group != document.group]
-        views = []
-        for number, plan in enumerate(self._recipe.plans):
-            draws, view = Draws("perturbation", seed, document.id, number), whole
-            context = PerturbationContext(draws, foreign, approximate_tokens)
-            for name, settings in map(_name_and_settings, plan.perturbations):
-                view = PERTURBATIONS[name](view, context, **settings)
-            views.append(view)
-        return views
+    numbers = range(len(recipe.plans))
+    answered = await asyncio.gather(
+        *(ask(model, *(request(model.name, number) for number in numbers)) for model in models)
+    )
+    rows = []
+    for model, answers in zip(models, answered, strict=True):
+        for plan, view, answer in zip(recipe.plans, views, answers, strict=True):
+            text = answer.text.strip()
+            if answer.outcome is not Outcome.ANSWERED or not text:
+                failed = answer.outcome is not Outcome.ANSWERED
+                steps["written", answer.outcome.value if failed else "empty"] += 1
+                continue
+            steps["written", KEPT] += 1
+            prompt = json.dumps(_messages(view), ensure_ascii=False).encode(errors="surrogatepass")
+            metadata = {
+                "perturbations": list(view.done),
+                "temperature": plan.temperature,
+                "prompt_hash": hashlib.sha256(prompt).hexdigest()[:16],
+            }
+            candidate = Candidate(document.id, model.name, text, plan.label, metadata=metadata)
+            rows.append(candidate.to_row())
+    return InputOutcome(document.id, rows, steps)
+
+
+def _views(recipe: ResponsesRecipe, pool: Sequence[tuple[str, str]], document: Document) -> list[View]:
+    """What models see of a document under each plan; `exemplars` and `steps` come from its metadata."""
+    seed = recipe.seed
+    whole = View(
+        passages_of(document.text, PASSAGE_SIZE, contains_answer(document)),
+        document.question,
+        tuple(document.metadata.get("exemplars") or ()),
+        tuple(document.metadata.get("steps") or ()),
+    )
+    foreign = [text for group, text in pool if group != document.group]
+    views = []
+    for number, plan in enumerate(recipe.plans):
+        draws, view = Draws("perturbation", seed, document.id, number), whole
+        context = PerturbationContext(draws, foreign, approximate_tokens)
+        for name, settings in map(_name_and_settings, plan.perturbations):
+            view = PERTURBATIONS[name](view, context, **settings)
+        views.append(view)
+    return views
 
 
 def _messages(view: View) -> tuple[Message, ...]:

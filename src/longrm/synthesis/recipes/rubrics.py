@@ -7,14 +7,15 @@ import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from longrm.column_names import ColumnNames
-from longrm.data import ComparisonReader, ComparisonRow, read
+from longrm.data import ComparisonRow, read
 from longrm.data.chunking import words_of
 from longrm.data.files import find_files
 from longrm.data.native import to_native_row
@@ -75,20 +76,9 @@ class PreferenceSettings(SourceSettings):
 
     columns: ColumnNames | None = None
 
-    def open(self) -> "PreferenceRows":
-        """Opens the comparisons; raises `ConfigError` or `DataError` if there is nothing to read."""
-        return PreferenceRows(read(self.place, columns=self.columns), self.limit)
-
-
-class PreferenceRows(NamedTuple):
-    """Comparisons that can be iterated several times, always in the same order."""
-
-    reader: ComparisonReader
-    limit: int | None
-
-    def rows(self) -> Iterator[ComparisonRow]:
-        """The comparisons; raises `DataError` for rows whose responses are judgments."""
-        for row in islice(self.reader, self.limit):
+    def read(self) -> Iterator[ComparisonRow]:
+        """Reads the comparisons; raises `DataError` for rows whose responses are judgments."""
+        for row in islice(read(self.place, columns=self.columns), self.limit):
             if row.comparison.role == "judgment":
                 problem = "its responses are judgments of one response; criteria need responses to a prompt"
                 raise DataError(located(row.place, problem))
@@ -126,79 +116,76 @@ RECIPE = RubricsRecipe
 def synthesize(recipe: RubricsRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes comparisons with rubrics into the run folder `out`, continuing what is there."""
     prompts = {name: prompt_hash(*texts) for name, texts in PROMPTS.items()}
-    preferences = recipe.preferences.open()
-    sources = [recipe.preferences.provenance(find_files(recipe.preferences.place))]
-    total = sum(1 for _ in preferences.rows())
+    preferences = recipe.preferences
+    sources = [preferences.provenance(find_files(preferences.place))]
+    total = sum(1 for _ in preferences.read())
     with open_run("rubrics", recipe, out, models=recipe.models, sources=sources, prompts=prompts) as run:
         writer = run.models["writer"]
-        drafting = CriteriaDrafting(recipe, writer, run.models.get("checker", writer))
-        return run.write(preferences.rows(), drafting.make_rows, total=total, progress=progress)
+        make = partial(make_rows, recipe, writer, run.models.get("checker", writer))
+        return run.write(preferences.read(), make, total=total, progress=progress)
 
 
-class CriteriaDrafting:
-    """Turns comparisons into comparisons with rubrics."""
+async def make_rows(
+    recipe: RubricsRecipe, writer: AsyncModel, checker: AsyncModel, source: ComparisonRow
+) -> InputOutcome:
+    """Asks for the criteria of a comparison, and keeps those that reproduce its order."""
+    comparison, steps = source.comparison, Steps()
+    pair = None if comparison.ranks is None else best_and_worst(comparison)
+    if pair is None:
+        steps["pairs", "order_unknown" if comparison.ranks is None else "tied"] += 1
+        return InputOutcome(source.id, (), steps)
+    steps["pairs", KEPT] += 1
 
-    def __init__(self, recipe: RubricsRecipe, writer: AsyncModel, checker: AsyncModel) -> None:
-        self._recipe, self._writer, self._checker = recipe, writer, checker
+    request = writing_request(comparison, pair, recipe.most, max_tokens=recipe.max_tokens, seed=recipe.seed)
+    (reply,) = await ask(writer, request)
+    answered = reply.outcome is Outcome.ANSWERED
+    written = read_criteria(reply.text) if answered else []
+    if not written:
+        steps["replies", "no_criteria" if answered else reply.outcome.value] += 1
+        return InputOutcome(source.id, (), steps)
+    steps["replies", KEPT] += 1
+    drafts: list[str] = []
+    for criterion in written:
+        problem = problem_of(criterion, drafts, recipe.most)
+        steps["criteria", problem or KEPT] += 1
+        if not problem:
+            drafts.append(criterion)
 
-    async def make_rows(self, source: ComparisonRow) -> InputOutcome:
-        """Asks for the criteria of a comparison, and keeps those that reproduce its order."""
-        recipe, comparison, steps = self._recipe, source.comparison, Steps()
-        pair = None if comparison.ranks is None else best_and_worst(comparison)
-        if pair is None:
-            steps["pairs", "order_unknown" if comparison.ranks is None else "tied"] += 1
-            return InputOutcome(source.id, (), steps)
-        steps["pairs", KEPT] += 1
+    reasons = await asyncio.gather(*(_check(recipe, checker, comparison, pair, draft) for draft in drafts))
+    for reason in reasons:
+        steps["check", reason or KEPT] += 1
+    kept = [draft for draft, reason in zip(drafts, reasons, strict=True) if not reason]
+    steps["rubrics", KEPT if kept else "no_criterion_left"] += 1
+    if not kept:
+        return InputOutcome(source.id, (), steps)
+    # The criteria replace those of the row, and its ranks by criterion. All weigh 1: nothing measures more.
+    metadata = {name: value for name, value in comparison.metadata.items() if name != "criterion_ranks"}
+    rubrics = tuple(Criterion(criterion) for criterion in kept)
+    row = to_native_row(replace(comparison, metadata=metadata, rubrics=rubrics))
+    return InputOutcome(source.id, (row,), steps)
 
-        request = writing_request(
-            comparison, pair, recipe.most, max_tokens=recipe.max_tokens, seed=recipe.seed
-        )
-        (reply,) = await ask(self._writer, request)
-        answered = reply.outcome is Outcome.ANSWERED
-        written = read_criteria(reply.text) if answered else []
-        if not written:
-            steps["replies", "no_criteria" if answered else reply.outcome.value] += 1
-            return InputOutcome(source.id, (), steps)
-        steps["replies", KEPT] += 1
-        drafts: list[str] = []
-        for criterion in written:
-            problem = problem_of(criterion, drafts, recipe.most)
-            steps["criteria", problem or KEPT] += 1
-            if not problem:
-                drafts.append(criterion)
 
-        reasons = await asyncio.gather(*(self._check(comparison, pair, draft) for draft in drafts))
-        for reason in reasons:
-            steps["check", reason or KEPT] += 1
-        kept = [draft for draft, reason in zip(drafts, reasons, strict=True) if not reason]
-        steps["rubrics", KEPT if kept else "no_criterion_left"] += 1
-        if not kept:
-            return InputOutcome(source.id, (), steps)
-        # The criteria replace those of the row, and its ranks by criterion. All weigh 1: nothing measures more.
-        metadata = {name: value for name, value in comparison.metadata.items() if name != "criterion_ranks"}
-        rubrics = tuple(Criterion(criterion) for criterion in kept)
-        row = to_native_row(replace(comparison, metadata=metadata, rubrics=rubrics))
-        return InputOutcome(source.id, (row,), steps)
-
-    async def _check(self, comparison: Comparison, pair: tuple[int, int], criterion: str) -> str:
-        """Why a criterion is dropped; empty if it is kept."""
-        requests = checking_requests(comparison, pair, criterion, max_tokens=self._recipe.max_tokens)
-        leads = []  # of the better response, by each reply
-        queries = pair_queries(comparison, pair, criterion)
-        replies = await ask(self._checker, *requests)
-        for query, sign, reply in zip(queries, (1, -1), replies, strict=True):
-            if reply.outcome is not Outcome.ANSWERED:
-                return reply.outcome.value
-            verdict = _PAIRWISE.parse(reply.text, query)
-            if verdict is None:
-                return "no_verdict"
-            if verdict.contradicted:
-                return "contradicted"
-            first, second = verdict.values
-            leads.append(sign * (first - second))
-        if leads[0] != leads[1]:
-            return "depends_on_order"
-        return "" if leads[0] > 0 else "wrong" if leads[0] < 0 else "tie"
+async def _check(
+    recipe: RubricsRecipe, checker: AsyncModel, comparison: Comparison, pair: tuple[int, int], criterion: str
+) -> str:
+    """Why a criterion is dropped; empty if it is kept."""
+    requests = checking_requests(comparison, pair, criterion, max_tokens=recipe.max_tokens)
+    leads = []  # of the better response, by each reply
+    queries = pair_queries(comparison, pair, criterion)
+    replies = await ask(checker, *requests)
+    for query, sign, reply in zip(queries, (1, -1), replies, strict=True):
+        if reply.outcome is not Outcome.ANSWERED:
+            return reply.outcome.value
+        verdict = _PAIRWISE.parse(reply.text, query)
+        if verdict is None:
+            return "no_verdict"
+        if verdict.contradicted:
+            return "contradicted"
+        first, second = verdict.values
+        leads.append(sign * (first - second))
+    if leads[0] != leads[1]:
+        return "depends_on_order"
+    return "" if leads[0] > 0 else "wrong" if leads[0] < 0 else "tie"
 
 
 def best_and_worst(comparison: Comparison) -> tuple[int, int] | None:

@@ -4,7 +4,6 @@ Paper, section 4; the rules are in `synthesis.consensus`.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from longrm.synthesis.documents import Document
 from longrm.synthesis.labeling import Answer, Labeling, gather_pool, prompt_hashes, read_judgment
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
 from longrm.synthesis.padding import PaddedPrompt
-from longrm.synthesis.pipeline import KEPT, InputOutcome, open_run
+from longrm.synthesis.pipeline import KEPT, InputOutcome, LogBatch, open_run
 from longrm.synthesis.settings import LabelingRecipe, digest_of
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -105,7 +104,7 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
                 labeling.make_rows,
                 total=pool.documents,
                 progress=progress,
-                log=VoteLog(votes).append,
+                log=append_votes(votes),
             )
     agreement = measure_agreement(Log(out / VOTES, VoteRecord), recipe.voting.tolerance).to_dict()
     manifest["agreement"] = agreement | ({} if weights is None else {"weights": weights})
@@ -204,21 +203,14 @@ async def ask_panel(judges: Sequence[AsyncModel], request: TaskRequest, response
     return await asyncio.gather(*map(vote, judges))
 
 
-class VoteLog:
-    """Logs the votes of a run, each once: a killed run may have logged a batch that now comes again."""
+def append_votes(log: Log[VoteRecord]) -> LogBatch:
+    """Logs the votes of a batch, each once: a killed run may have logged a batch that now comes again."""
+    known = {vote.id for vote in log}
 
-    def __init__(self, log: Log[VoteRecord]) -> None:
-        self._log = log
-        self._known = {_digest(vote.id) for vote in log}
+    def append(outcomes: Sequence[InputOutcome]) -> None:
+        log.append(*(vote for one in outcomes for vote in one.votes if vote.id not in known))
 
-    def append(self, outcomes: Sequence[InputOutcome]) -> None:
-        """Logs the votes of a batch of inputs."""
-        votes = [vote for one in outcomes for vote in one.votes]
-        self._log.append(*(vote for vote in votes if _digest(vote.id) not in self._known))
-
-
-def _digest(identity: str) -> bytes:
-    return hashlib.blake2b(identity.encode(errors="surrogatepass"), digest_size=8).digest()
+    return append
 
 
 def measure_agreement(votes: Iterable[VoteRecord], tolerance: float) -> Agreement:

@@ -156,12 +156,10 @@ def written(runs: Sequence[Path], out: Path) -> dict[str, float]:
     subprocess.run(command, check=True, stdout=sys.stderr)  # standard output is for the figures alone
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    beside = sum(file.stat().st_size for file in out.parent.glob(f"{out.stem}-items/*"))
     return {
         "write_seconds": seconds,
         "write_peak_mib": peak,
         "page_mb": out.stat().st_size / 1e6,
-        "beside_mb": beside / 1e6,
     }
 
 

@@ -187,13 +187,12 @@ def attention_rows(measures=("fr", "embedding_gradient")):
     ]
 
 
-def test_each_measure_of_the_table_is_drawn_with_a_point_for_every_row():
-    fr, embeddings = charts.attention(attention_rows())
-    assert (fr.name, embeddings.name) == ("attention-fr", "attention-embedding-gradient")
-    points = [len(re.findall(r'aria-roledescription="point"', one.svg)) for one in (fr, embeddings)]
-    assert points == [12, 4]
+def test_each_measure_by_layer_is_drawn_with_a_point_for_every_row():
+    (fr,) = charts.attention(attention_rows())
+    assert fr.name == "attention-fr"
+    assert len(re.findall(r'aria-roledescription="point"', fr.svg)) == 12
     assert "†" not in fr.svg
-    assert "in layer 2 supporting text 50.0% where judged right" in fr.alt
+    assert "in layer 2: supporting text 50.0% where judged right" in fr.alt
 
 
 def test_the_command_measures_draws_and_goes_on(tmp_path):
@@ -206,8 +205,8 @@ def test_the_command_measures_draws_and_goes_on(tmp_path):
     lines = [json.loads(line) for line in (out / "attention.jsonl").read_text().splitlines()]
     assert [line["attended"]["id"] for line in lines] == [line["id"] for line in lines]
     assert (out / "attention.csv").read_text().startswith("measure,layer,region,judged")
-    assert page.read_text().count('<div class="plot" role="img"') == 4
-    assert len([*(tmp_path / "why-figures").iterdir()]) == 8
+    assert page.read_text().count('<div class="plot" role="img"') == 3
+    assert len([*(tmp_path / "why-figures").iterdir()]) == 6
     before = (out / "attention.jsonl").read_bytes()
     assert CliRunner().invoke(cli, words).exit_code == 0
     assert (out / "attention.jsonl").read_bytes() == before

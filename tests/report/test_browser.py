@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from longrm.report import build, items
+from longrm.report import build
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord
 
@@ -224,30 +224,12 @@ def test_models_stand_side_by_side_with_every_trial(
             assert text.startswith(f"shown: {trial.order[0] + 1}, {trial.order[1] + 1} · {trial.outcome}")
             assert trial.explanation.strip() in text
             assert ("2 attempts" in text) == (trial.attempts == 2)
-            assert ("argues for another verdict" in text) == bool(trial.contradicted)
+            assert ("explanation contradicts verdict" in text) == bool(trial.contradicted)
             if trial.scores:
                 assert f"verdict: response {trial.scores.index(1.0) + 1} " in text
         summary = page.value(f"{ARTICLE}.querySelector('.model').innerText")
         assert "in 2 orders" in summary
         assert ("tokens, middle" in summary) == (record.cut is not None)
-
-
-def test_a_context_beside_the_page_is_linked(
-    page: Page, synthetic: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(items, "CONTEXTS", 1)
-    synthetic.write_evaluation(tmp_path / "run", synthetic.judgments(synthetic.CURVES["long"], 1), kept=1)
-    build([tmp_path / "run"], tmp_path / "a & b.html")
-    follow(page, tmp_path / "a & b.html", "#items?item=records-4096-2-0000")
-    page.until(SHOWN)
-    assert (
-        page.value(f"{ARTICLE}.querySelector('mark').textContent") == "The access code of Edmund is granite."
-    )
-    link = page.value(f"{ARTICLE}.querySelector('.gap a').href")
-    beside = Path(urllib.parse.unquote(urllib.parse.urlparse(link).path))
-    assert beside.parent == tmp_path / "a & b-items"
-    assert "The access code of Edmund is granite." in beside.read_text()
-    assert "do not fit into this file" in page.value("document.querySelector('#items').innerText")
 
 
 @pytest.fixture(scope="module")

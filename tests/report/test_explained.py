@@ -45,9 +45,9 @@ def held(found: dict[str, Any], number: int) -> Any:
     return json.loads(inflated(found, number))
 
 
-def opened(folders: list[Path], out: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def opened(folders: list[Path]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The browser of these runs, its rows by key, and what of each opens."""
-    found = browser(load_report(folders).models, out)
+    found = browser(load_report(folders).models)
     assert found is not None
     rows = {row["key"]: row for row in held(found, found["index"])["items"]}
     return (
@@ -58,7 +58,7 @@ def opened(folders: list[Path], out: Path) -> tuple[dict[str, Any], dict[str, An
 
 
 def test_a_comparison_opens_with_the_map_of_its_model(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    found, rows, details = opened([*runs], tmp_path / "items")
+    found, rows, details = opened([*runs])
     assert found["unmatched"] == 0
     assert all(row["explained"] == [0] for row in rows.values())
     for detail in details.values():
@@ -71,7 +71,7 @@ def test_a_comparison_opens_with_the_map_of_its_model(runs: tuple[Path, Path], t
         assert [one["share"] for one in sorted(told["shaded"], key=lambda one: one["rank"])] == [100, -50, 12]
         assert len(told["bars"]) == len(told["shaded"]) == 3
         assert [one["weight"] for one in told["ranked"]] == ["+2.00", "−1.00", "+0.25"]
-    alone = opened([runs[0]], tmp_path / "items")[2]
+    alone = opened([runs[0]])[2]
     assert alone.keys() == details.keys()
     assert not any(detail["maps"] for detail in alone.values())
 
@@ -98,7 +98,7 @@ def test_places_are_counted_in_units_of_the_browser(
     with Log(runs[0] / "examples.jsonl", ExampleRecord) as log:
         log.append(*examples)
     synthetic.write_attribution(tmp_path / "again", runs[0])
-    detail = opened([runs[0], tmp_path / "again"], tmp_path / "items")[2]["records-128-2-0000"]
+    detail = opened([runs[0], tmp_path / "again"])[2]["records-128-2-0000"]
     text = "".join(part for _, part in detail["messages"][0]["parts"])
     units = text.encode("utf-16-le")
     strongest = next(one for one in detail["maps"][0]["shaded"] if one["rank"] == 1)
@@ -113,7 +113,7 @@ def test_what_may_not_be_trusted_is_not_shaded_and_says_why(
     runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:
     synthetic.write_attribution(tmp_path / "doubted", runs[0], shown=False)
-    details = opened([runs[0], tmp_path / "doubted"], tmp_path / "items")[2]
+    details = opened([runs[0], tmp_path / "doubted"])[2]
     for detail in details.values():
         (told,) = detail["maps"]
         assert told["reason"] == "predicted & true differ"
@@ -125,7 +125,7 @@ def test_a_map_of_another_text_with_the_same_id_is_not_shown_and_counted(
     runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:
     records = synthetic.write_attribution(tmp_path / "other", runs[0], digest="of another text")
-    found, rows, details = opened([runs[0], tmp_path / "other"], tmp_path / "items")
+    found, rows, details = opened([runs[0], tmp_path / "other"])
     assert found["unmatched"] == len(records)
     assert not any(row["explained"] for row in rows.values())
     assert not any(detail["maps"] for detail in details.values())
@@ -155,7 +155,7 @@ def test_a_comparison_with_tools_opens_with_its_map(tmp_path: Path) -> None:
     """A run and its attribution as the commands write them; the texts are those of either."""
     run, why = evaluated(TOOLS, tmp_path / "run"), tmp_path / "why"
     ran("attribute", "--run", str(run), "--out", str(why))
-    found, rows, details = opened([run, why], tmp_path / "items")
+    found, rows, details = opened([run, why])
     assert found["unmatched"] == 0
     assert details.keys() == rows.keys() == {line["id"] for line in lines(why / ATTRIBUTIONS)}
     for row in lines(tmp_path / "run.jsonl"):
@@ -173,7 +173,7 @@ def test_a_comparison_with_tools_opens_with_its_map(tmp_path: Path) -> None:
         }
         assert digests == {hashlib.sha256(texts.encode()).hexdigest()[:16]}
     (run / "examples.jsonl").unlink()
-    assert opened([run, why], tmp_path / "items")[2] == details, "the attribution keeps the same texts"
+    assert opened([run, why])[2] == details, "the attribution keeps the same texts"
 
 
 def test_a_model_is_the_same_however_its_folder_is_named(

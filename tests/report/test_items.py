@@ -47,7 +47,7 @@ class Opened:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Any:
-    return lambda stages: Opened(browser(stages, tmp_path / "report-items"))
+    return lambda stages: Opened(browser(stages))
 
 
 def stage_with(
@@ -113,26 +113,6 @@ def test_a_shared_context_is_held_once(synthetic: ModuleType, tmp_path: Path, op
     numbers = {found.detail(str(number))["messages"][0]["parts"][0][1] for number in range(20)}
     assert len(numbers) == 1
     assert len(found.shown["chunks"]) == 1 + 20 + 1
-
-
-def test_what_no_longer_fits_lies_in_a_folder_and_its_evidence_is_here(
-    synthetic: ModuleType, tmp_path: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(items, "CONTEXTS", 3_000)
-    texts = [f"{number} " + "".join(map(str, range(9000))) + "FACT" + "y" * 30_000 for number in range(3)]
-    kept = [
-        example(str(number), text, evidence=(Span(0, text.index("FACT"), text.index("FACT") + 4),))
-        for number, text in enumerate(texts)
-    ]
-    found = opened(stage_with(synthetic, tmp_path / "run", *kept))
-    assert found.shown["files"] == 3
-    for number, text in enumerate(texts):
-        (message,) = found.detail(str(number))["messages"]
-        ((start, end, name),) = message["files"]
-        assert (tmp_path / "report-items" / name).read_text() == text[start:end] == text
-        held = found.prompt(message).decode("utf-16-le")
-        assert held[text.index("FACT") - 2000 : text.index("FACT") + 2004].strip("\0") in text
-        assert 10_000 < sum(character != "\0" for character in held) < 20_000
 
 
 def test_every_judged_comparison_is_listed_and_what_was_not_kept_is_said(
@@ -287,3 +267,15 @@ def test_links_of_figures_stay_on_the_page_and_out_of_files() -> None:
     figure = Figure("name", "title", "alt", drawn)
     assert figure.alone == '<g><path d="M0"/></g>'
     assert figure.inline == '<g><a href="#items?model=a&amp;length=1" tabindex="-1"><path d="M0"/></a></g>'
+
+
+def test_comparisons_that_do_not_fit_are_listed_and_counted(
+    synthetic: ModuleType, tmp_path: Path, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "PAGE", 4_000)
+    kept = [example(str(number), f"{number * 7919} word" * 100) for number in range(40)]
+    found = opened(stage_with(synthetic, tmp_path / "run", *kept))
+    chunks = [row["chunk"] for row in found.rows.values()]
+    assert len(chunks) == 40
+    assert 0 < found.shown["left_out"] == chunks.count(None) < 40
+    assert found.shown["kept"] + found.shown["left_out"] == 40

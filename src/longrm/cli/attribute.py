@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from longrm.cli.evaluate import percentage
-from longrm.cli.options import MODEL_OPTIONS, OUTPUT_FILE, PATH, RUN_OPTIONS, columns_option, resolve
+from longrm.cli.options import MODEL_OPTIONS, OUTPUT_FILE, PATH, RUN_OPTIONS, columns_option, resolve, setting
 from longrm.cli.terminal import echo, print_json, print_lines, print_table, progress
 from longrm.errors import ConfigError, RunError, require
 from longrm.reading import cut, short
@@ -18,36 +18,25 @@ if TYPE_CHECKING:
     from longrm.types import Comparison
 
 
+_LIMIT_HELP = "Explain a sample of this size only, spread over lengths, depths and tasks."
+_REMOVAL_HELP = "How a sentence is removed (default filler: replaced by other text with as many tokens)."
+_ATTENTION_HELP = "Also measure FR and IG: what a scalar model attends to, layer by layer."
+
+
 @click.command("attribute", short_help="Find the sentences of a context that moved a score.")
-@click.option("--model", help="A model, as for longrm evaluate (default: that of --run).")
+@setting("--model", "model", "A model, as for longrm evaluate (default: that of --run).")
 @click.option("--data", metavar="PATH", help="Your own preference data; the same as --bench file:PATH.")
-@click.option("--bench", help="A benchmark, as for longrm evaluate.")
+@setting("--bench", "bench", "A benchmark, as for longrm evaluate.")
 @click.option("--run", "run", type=PATH, help="Explain comparisons of this evaluation.")
 @click.option("--items", metavar="ID,ID", help="Explain these comparisons only.")
-@click.option(
-    "--limit",
-    "source__limit",
-    type=int,
-    help="Explain a sample of this size only, spread over lengths, depths and tasks.",
-)
-@click.option(
-    "--removal",
-    "ablation__removal",
-    type=click.Choice(["filler", "deletion"]),
-    help="How a sentence is removed (default filler: replaced by other text with as many tokens).",
-)
-@click.option(
-    "--attention",
-    "attention__measured",
-    is_flag=True,
-    default=None,
-    help="Also measure FR and IG: what a scalar model attends to, layer by layer.",
-)
+@setting("--limit", "source.limit", _LIMIT_HELP, int)
+@setting("--removal", "ablation.removal", _REMOVAL_HELP, ["filler", "deletion"])
+@setting("--attention", "attention.measured", _ATTENTION_HELP, bool)
 @click.option(
     "--html", "page", metavar="FILE", type=OUTPUT_FILE, help="Also write a page with shaded sentences."
 )
 @MODEL_OPTIONS
-@columns_option("source__columns")
+@columns_option("source.columns")
 @RUN_OPTIONS
 def command(
     data: str | None,

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -47,10 +47,6 @@ CONTINUED = SHARED | {"demo", "synthesize", "attribute"}
 _LOGGER = logging.getLogger("longrm")
 
 
-class _InterruptedError(Exception):
-    """Carries a KeyboardInterrupt, its one argument, past click, which would print an empty line for it."""
-
-
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -70,12 +66,6 @@ class _Commands(click.Group):
         if world_size() > 1 and name not in SHARED:
             raise ConfigError(f"longrm {name} does not support torchrun")
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            raise _InterruptedError(error) from None
 
 
 @click.group(
@@ -125,9 +115,7 @@ def run_command_line() -> NoReturn:
 
 def _report(error: BaseException) -> int:
     """Prints an error as one line; returns the exit status."""
-    if isinstance(error, _InterruptedError):
-        raise error.args[0]
-    if isinstance(error, click.Abort):  # click's form of an interrupt before the command began
+    if isinstance(error, click.Abort):  # click's form of a KeyboardInterrupt
         raise error.__cause__ or KeyboardInterrupt
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error

@@ -11,7 +11,6 @@ from longrm.cli.terminal import echo, print_json, print_lines, print_table
 if TYPE_CHECKING:  # numpy is not loaded for the help
     from longrm.evaluation.comparison import RunComparison
     from longrm.evaluation.comparison.compared_parts import ComparedPart
-    from longrm.evaluation.run import Run
 
 _IDS = 5
 _JSON_ONLY = "length and depth"  # parts that are many and small
@@ -46,19 +45,17 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
 def _print(found: "RunComparison") -> None:
     from longrm.evaluation.comparison.shared_items import LEFT_OUT
     from longrm.evaluation.metrics import metric_of
+    from longrm.reading import short_name
     from longrm.report.formatting import FEW_NOTE, plural
 
     metric, first, second = metric_of(found.metric), found.first, found.second
     *_, difference, p = _cells(found.overall, metric.is_share)
-    unit = " points" if metric.is_share else ""
-    print_lines(
-        [
-            f"{second.name} minus {first.name}: {metric.title} {difference}{unit} on the same "
-            f"{plural(found.overall.n, 'comparison')}, p = {p}",
-            f"First: {_described(first)}",
-            f"Second: {_described(second)}",
-        ]
-    )
+    gap = f"{difference} points" if metric.is_share else difference
+    n = plural(found.overall.n, "comparison")
+    print_lines([f"{second.name} minus {first.name}: {metric.title} {gap} on the same {n}, p = {p}"])
+    for place, run in (("First", first), ("Second", second)):
+        model, bench = short_name(run.evaluation.model), short_name(run.evaluation.bench)
+        print_lines([f"{place}: {run.path} ({model} on {bench})"])
     tables: dict[str, list[tuple[str, ...]]] = {}
     parts = [(kind, name, part) for kind, name, part in found.parts() if kind != _JSON_ONLY]
     for kind, name, part in parts:
@@ -86,12 +83,6 @@ def _print(found: "RunComparison") -> None:
         print_lines([f"Left out: {'; '.join(left_out)}"])
     if found.differs_in:
         print_lines(["Settings that differ:", *(f"  {line}" for line in found.differs_in)])
-
-
-def _described(run: "Run") -> str:
-    from longrm.reading import short_name
-
-    return f"{run.path} ({short_name(run.evaluation.model)} on {short_name(run.evaluation.bench)})"
 
 
 def _cells(part: "ComparedPart", is_share: bool) -> tuple[str, str, str, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from longrm.cli.options import JUDGING_OPTIONS, RUN_OPTIONS, columns_option, resolve
+from longrm.cli.options import JUDGING_OPTIONS, RUN_OPTIONS, columns_option, resolve, setting
 from longrm.cli.terminal import echo, print_facts, print_json, print_lines, print_table, shared_work
 from longrm.errors import RunError
 from longrm.runs.judgments import JUDGMENTS, read_judgments
@@ -33,60 +33,30 @@ _ADVICE = {
 """What may help where no answer came. Errors are retried by the same command."""
 
 
+_MODEL_HELP = (
+    "Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, longrm:URL, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
+    "ensemble:mean-rank:MODEL+MODEL, baseline:NAME, compress:MODEL, simulated:RATE."
+)
+_FORMATS = ["pairwise", "listwise", "pointwise"]
+
+
 @click.command("evaluate", short_help="Judge a benchmark and measure accuracy by context length.")
-@click.option(
-    "--model",
-    help="Folder or Hub id (OWNER/NAME@REVISION), openai:URL#NAME, longrm:URL, "
-    "likelihood:MODEL[#REFERENCE], tokens:MODEL, ensemble:mean-rank:MODEL+MODEL, baseline:NAME, compress:MODEL, "
-    "simulated:RATE.",
-)
-@click.option("--recorded", metavar="PATH", help="Evaluate recorded judgments instead of a model.")
-@click.option("--bench", help="probe, or NAME:PATH with a name from the list above.")
-@click.option(
-    "--format",
-    "judge__format",
-    type=click.Choice(["pairwise", "listwise", "pointwise"]),
-    help="Format of a generative model's judgments.",
-)
-@click.option("--template", "judge__template", metavar="FILE", help="Your own judging prompt (jinja2).")
-@click.option("--verdict", "judge__verdict", metavar="REGEX", help="Pattern of your template's verdict.")
-@click.option(
-    "--retries", "judge__retries", type=int, help="Retries after an answer without a verdict (default 1)."
-)
-@click.option(
-    "--temperature",
-    "judge__temperature",
-    type=float,
-    help="Sampling temperature of a generative model (default 0).",
-)
-@click.option(
-    "--votes",
-    "judging__votes",
-    type=int,
-    help="Votes per order of a generative model that samples (default 1).",
-)
-@click.option(
-    "--strict",
-    "source__strict",
-    is_flag=True,
-    default=None,
-    help="Refuse data whose gold labels contradict each other.",
-)
-@click.option(
-    "--on-bad-row",
-    "source__on_bad_row",
-    type=click.Choice(["stop", "skip"]),
-    help="What to do with an unreadable row (default stop).",
-)
-@columns_option("source__columns")
+@setting("--model", "model", _MODEL_HELP)
+@setting("--recorded", "recorded", "Evaluate recorded judgments instead of a model.", metavar="PATH")
+@setting("--bench", "bench", "probe, or NAME:PATH with a name from the list above.")
+@setting("--format", "judge.format", "Format of a generative model's judgments.", _FORMATS)
+@setting("--template", "judge.template", "Your own judging prompt (jinja2).", metavar="FILE")
+@setting("--verdict", "judge.verdict", "Pattern of your template's verdict.", metavar="REGEX")
+@setting("--retries", "judge.retries", "Retries after an answer without a verdict (default 1).", int)
+@setting("--temperature", "judge.temperature", "Temperature of a generative model (default 0).", float)
+@setting("--votes", "judging.votes", "Votes per order of a generative model that samples (default 1).", int)
+@setting("--strict", "source.strict", "Refuse data whose gold labels contradict each other.", bool)
+@setting("--on-bad-row", "source.on_bad_row", "Handling of unreadable rows (default stop).", ["stop", "skip"])
+@columns_option("source.columns")
 @JUDGING_OPTIONS
 @RUN_OPTIONS
 def command(
-    out: Path,
-    config_file: Path | None,
-    assignments: tuple[str, ...],
-    as_json: bool,
-    **flags: Any,
+    out: Path, config_file: Path | None, assignments: tuple[str, ...], as_json: bool, **flags: Any
 ) -> None:
     """Judges every comparison of a benchmark and reports accuracy by length and task, with intervals.
 

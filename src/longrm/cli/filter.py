@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, row_files
+from longrm.cli.options import resolve, row_files, setting
 from longrm.cli.score import SELECTION_OPTIONS, print_selection
 from longrm.cli.terminal import shared_work
 
 
 @click.command("filter", short_help="Keep rows whose chosen response leads by a margin.")
-@click.option("--min-margin", type=float, help="Smallest margin to keep.")
-@click.option("--max-margin", type=float, help="Largest margin to keep.")
-@click.option("--near-tie", type=float, help="Drop rows whose absolute margin is smaller than this.")
+@setting("--min-margin", "min_margin", "Smallest margin to keep.", float)
+@setting("--max-margin", "max_margin", "Largest margin to keep.", float)
+@setting("--near-tie", "near_tie", "Drop rows whose absolute margin is smaller than this.", float)
 @SELECTION_OPTIONS
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes the rows whose margin is in range, unchanged, with their scores.

@@ -1,6 +1,5 @@
 """Options that several commands share, the recipes of the package, and `-` for standard input and output."""
 
-import math
 import shutil
 import sys
 import tempfile
@@ -75,72 +74,71 @@ def recipe_file(name: str) -> Path:
 # --- Options ---
 
 
+def setting(flag: str, key: str, help: str, type: Any = None, metavar: str | None = None) -> Decorator:
+    """A flag for the setting `key`, which stays as it is unless the flag is given.
+
+    Args:
+        flag: Such as "--cut".
+        key: The setting's dotted key.
+        help: The help text, with the default in parentheses.
+        type: A type, `bool` for a flag without a value, or a list of choices; text by default.
+        metavar: Name of the value in the help.
+    """
+    name = key.replace(".", "__")
+    if type is bool:
+        return click.option(flag, name, is_flag=True, default=None, help=help)
+    return click.option(
+        flag, name, type=click.Choice(type) if isinstance(type, list) else type, metavar=metavar, help=help
+    )
+
+
 def set_option(example: str = "") -> Decorator:
     """The option `--set`, with an example of a setting."""
     help = f"Change one setting{example and f', such as {example}'} (TOML value); repeatable."
     return click.option("--set", "assignments", multiple=True, metavar="A.B=VALUE", help=help)
 
 
-OUT_FOLDER = click.option(
-    "--out", required=True, type=PATH, help="Run folder; the same command continues an interrupted run."
-)
-CONFIG = click.option(
-    "--config",
-    "config_file",
-    type=recipe_file,
-    metavar="FILE",
-    help="TOML file of settings, or the name of a recipe (longrm recipes).",
-)
+_CONFIG_HELP = "TOML file of settings, or the name of a recipe (longrm recipes)."
+CONFIG = click.option("--config", "config_file", type=recipe_file, metavar="FILE", help=_CONFIG_HELP)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+_OUT_HELP = "Run folder; the same command continues an interrupted run."
+OUT_FOLDER = click.option("--out", required=True, type=PATH, help=_OUT_HELP)
 RUN_OPTIONS = options(OUT_FOLDER, CONFIG, set_option(), JSON)
 FORMAT = click.option("--format", help="Format of the rows (default: recognized from the columns).")
 
 
-def _columns(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, str] | None:
-    """The callback of `--columns`: OURS=THEIRS,... as a dictionary."""
-    if text is None:
-        return None
-    names: dict[str, str] = {}
+def _pairs(option: str, text: str, example: str) -> dict[str, str]:
+    """The value NAME=VALUE,... of an option as a dictionary."""
+    found: dict[str, str] = {}
     for pair in text.split(","):
-        ours, equals, theirs = (part.strip() for part in pair.partition("="))
-        if not ours or not equals:
-            raise ConfigError(
-                f"--columns needs OURS=THEIRS, such as prompt=question,chosen=good; got {short(pair)}"
-            )
-        if ours in names:
-            raise ConfigError(f"--columns names '{ours}' twice")
-        names[ours] = theirs
-    return names
+        name, equals, value = (part.strip() for part in pair.rpartition("="))
+        if not name or not equals or not value:
+            raise ConfigError(f"{option} needs NAME=VALUE, such as {example}; got {short(pair)}")
+        if name in found:
+            raise ConfigError(f"{option} names '{name}' twice")
+        found[name] = value
+    return found
 
 
-def columns_option(setting: str = "columns") -> Decorator:
+def columns_option(key: str = "columns") -> Decorator:
     """The option `--columns`, whose value is the setting of this name."""
     return click.option(
         "--columns",
-        setting,
+        key.replace(".", "__"),
         metavar="OURS=THEIRS,...",
-        callback=_columns,
+        callback=lambda _, __, text: text and _pairs("--columns", text, "chosen=good"),
         help="Column names in the data, such as chosen=good.",
     )
 
 
 def _weights(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, float] | None:
-    """The callback of `--weights`: LABEL=WEIGHT,... as a dictionary."""
+    """The callback of `--weights`."""
     if text is None:
         return None
-    weights: dict[str, float] = {}
-    for pair in text.split(","):
-        label, _equals, weight = (part.strip() for part in pair.rpartition("="))
-        try:
-            value = float(weight)
-        except ValueError:
-            value = math.nan
-        if not label or not math.isfinite(value):
-            raise ConfigError(f"--weights needs LABEL=WEIGHT, such as helpfulness=1; got {short(pair)}")
-        if label in weights:
-            raise ConfigError(f"--weights names '{label}' twice")
-        weights[label] = value
-    return weights
+    try:
+        return {label: float(weight) for label, weight in _pairs("--weights", text, "helpfulness=1").items()}
+    except ValueError as error:
+        raise ConfigError(f"--weights: {error}") from None
 
 
 MODEL_OPTIONS = options(
@@ -151,81 +149,52 @@ MODEL_OPTIONS = options(
         callback=_weights,
         help="Weights of the labels of a head with several, such as helpfulness=1,verbosity=-0.4.",
     ),
-    click.option(
+    setting(
         "--device",
-        "judge__device",
-        help="Device of a local model, such as cpu or cuda:1 (default auto: a GPU if there is one).",
+        "judge.device",
+        "Device of a local model, such as cpu or cuda:1 (default auto: a GPU if there is one).",
     ),
-    click.option(
+    setting(
         "--dtype",
-        "judge__dtype",
-        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        help="Type of a local model's weights (default auto: that of its checkpoint).",
+        "judge.dtype",
+        "Type of a local model's weights (default auto: that of its checkpoint).",
+        ["auto", "float32", "bfloat16", "float16"],
     ),
 )
 
+_LIMIT_HELP = "Judge a sample of this size only, spread over lengths, depths and tasks."
+_SHARD_HELP = "Judge part I of N only, into a folder of its own; longrm runs merge joins them."
+_CUT_HELP = "Part to cut out of a context that does not fit (default refuse)."
 JUDGING_OPTIONS = options(
-    click.option(
-        "--seed", "judging__seed", type=int, help="Seed of presented orders and bootstrap (default 0)."
-    ),
-    click.option(
-        "--limit",
-        "source__limit",
-        type=int,
-        help="Judge a sample of this size only, spread over lengths, depths and tasks.",
-    ),
-    click.option(
-        "--shard",
-        "shard",
-        metavar="I/N",
-        help="Judge part I of N only, into a folder of its own; longrm runs merge joins them.",
-    ),
-    click.option(
-        "--orders",
-        "judging__orders",
-        type=click.Choice(["auto", "one", "both"]),
-        help="Presented orders (default auto).",
-    ),
-    click.option(
-        "--cut",
-        "judge__cut",
-        type=click.Choice(["middle", "left", "right", "refuse"]),
-        help="Part to cut out of a context that does not fit (default refuse).",
-    ),
+    setting("--seed", "judging.seed", "Seed of presented orders and bootstrap (default 0).", int),
+    setting("--limit", "source.limit", _LIMIT_HELP, int),
+    setting("--shard", "shard", _SHARD_HELP, metavar="I/N"),
+    setting("--orders", "judging.orders", "Presented orders (default auto).", ["auto", "one", "both"]),
+    setting("--cut", "judge.cut", _CUT_HELP, ["middle", "left", "right", "refuse"]),
     MODEL_OPTIONS,
 )
 
 
 def scoring_options(*, model: str, column: str, model_required: bool) -> Decorator:
     """The options of score, rank and filter, with the help texts of `--model` and `--column`."""
+    data, out = (
+        "Preference data; - for JSONL from standard input.",
+        "JSONL or Parquet file; - for standard output.",
+    )
+    workers = "Number of Ray workers (default: one per GPU, else one per CPU)."
     return options(
         click.option("--model", required=model_required, help=model),
-        click.option(
-            "--data",
-            metavar="PATH",
-            required=True,
-            help="Preference data; - for JSONL from standard input.",
-        ),
-        click.option(
-            "--out", required=True, type=PATH, help="JSONL or Parquet file to write; - for standard output."
-        ),
+        click.option("--data", metavar="PATH", required=True, help=data),
+        click.option("--out", required=True, type=PATH, help=out),
         FORMAT,
         columns_option(),
-        click.option("--column", help=column),
-        click.option(
-            "--on-bad-row",
-            type=click.Choice(["stop", "skip"]),
-            default="stop",
-            show_default=True,
-            help="What to do with an unreadable row.",
+        setting("--column", "column", column),
+        setting(
+            "--on-bad-row", "on_bad_row", "Handling of unreadable rows (default stop).", ["stop", "skip"]
         ),
-        click.option("--engine", type=click.Choice(["ray"]), help="Score on the workers of a Ray cluster."),
-        click.option(
-            "--workers", type=int, help="Number of Ray workers (default: one per GPU, else one per CPU)."
-        ),
-        click.option(
-            "--force", is_flag=True, default=None, help="Overwrite a file with another model's scores."
-        ),
+        setting("--engine", "engine", "Score on the workers of a Ray cluster.", ["ray"]),
+        setting("--workers", "workers", workers, int),
+        setting("--force", "force", "Overwrite a file with another model's scores.", bool),
         MODEL_OPTIONS,
         set_option("judge.max_tokens=64"),
     )

@@ -5,16 +5,14 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, row_files
+from longrm.cli.options import resolve, row_files, setting
 from longrm.cli.score import SELECTION_OPTIONS, print_selection
 from longrm.cli.terminal import shared_work
 
 
 @click.command("rank", short_help="Order responses by their scores; keep the best, or make pairs.")
-@click.option("--best", type=int, metavar="K", help="Keep the K best responses of each row.")
-@click.option(
-    "--pairs", is_flag=True, default=None, help="Write the best against the worst: chosen, rejected."
-)
+@setting("--best", "best", "Keep the K best responses of each row.", int, metavar="K")
+@setting("--pairs", "pairs", "Write the best against the worst: chosen, rejected.", bool)
 @SELECTION_OPTIONS
 def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
     """Writes rows with their responses sorted by score, the best first.

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import MODEL_OPTIONS, resolve, set_option
+from longrm.cli.options import MODEL_OPTIONS, resolve, set_option, setting
 from longrm.cli.terminal import echo
 
 
@@ -15,19 +15,14 @@ from longrm.cli.terminal import echo
     help="Folder or Hub id (OWNER/NAME@REVISION) of a reward model, likelihood:MODEL[#REFERENCE], tokens:MODEL, "
     "or another kind that evaluate takes.",
 )
-@click.option("--host", help="Address to listen on (default: 127.0.0.1, this machine only).")
-@click.option("--port", type=int, help="Port to listen on (default: 8000; 0 takes a free one).")
+@setting("--host", "host", "Address to listen on (default: 127.0.0.1, this machine only).")
+@setting("--port", "port", "Port to listen on (default: 8000; 0 takes a free one).", int)
 @click.option(
     "--api-key",
     envvar="LONGRM_API_KEY",
-    help="Key that requests must send; better in LONGRM_API_KEY, which other users cannot see.",
+    help="Key that requests must send; safer in LONGRM_API_KEY, which process lists do not show.",
 )
-@click.option(
-    "--without-key",
-    is_flag=True,
-    default=None,
-    help="Allow requests without a key on a host that others can reach.",
-)
+@setting("--without-key", "without_key", "Accept requests from other machines without a key.", bool)
 @click.option(
     "--allowed-host",
     "allowed_hosts",
@@ -35,9 +30,7 @@ from longrm.cli.terminal import echo
     default=None,
     help="Host name of the server that requests without a key may use; repeatable.",
 )
-@click.option(
-    "--access-log", is_flag=True, default=None, help="Log a line for every scoring request, without contents."
-)
+@setting("--access-log", "access_log", "Log every scoring request, without its contents.", bool)
 @MODEL_OPTIONS
 @set_option("limits.waiting=10000")
 def command(assignments: tuple[str, ...], **flags: Any) -> None:

@@ -39,7 +39,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
     """Writes a report about evaluation and training runs in any mix, or one demo; and attributions of their models.
 
     The HTML file contains everything it needs and loads nothing. Its figures are also written as SVG and PNG into
-    `<stem of out>-figures/`, and contexts that would make the file larger than 60 MB into `<stem of out>-items/`.
+    `<stem of out>-figures/`.
 
     Args:
         runs: Run folders; a demo is reported alone.
@@ -69,7 +69,7 @@ def build(runs: Sequence[Path], out: Path) -> None:
     sections = {name: found for name, make in SECTIONS.items() if (found := make(data.models))}
     depths = tables.depth_tables(data.models, metric)
     folder = out.with_name(f"{out.stem}-figures")
-    items = browser([*data.models, *data.best_of], out.with_name(f"{out.stem}-items"))
+    items = browser([*data.models, *data.best_of])
     html = html_page(
         "report/page.html.j2",
         **_page(data, metric),
@@ -90,8 +90,8 @@ def build(runs: Sequence[Path], out: Path) -> None:
             write_file(folder / f"{figure.name}.svg", figure.alone)
             write_file(folder / f"{figure.name}.png", figure.png())
     write_file(out, html)
-    if items is not None and items["files"]:
-        _logger.info("%d contexts do not fit into %s; they are in %s", items["files"], out, items["folder"])
+    if items is not None and items["left_out"]:
+        _logger.info("%d comparisons do not fit into %s in full", items["left_out"], out)
 
 
 def _page(data: ReportData, metric: str) -> dict[str, Any]:

@@ -172,7 +172,6 @@ def write_attribution(
             file = out.with_name(f"{out.stem}-figures") / figure.name
             write_file(file.with_suffix(".svg"), figure.alone)
             write_file(file.with_suffix(".png"), figure.png())
-        measured = {row.measure for row in attention}
         n = {
             right: max((r.value.n for r in attention if r.right == right), default=0)
             for right in (True, False)
@@ -180,11 +179,7 @@ def write_attribution(
         section = {
             "figures": figures,
             "regions": charts.region_styles(attention),
-            "measures": {
-                charts.ATTENTION_TITLES[name]: meaning
-                for name, meaning in ATTENTION_MEASURES.items()
-                if name in measured
-            },
+            "measures": {title: ATTENTION_MEASURES[name] for name, title in charts.ATTENTION_TITLES.items()},
             "judged": f"{plural(n[True], 'comparison')} judged right, {n[False]:,} wrong",
             "few_note": few_note(few(row.value.groups) for row in attention),
         }

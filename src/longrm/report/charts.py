@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTableRow
+from longrm.evaluation.attention_table import AttentionTableRow
 from longrm.evaluation.metrics import metric_of
 from longrm.reading import visible
 from longrm.report.formatting import (
@@ -127,6 +127,17 @@ def shapes_of(styles: Sequence[Style]) -> alt.Shape:
     return alt.Shape("curve:N", scale=_scale_of([style.shape for style in styles]), legend=None)
 
 
+def interval_rows(curves: Sequence[Mapping[int, Estimate]]) -> Rows:
+    """Rows of curves with intervals, of which each has estimates by length."""
+    return [
+        {"curve": str(number), "length": length, "value": m.value, "low": m.low, "high": m.high}
+        | {"few": few(m.groups)}
+        for number, curve in enumerate(curves)
+        for length, m in curve.items()
+        if m.value is not None
+    ]
+
+
 def banded_curves(
     rows: Rows, styles: Sequence[Style], x: alt.X, y: alt.Y, scale: alt.Scale
 ) -> list[alt.Chart]:
@@ -147,18 +158,6 @@ def banded_curves(
     if any(row["few"] for row in rows):
         layers.append(base.mark_text(dx=8, dy=-8, fontSize=12).encode(y=y, text="few:N"))
     return layers
-
-
-def forest_plot(base: alt.Chart, title: str, points: Any, **mark: Any) -> alt.LayerChart | alt.FacetChart:
-    """Intervals from `low` to `high` around a line at zero, in the rows of `base`; `points` is the values' shape."""
-    zero = chart_of([{"zero": 0}]).mark_rule(color=MUTED, strokeDash=[2, 3])
-    low = alt.X("low:Q", title=title, axis=alt.Axis(tickCount=4, labelOverlap="greedy"))
-    return alt.layer(
-        zero.encode(x="zero:Q"),
-        base.mark_rule(strokeWidth=2, **mark).encode(x=low, x2="high:Q"),
-        base.mark_point(filled=True, size=70, opacity=1, **mark).encode(x="value:Q", shape=points),
-        base.mark_text(dx=8, fontSize=12, **mark).encode(x="high:Q", text="few:N"),
-    )
 
 
 def level_lines(levels: Mapping[str, set[float]], scale: alt.Scale) -> list[alt.Chart]:
@@ -215,12 +214,9 @@ def accuracy(models: Sequence[Model], metric: str, width: int, suffix: str = "")
     bottom = max(0.0, int(10 * min([*lows, *(chance - 0.1 for chance in chances)])) / 10)
     scale = alt.Scale(domain=[bottom, 1.0], nice=False)
 
-    rows: Rows = [
-        {"curve": str(index), "length": length, "value": m.value, "low": m.low, "high": m.high}
-        | {"few": few(m.groups), "link": items_link(model=model.label, length=length)}
-        for index, (model, found) in enumerate(curves)
-        for length, m in found.items()
-    ]
+    rows = interval_rows([found for _, found in curves])
+    for row in rows:
+        row["link"] = items_link(model=shown[int(row["curve"])].label, length=row["length"])
     unanswered = [(index, length) for index, model in enumerate(shown) for length in model.unanswered]
     lengths = sorted({*(row["length"] for row in rows), *(length for _, length in unanswered)})
     if len(lengths) == 1:  # draw the bars side by side
@@ -412,11 +408,18 @@ def forest(differences: Sequence[Difference]) -> Figure:
     ]
     axis = alt.Axis(labelLimit=300, **NO_LINES)
     base = chart_of(rows).encode(y=alt.Y("label:N", sort=None, title=None, axis=axis))
+    low = alt.X("low:Q", title="percentage points", axis=alt.Axis(tickCount=4, labelOverlap="greedy"))
+    chart = alt.layer(
+        chart_of([{"zero": 0}]).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x="zero:Q"),
+        base.mark_rule(strokeWidth=2, color=INK).encode(x=low, x2="high:Q"),
+        base.mark_point(filled=True, size=70, opacity=1, color=INK, shape="diamond").encode(x="value:Q"),
+        base.mark_text(dx=8, fontSize=12, color=INK).encode(x="high:Q", text="few:N"),
+    )
     return Figure(
         "differences",
         "Contrast and controls",
         "Forest plot of the differences in the table, each with its 95% interval around zero.",
-        svg_of(forest_plot(base, "percentage points", alt.value("diamond"), color=INK), 180, 26 * len(rows)),
+        svg_of(chart, 180, 26 * len(rows)),
     )
 
 
@@ -426,8 +429,8 @@ ATTENTION_TITLES = {
     "fr": "FR (LongRM, Eq. 3)",
     "ig": "IG (LongRM, Eq. 4)",
     "attention_mass": "Attention mass",
-    "embedding_gradient": "Gradient by embeddings",
 }
+"""The measures that are drawn: those by layer."""
 
 
 def region_styles(rows: Sequence[AttentionTableRow]) -> dict[str, Style]:
@@ -437,78 +440,51 @@ def region_styles(rows: Sequence[AttentionTableRow]) -> dict[str, Style]:
 
 
 def attention(rows: Sequence[AttentionTableRow]) -> list[Figure]:
-    """A figure for each measure of the table, by layer, or by region for embeddings, which have no layers."""
+    """A figure by layer for each measure: a color per region; right judgments are solid, wrong ones dashed."""
     styles = region_styles(rows)
-    found = [(measure, [row for row in rows if row.measure == measure]) for measure in ATTENTION_MEASURES]
-    return [_attention_figure(measure, own, styles) for measure, own in found if own]
-
-
-def _attention_figure(measure: str, rows: Sequence[AttentionTableRow], styles: Mapping[str, Style]) -> Figure:
     regions, verdicts = list(styles), ["right", "wrong"]
-    layers_of = [row.layer for row in rows if row.layer is not None]
-    points: Rows = []
-    for row in rows:
-        if row.value.value is not None:
-            at = regions.index(row.region) if row.layer is None else row.layer
-            points.append(
-                {
+    figures = []
+    for measure, title in ATTENTION_TITLES.items():
+        points: Rows = []
+        for row in rows:
+            if row.measure == measure and row.layer is not None and row.value.value is not None:
+                point: dict[str, Any] = {
                     "curve": str(regions.index(row.region)),
-                    "judged": verdicts[not row.right],
-                    # Right and wrong are 0.1 layers apart, so that their intervals do not hide each other.
-                    "at": at + 0.05 * (1 - 2 * row.right),
-                    "value": row.value.value,
-                    "low": row.value.low,
-                    "high": row.value.high,
-                    "chance": row.chance,
                     "few": few(row.value.groups),
                 }
-            )
-    last = max(layers_of) if layers_of else len(regions) - 1
-    scale = alt.Scale(domain=[-0.3, last + 0.3], nice=False)
-    if layers_of:
+                point["judged"] = verdicts[not row.right]
+                # Right and wrong are 0.1 layers apart, so that their intervals do not hide each other.
+                point |= {"at": row.layer + 0.05 * (1 - 2 * row.right), "chance": row.chance}
+                point |= {"value": row.value.value, "low": row.value.low, "high": row.value.high}
+                points.append(point)
+        if not points:
+            continue
+        last = max(row.layer for row in rows if row.layer is not None)
         axis = alt.Axis(values=list(range(0, last + 1, 1 + last // 8)), format="d", grid=False)
-        x = alt.X("at:Q", title="layer", scale=scale, axis=axis)
-    else:
-        names = ",".join(f"'{name}'" for name in regions)
-        axis = alt.Axis(values=list(range(last + 1)), labelExpr=f"[{names}][datum.value]", **NO_LINES)
-        x = alt.X("at:Q", title=None, scale=scale, axis=axis)
-    base = chart_of(points).encode(x=x, color=colors_of(list(styles.values())))
-    y = alt.Y("value:Q", title=None, axis=alt.Axis(format=".0%", tickCount=5), scale=alt.Scale(zero=True))
-    dashes = alt.Scale(domain=verdicts, range=[[1, 0], [5, 3]])
-    shapes = alt.Scale(domain=verdicts, range=["circle", "triangle-up"])
-    layers = []
-    if layers_of:
-        by_chance = base.mark_line(strokeWidth=1, opacity=0.7)
-        layers.append(by_chance.encode(y="chance:Q", detail="judged:N", strokeDash=alt.value([1, 3])))
-        dash = alt.StrokeDash("judged:N", scale=dashes, legend=None)
-        layers.append(base.mark_line(strokeWidth=2).encode(y=y, strokeDash=dash))
-    else:
-        by_chance = chart_of(points[:1]).mark_rule(color=MUTED, strokeDash=[1, 3])
-        layers.append(by_chance.encode(y="chance:Q"))
-    layers.append(base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y="low:Q", y2="high:Q"))
-    shape = alt.Shape("judged:N", scale=shapes, legend=None)
-    layers.append(base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape))
-    if any(point["few"] for point in points):
-        layers.append(base.mark_text(dx=7, dy=-7, fontSize=11).encode(y=y, text="few:N"))
-    ends = ", ".join(
-        f"{row.region} text {percent(row.value.value)} where judged {verdicts[not row.right]}"
-        for row in rows
-        if row.layer == (last if layers_of else None)
-    )
-    return Figure(
-        f"attention-{measure.replace('_', '-')}",
-        ATTENTION_TITLES[measure],
-        f"{ATTENTION_TITLES[measure]} by {'layer' if layers_of else 'region'}: "
-        f"{f'in layer {last} ' if layers_of else ''}{ends}.",
-        svg_of(alt.layer(*layers), 230, 150),
-    )
-
-
-def interval_rows(numbered: Sequence[tuple[int, Mapping[int, Estimate]]], x: str) -> Rows:
-    """Rows of curves with intervals for `banded_curves`: of each curve its number, and estimates by x value."""
-    return [
-        {"curve": str(number), x: at, "value": m.value, "low": m.low, "high": m.high, "few": few(m.groups)}
-        for number, found in numbered
-        for at, m in found.items()
-        if m.value is not None
-    ]
+        x = alt.X("at:Q", title="layer", scale=alt.Scale(domain=[-0.3, last + 0.3], nice=False), axis=axis)
+        percents = alt.Axis(format=".0%", tickCount=5)
+        y = alt.Y("value:Q", title=None, axis=percents, scale=alt.Scale(zero=True))
+        dashes = alt.Scale(domain=verdicts, range=[[1, 0], [5, 3]])
+        shapes = alt.Scale(domain=verdicts, range=["circle", "triangle-up"])
+        base = chart_of(points).encode(x=x, color=colors_of(list(styles.values())))
+        chart = alt.layer(
+            base.mark_line(strokeWidth=1, opacity=0.7).encode(
+                y="chance:Q", detail="judged:N", strokeDash=alt.value([1, 3])
+            ),
+            base.mark_line(strokeWidth=2).encode(
+                y=y, strokeDash=alt.StrokeDash("judged:N", scale=dashes, legend=None)
+            ),
+            base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y="low:Q", y2="high:Q"),
+            base.mark_point(filled=True, size=45, opacity=1).encode(
+                y=y, shape=alt.Shape("judged:N", scale=shapes, legend=None)
+            ),
+            base.mark_text(dx=7, dy=-7, fontSize=11).encode(y=y, text="few:N"),
+        )
+        ends = ", ".join(
+            f"{row.region} text {percent(row.value.value)} where judged {verdicts[not row.right]}"
+            for row in rows
+            if (row.measure, row.layer) == (measure, last)
+        )
+        name = f"attention-{measure.replace('_', '-')}"
+        figures.append(Figure(name, title, f"{title} in layer {last}: {ends}.", svg_of(chart, 230, 150)))
+    return figures

@@ -1,7 +1,7 @@
 """The report's browser of comparisons: what it lists, what it opens, and how that is packed into the page.
 
 The page holds texts as deflated base64 chunks, which its script inflates when they are looked at. A context that
-several comparisons share is packed once; contexts beyond the size limit become text files next to the page.
+several comparisons share is packed once.
 """
 
 import base64
@@ -11,7 +11,7 @@ import re
 import zlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
@@ -23,7 +23,6 @@ from longrm.evaluation.summaries import depth_bin
 from longrm.jsonl import json_text
 from longrm.report.attribution import attribution_map
 from longrm.report.load import Model
-from longrm.runs.folder import write_file
 from longrm.runs.judgments import EXAMPLES, text_digest
 from longrm.runs.logs import Log
 from longrm.runs.records import ExampleRecord, JudgmentRecord
@@ -31,14 +30,10 @@ from longrm.types import Message, Outcome, Span, margin, text_of
 
 PAGE = 57_000_000
 """Most characters of all chunks together: with figures and tables the page stays below 60 MB."""
-CONTEXTS = 48_000_000
-"""Most characters of contexts among these; the rest is for responses and judgments."""
 
 _KEPT = 6_000  # characters kept at either side of a gap in a response or a judgment
 _SEARCHED = 300  # characters of the question and of each response that the search covers
 _LONG = 4_000  # characters from which a part of a prompt is a chunk of its own, shared by all that have it
-_ENDS = 6_000  # characters kept at either end of a context that is in a file
-_NEAR = 2_000  # characters kept around evidence, question and the strongest sentences of such a context
 
 ItemKey = tuple[str, str]
 """The id of a comparison, and the digest of its texts: equal ids of different texts are different comparisons."""
@@ -46,37 +41,39 @@ Explanation = tuple[int, str, AttributionRecord]
 """The number of the model, the name of the attribution on the page, and its record."""
 
 
+class PageFullError(Exception):
+    """The page has no room for another text."""
+
+
+def deflated(text: str) -> str:
+    """The text as the page holds it."""
+    # Level 3 is hardly larger than the default, and much faster.
+    return base64.b64encode(zlib.compress(text.encode(), 3)).decode()
+
+
 class Chunks:
-    """The packed texts of a page; contexts that do not fit are written to `folder`, one text file each."""
+    """The packed texts of a page, at most `room` characters together."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, room: int) -> None:
         self.packed: list[str] = []
-        self.files = 0
-        self._size = 0
-        self._contexts: dict[bytes, int | str] = {}
+        self._room = room
+        self._shared: dict[bytes, int] = {}
 
-    def add(self, text: str, room: int = PAGE) -> int | None:
-        """Adds a text; returns its number, or None where the chunks would grow beyond `room`."""
-        # Level 3 is hardly larger than the default, and much faster.
-        packed = base64.b64encode(zlib.compress(text.encode(), 3)).decode()
-        if self._size + len(packed) > room:
-            return None
-        self._size += len(packed)
+    def add(self, text: str) -> int:
+        """Adds a text; returns its number."""
+        packed = deflated(text)
+        self._room -= len(packed)
+        if self._room < 0:
+            raise PageFullError
         self.packed.append(packed)
         return len(self.packed) - 1
 
-    def add_context(self, text: str) -> int | str:
-        """Adds a long text once; returns its number, or the name of its file where it does not fit."""
+    def add_once(self, text: str) -> int:
+        """Adds a text that several comparisons may share; returns its number."""
         key = hashlib.sha256(text.encode()).digest()
-        if key not in self._contexts:
-            # After the first one that does not fit, none is tried: packing the rest of a long run would be in vain.
-            number = None if self.files else self.add(text, CONTEXTS)
-            if number is None:
-                self.files += 1
-                write_file(self.folder / f"{self.files:05}.txt", text)
-            self._contexts[key] = f"{self.files:05}.txt" if number is None else number
-        return self._contexts[key]
+        if key not in self._shared:
+            self._shared[key] = self.add(text)
+        return self._shared[key]
 
 
 @dataclass(slots=True)
@@ -91,18 +88,13 @@ class Item:
     words: str = ""
 
 
-def browser(models: Sequence[Model], beside: Path) -> dict[str, Any] | None:
-    """Packs every comparison with all models' judgments of it.
-
-    Args:
-        models: The evaluated models; pairs and best-of-N of one stage share its label.
-        beside: The folder for contexts that do not fit into the page.
+def browser(models: Sequence[Model]) -> dict[str, Any] | None:
+    """Packs every comparison with all models' judgments of it; pairs and best-of-N of one stage share its label.
 
     Returns:
-        What the template prints: `chunks`, the number of the `index` chunk, and counts: `judged`, `kept` (they open in
-        full), `left_out` (kept by a run, but too large for the page), `lost` (not judged right, and kept by no run),
-        `files` (contexts in `beside`), and `unmatched` attributions of comparisons that nobody here judged. None
-        without any comparison.
+        What the template prints: `chunks`, the `index` (a chunk too), and counts: `judged`, `kept` (they open in full),
+        `left_out` (kept by a run, but the page was full), `lost` (not judged right, and kept by no run), and
+        `unmatched` attributions of comparisons that nobody here judged. None without any comparison.
     """
     labels = list(dict.fromkeys(model.label for model in models))
     # Judgments of old logs have no digest: these are compared with nothing.
@@ -124,38 +116,36 @@ def browser(models: Sequence[Model], beside: Path) -> dict[str, Any] | None:
     if not items:
         return None
 
-    chunks = Chunks(beside)
+    chunks, full = Chunks(PAGE), False
     explained = _explanations(models, labels)
     for key, example in _examples(digests, models):
         item = items.get(key)
-        if item is not None and not item.kept:
-            item.kept, item.words = True, _searched_words(example)
-            item.chunk = chunks.add(json_text(_opened(example, item, explained.get(key, ()), chunks)))
+        if item is None or item.kept:
+            continue
+        item.kept, item.words = True, _searched_words(example)
+        if not full:  # after the first one that does not fit, packing the rest of a long run would be in vain
+            try:
+                item.chunk = chunks.add(json_text(_opened(example, item, explained.get(key, ()), chunks)))
+            except PageFullError:
+                full = True
     styles = {model.label: model.style.name for model in models}
-    index = chunks.add(
-        json_text(
-            {
-                "models": [{"label": label, "style": styles[label]} for label in labels],
-                "items": [_listed(item, explained.get(key, ())) for key, item in items.items()],
-                "folder": beside.name,
-            }
-        ),
-        room=1 << 40,  # the index always fits: without it nothing opens
-    )
+    index = {
+        "models": [{"label": label, "style": styles[label]} for label in labels],
+        "items": [_listed(item, explained.get(key, ())) for key, item in items.items()],
+    }
+    chunks.packed.append(deflated(json_text(index)))  # even in a full page: without it nothing opens
     wrong = [
         item
         for item in items.values()
         if any(verdict(record) not in ("right", "no gold") for record in item.judged.values())
     ]
     return {
-        "index": index,
+        "index": len(chunks.packed) - 1,
         "chunks": chunks.packed,
         "judged": len(items),
         "kept": sum(item.chunk is not None for item in items.values()),
         "left_out": sum(item.kept and item.chunk is None for item in items.values()),
         "lost": sum(not item.kept for item in wrong),
-        "files": chunks.files,
-        "folder": beside.name,
         "unmatched": sum(len(found) for key, found in explained.items() if key not in items),
     }
 
@@ -217,12 +207,9 @@ def _opened(
     """What is shown of a comparison that is opened."""
     units = [utf16_units(readable(message)) for message in example.prompt]
     maps = []
-    strongest = []
     for number, name, record in explained:
         shown = attribution_map(record, example)
         for one in shown["shaded"]:
-            if one["rank"]:
-                strongest.append(Span(one["message"], one["start"], one["end"]))
             at = units[one["message"]]
             one |= {"start": at(one["start"]), "end": at(one["end"])}
         for bar in (*shown["bars"], *shown["evidence"]):
@@ -241,8 +228,7 @@ def _opened(
         if example.question is not None and example.question.message == number:
             marks.append((example.question, "question"))
         context = [span for span in example.context if span.message == number]
-        near = [*(span for span, _ in marks), *(span for span in strongest if span.message == number)]
-        messages.append(_message(message, chunks, context, marks, near))
+        messages.append(_message(message, chunks, context, marks))
     tools = "\n".join(map(json_text, example.tools))  # one schema a line
     return {
         "ranks": item.record.ranks,
@@ -255,13 +241,9 @@ def _opened(
 
 
 def _message(
-    message: Message,
-    chunks: Chunks,
-    context: Sequence[Span] = (),
-    marks: Sequence[tuple[Span, str]] = (),
-    near: Iterable[Span] = (),
+    message: Message, chunks: Chunks, context: Sequence[Span] = (), marks: Sequence[tuple[Span, str]] = ()
 ) -> dict[str, Any]:
-    """A message as parts: [where it begins, text or the number of a chunk]. Text between the parts is in `files`.
+    """A message as parts, each with the place where it begins and its text, or the number of a chunk.
 
     All places are UTF-16 units, as JavaScript counts.
     """
@@ -269,31 +251,14 @@ def _message(
     at = utf16_units(text)
     ends = chain.from_iterable((span.start, span.end) for span in context)
     borders = sorted({0, len(text), *(min(end, len(text)) for end in ends)})
-    parts: list[tuple[int, str | int]] = []
-    files: list[tuple[int, int, str]] = []
-    for start, end in pairwise(borders):
-        if end - start < _LONG:
-            parts.append((at(start), text[start:end]))
-            continue
-        place = chunks.add_context(text[start:end])
-        if isinstance(place, int):
-            parts.append((at(start), place))
-            continue
-        files.append((at(start), at(end), place))
-        # Of a context in a file the page keeps both ends, and the surroundings of what matters, in order.
-        kept = [(start, start + _ENDS), (end - _ENDS, end)]
-        kept += [(span.start - _NEAR, span.end + _NEAR) for span in near]
-        position = start
-        for low, high in sorted(kept):
-            low, high = max(low, position), min(high, end)
-            if low < high:
-                parts.append((at(low), text[low:high]))
-                position = high
+    parts = [
+        (at(start), text[start:end] if end - start < _LONG else chunks.add_once(text[start:end]))
+        for start, end in pairwise(borders)
+    ]
     return {
         "role": str(message.get("role", "")),
         "size": at(len(text)),
         "parts": parts,
-        "files": files,
         "marks": [(at(span.start), at(span.end), kind) for span, kind in marks],
     }
 

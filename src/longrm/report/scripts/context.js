@@ -1,10 +1,10 @@
-// A prompt, folded around what decides the answer. All places are UTF-16 units of one message.
-const NEAR = 400; // units shown at both ends of a message, and beside what is marked
+// A prompt, folded around what matters for the answer. All positions are UTF-16 units of one message.
+const NEAR = 400; // units shown at both ends of a message, and around marked text
 const STEP = 50000; // units that one click on a gap adds
-const SMALL = 120; // a gap that is not worth folding
+const SMALL = 120; // smaller gaps are not folded
 
-// Does not cut a character of two units in halves.
-const whole = (text, at) => (at > 0 && at < text.length && text.charCodeAt(at) >> 10 === 0x37 ? at - 1 : at);
+// Never cuts a surrogate pair in half.
+const boundary = (text, at) => (at > 0 && at < text.length && text.charCodeAt(at) >> 10 === 0x37 ? at - 1 : at);
 
 async function loadedMessage(message) {
   const parts = await Promise.all(message.parts.map(async ([start, part]) => {
@@ -14,16 +14,14 @@ async function loadedMessage(message) {
   return { ...message, parts, opened: [], shaded: [] };
 }
 
-// What is shown: apart, in order.
-function shownRanges({ size, parts, files, marks, shaded, opened }) {
+// The ranges that are shown, disjoint and in order.
+function shownRanges({ size, marks, shaded, opened }) {
   const decisive = [...marks, ...shaded.map(({ start, end }) => [start, end])];
-  const wanted = files.length
-    ? parts.map(({ start, end }) => [start, end]) // all that is here: the rest is in a file
-    : [[0, NEAR], [size - NEAR, size], ...decisive.map(([start, end]) => [start - NEAR, end + NEAR]), ...opened];
+  const wanted = [[0, NEAR], [size - NEAR, size], ...decisive.map(([start, end]) => [start - NEAR, end + NEAR]), ...opened];
   const ranges = [];
   for (const [start, end] of wanted.map(([a, b]) => [Math.max(a, 0), Math.min(b, size)]).sort((a, b) => a[0] - b[0])) {
     const last = ranges[ranges.length - 1];
-    if (last && start <= last[1] + (files.length ? 0 : SMALL)) last[1] = Math.max(last[1], end);
+    if (last && start <= last[1] + SMALL) last[1] = Math.max(last[1], end);
     else if (start < end) ranges.push([start, end]);
   }
   return ranges;
@@ -31,7 +29,7 @@ function shownRanges({ size, parts, files, marks, shaded, opened }) {
 
 function textBetween(parts, from, to) {
   return parts.filter(({ start, end }) => start < to && end > from)
-    .map(({ start, text }) => text.slice(whole(text, Math.max(from - start, 0)), whole(text, Math.min(to - start, text.length))))
+    .map(({ start, text }) => text.slice(boundary(text, Math.max(from - start, 0)), boundary(text, Math.min(to - start, text.length))))
     .join("");
 }
 
@@ -49,13 +47,8 @@ function markedText({ parts, marks, shaded }, from, to) {
   });
 }
 
-function gapBetween(message, start, end, redraw, folder) {
-  const file = message.files.find(([from, to]) => from < end && to > start);
+function gapBetween(message, start, end, redraw) {
   const size = `${grouped(end - start)} characters`;
-  if (file) {
-    const link = element("a", { href: `${encodeURIComponent(folder)}/${file[2]}` }, `${folder}/${file[2]}`);
-    return element("span", { className: "gap" }, ` … ${size}; the whole context is in `, link, " … ");
-  }
   const button = element("button", { type: "button", className: "gap" }, `… ${size} …`);
   button.setAttribute("aria-label", `Show up to ${grouped(STEP)} of ${size} that are folded here`);
   button.addEventListener("click", () => {
@@ -65,27 +58,27 @@ function gapBetween(message, start, end, redraw, folder) {
   return button;
 }
 
-function messageBox(message, redraw, folder) {
+function messageBox(message, redraw) {
   const long = message.opened.length || message.shaded.length;
   const text = element("div", { className: long ? "text all" : "text" });
   if (long) scrolling(text);
   let at = 0;
   for (const [start, end] of shownRanges(message)) {
-    if (start > at) text.append(gapBetween(message, at, start, redraw, folder));
+    if (start > at) text.append(gapBetween(message, at, start, redraw));
     text.append(...markedText(message, start, end));
     at = end;
   }
-  if (at < message.size) text.append(gapBetween(message, at, message.size, redraw, folder));
+  if (at < message.size) text.append(gapBetween(message, at, message.size, redraw));
   return text;
 }
 
-// The messages of a prompt, each of which is drawn again alone when a gap of it is opened.
-function promptView(messages, folder) {
+// The messages of a prompt. Opening a gap redraws its message only.
+function promptView(messages) {
   return messages.map((message) => {
     const box = element("div", {});
     const draw = (focus) => {
       const heading = element("p", { className: "role" }, message.role);
-      box.replaceChildren(heading, messageBox(message, () => draw(true), folder));
+      box.replaceChildren(heading, messageBox(message, () => draw(true)));
       if (focus) (box.querySelector("button.gap") ?? box.querySelector(".text")).focus();
     };
     message.draw = () => draw(false);
@@ -94,7 +87,7 @@ function promptView(messages, folder) {
   });
 }
 
-// A button that goes from one piece of evidence to the next; none where none is known.
+// A button that goes from one piece of evidence to the next; empty without evidence.
 function evidenceButton(box) {
   if (!box.querySelector("mark.evidence")) return [];
   let next = 0;

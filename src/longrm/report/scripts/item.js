@@ -1,4 +1,4 @@
-// One comparison: its prompt, its responses, and what every model made of it, side by side.
+// One comparison: its prompt, its responses, and every model's judgment, side by side.
 function written(text) {
   const box = element("div", { className: "text all" }, text);
   return text.length > 1500 ? scrolling(box) : box;
@@ -10,7 +10,7 @@ function fact(name, value) {
 
 const numbered = (indices) => indices.map((index) => index + 1).join(", ");
 
-// What a judgment or one trial of it says of the responses; empty where it says nothing.
+// The verdict of a judgment or of one of its trials; empty where there is none.
 function parsedVerdict({ scores, ranking }) {
   if (ranking.length) return `best first: ${numbered(ranking)}`;
   if (!scores.length) return "";
@@ -24,22 +24,22 @@ function trialItem(trial) {
   const verdict = parsedVerdict(trial);
   if (verdict) facts.push(`verdict: ${verdict}`);
   if (trial.attempts > 1) facts.push(`${trial.attempts} attempts`);
-  if (trial.contradicted) facts.push("its explanation argues for another verdict");
+  if (trial.contradicted) facts.push("explanation contradicts verdict");
   return element("li", {}, element("p", { className: "role" }, facts.join(" · ")),
     ...[trial.detail, trial.explanation].filter(Boolean).map(written));
 }
 
-// A judge that reads scores only, asked once, has said all in its verdict.
+// The verdict says everything of a single trial without text.
 function trialList({ trials }) {
-  const told = trials.some((trial) => trial.explanation || trial.detail || trial.attempts > 1);
-  if (trials.length < 2 && !told) return [];
+  const informative = trials.some((trial) => trial.explanation || trial.detail || trial.attempts > 1);
+  if (trials.length < 2 && !informative) return [];
   const orders = new Set(trials.map((trial) => trial.order.join()));
-  const name = trials.length > 1 ? `Asked ${trials.length} times, in ${orders.size} order${orders.size > 1 ? "s" : ""}` : "What it wrote";
+  const name = trials.length > 1 ? `Asked ${trials.length} times, in ${orders.size} order${orders.size > 1 ? "s" : ""}` : "Its text";
   return [element("details", { open: trials.length <= 2 }, element("summary", {}, name),
     element("ol", { className: "trials" }, ...trials.map(trialItem)))];
 }
 
-// One model's column; `short` and `judgment` are missing where an evaluation of it did not judge this, or keep it.
+// One model's column. `short` is missing where the model did not judge this comparison, `judgment` where it was not kept.
 function modelColumn(model, short, judgment, explained) {
   const facts = short ? [fact("result", verdictWord(short))] : [];
   if (short && short[2] !== null) facts.push(fact("margin", decimal(short[2])));
@@ -68,8 +68,8 @@ function itemFacts(item) {
     ...(item.task ? [fact("task", item.task)] : []), ...(item.subtype ? [fact("subtype", item.subtype)] : []));
 }
 
-// The whole comparison as nodes; what takes time to inflate is awaited here.
-async function itemView(item, { models, folder }) {
+// The whole comparison as nodes.
+async function itemView(item, { models }) {
   const heading = [element("h3", {}, item.key), itemFacts(item)];
   const detail = item.chunk === null ? null : JSON.parse(await chunk(item.chunk));
   const column = (number, explained) => modelColumn(models[number], item.judged[number], detail?.judged[number], explained);
@@ -77,18 +77,18 @@ async function itemView(item, { models, folder }) {
   const side = (explained) => element("div", { className: "models" }, ...seen.map((number) => column(number, explained(number))));
   if (!detail) {
     const note = item.kept
-      ? "Its texts did not fit into this page; they are in examples.jsonl of the run."
-      : "Its texts were not kept: of what was judged right, a run keeps the first contexts of every length. Its command "
-        + "with a larger judging.examples keeps more, and judges nothing again.";
+      ? "Its texts do not fit into this page; they are in examples.jsonl of the run."
+      : "Its texts were not kept: of comparisons judged right, a run keeps the first contexts of each length. The same "
+        + "command with a larger judging.examples adds them without judging again.";
     return [...heading, element("p", { className: "note" }, note), side(() => [])];
   }
   const tools = await Promise.all(detail.tools.map(loadedMessage));
   const messages = await Promise.all(detail.messages.map(loadedMessage));
   shade(messages, detail.maps.find((map) => !map.reason));
-  const prompt = element("div", {}, ...promptView([...tools, ...messages], folder));
+  const prompt = element("div", {}, ...promptView([...tools, ...messages]));
   const { panel, jump } = mapPanel(detail.maps, models, messages, prompt);
   const judged = side((number) => detail.maps.filter((map) => map.model === number).flatMap((map) => mapView(map, jump)));
   return [...heading, ...panel, ...evidenceButton(prompt), prompt,
     element("ol", { className: "responses" }, ...detail.responses.map((_, index) => responseItem(detail, index))),
-    element("h4", { className: "made" }, seen.length > 1 ? "What each model made of it" : "What the model made of it"), judged];
+    element("h4", { className: "made" }, seen.length > 1 ? "Judgments" : "Judgment"), judged];
 }

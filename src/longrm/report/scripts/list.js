@@ -1,11 +1,11 @@
-// The list of comparisons: which are chosen, in which order, and the table that shows them.
+// The list of comparisons: filters, orders, and the table.
 const verdictsOf = (item, model) => Object.entries(item.judged)
   .filter(([number]) => model === null || Number(number) === model).map(([, short]) => short);
 const marginsOf = (item, model) => verdictsOf(item, model).map((short) => short[2]).filter((margin) => margin !== null);
 const disagree = (item) => new Set(Object.values(item.judged).map(([verdict]) => verdict)).size > 1;
 const lowest = (numbers) => (numbers.length ? Math.min(...numbers) : Infinity);
 
-// Each takes a comparison, the chosen value and the number of the chosen model, which is null for any.
+// Arguments: a comparison, the chosen value, and the number of the chosen model (null for any).
 const FILTERS = {
   q: (item, sought) => sought.toLowerCase().split(/\s+/).every((word) => item.sought.includes(word)),
   model: (item, _, model) => model === null || model in item.judged,
@@ -31,14 +31,14 @@ const ORDERS = {
   nearest: (a, b, margins) => lowest(margins(a).map(Math.abs)) - lowest(margins(b).map(Math.abs)),
 };
 
-// What a form's values choose, in the order that they name. Equal ones stay as they were judged.
+// The comparisons that a form's values choose, in their order; ties stay in the order of judging.
 function chosenItems({ models, items }, values) {
   const found = models.findIndex(({ label }) => label === values.model);
   const model = found < 0 ? null : found;
   const active = Object.entries(values).filter(([name, value]) => value && name in FILTERS);
   const chosen = items.filter((item) => active.every(([name, value]) => FILTERS[name](item, value, model)));
   const order = ORDERS[values.sort];
-  // Two unknown values differ by NaN, and are as good as equal.
+  // The difference of two unknown values is NaN: treat them as equal.
   return order ? chosen.sort((a, b) => order(a, b, (item) => marginsOf(item, model)) || 0) : chosen;
 }
 

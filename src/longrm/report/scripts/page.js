@@ -1,5 +1,5 @@
-// The browser of comparisons. Its state is the form and the open comparison; both stand in the page's fragment.
-const MORE = 50; // rows of the list that are added at once
+// The browser of comparisons. Its state, the form and the open comparison, is in the page's fragment.
+const MORE = 50; // rows added to the list at once
 const viewer = document.getElementById("viewer");
 const form = viewer.querySelector("form");
 const status = viewer.querySelector("[role=status]");
@@ -7,7 +7,7 @@ const list = viewer.querySelector(".list");
 const more = viewer.querySelector(".more");
 const article = viewer.querySelector("article");
 const steps = [...viewer.querySelectorAll("[data-step]")];
-let held; // models, items and the name of the folder
+let data; // models and items
 let found = [];
 let rows = MORE;
 let key = null;
@@ -40,22 +40,22 @@ function fillForm({ models, items }) {
 
 function showList() {
   const chosen = values();
-  found = chosenItems(held, chosen);
-  const models = held.models;
+  found = chosenItems(data, chosen);
+  const models = data.models;
   const row = found.findIndex((item) => item.key === key);
   list.replaceChildren(listTable(found.slice(0, Math.max(rows, row + 1)), models, (item) => fragmentOf(chosen, item), key));
   more.hidden = found.length <= rows;
-  const count = found.length ? `${grouped(found.length)} of ${grouped(held.items.length)} comparisons` : "No comparison matches";
+  const count = found.length ? `${grouped(found.length)} of ${grouped(data.items.length)} comparisons` : "No comparison matches";
   status.textContent = row < 0 ? count : `${count}; number ${grouped(row + 1)} is open`;
   steps.forEach((button) => { button.disabled = !found[row + Number(button.dataset.step)]; });
 }
 
 async function showItem() {
   const wanted = key;
-  const item = held.items.find((one) => one.key === wanted);
+  const item = data.items.find((one) => one.key === wanted);
   const missing = "The comparison of this link is not in this report.";
-  const view = item ? await itemView(item, held) : wanted === null ? [] : [element("p", { className: "notice" }, missing)];
-  if (wanted !== key) return; // another one was opened meanwhile
+  const view = item ? await itemView(item, data) : wanted === null ? [] : [element("p", { className: "notice" }, missing)];
+  if (wanted !== key) return; // another one was opened in the meantime
   article.hidden = wanted === null;
   article.replaceChildren(...view);
   viewer.dataset.shown = wanted ?? "";
@@ -74,7 +74,7 @@ async function open(item) {
   await showItem();
 }
 
-// A value that no field can take is passed over.
+// Unknown values are ignored.
 function readFragment() {
   if (!location.hash.startsWith("#items?")) return false;
   const given = new URLSearchParams(location.hash.slice("#items?".length));
@@ -107,10 +107,10 @@ async function start() {
     viewer.before(element("p", { className: "notice" }, "The browser of comparisons needs a web browser of 2023 or later."));
     return;
   }
-  held = JSON.parse(await chunk(Number(viewer.dataset.index)));
+  data = JSON.parse(await chunk(Number(viewer.dataset.index)));
   inflated.clear();
-  for (const item of held.items) item.sought = [item.key, item.task, item.subtype, item.words].join("\n").toLowerCase();
-  fillForm(held);
+  for (const item of data.items) item.sought = [item.key, item.task, item.subtype, item.words].join("\n").toLowerCase();
+  fillForm(data);
   form.addEventListener("input", changed);
   form.addEventListener("reset", () => setTimeout(changed)); // after the fields are empty
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -1,4 +1,4 @@
-// On paper nothing can be opened: what is folded is printed open, but the settings of the runs.
+// Folded parts are printed open, except the settings of the runs.
 let unfolded = [];
 window.addEventListener("beforeprint", () => {
   unfolded = [...document.querySelectorAll("main details:not([open]):not(.settings)")];

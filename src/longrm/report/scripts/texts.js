@@ -1,4 +1,4 @@
-// What the page holds: chunks of deflated base64, inflated when they are looked at; and how texts reach the page.
+// Chunks of deflated base64, inflated when needed, and helpers that make elements of texts.
 const HELD = 40; // chunks that stay inflated
 const inflated = new Map();
 
@@ -7,7 +7,7 @@ async function inflate(packed) {
   const bytes = new Uint8Array(coded.length);
   for (let at = 0; at < coded.length; at += 1) bytes[at] = coded.charCodeAt(at);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  // A byte order mark is a character like any other: places are counted with it.
+  // Positions count a byte order mark like any other character.
   return new TextDecoder("utf-8", { ignoreBOM: true }).decode(await new Response(stream).arrayBuffer());
 }
 
@@ -19,9 +19,9 @@ function chunk(number) {
   return inflated.get(number);
 }
 
-// Characters that would steer what shows them are written as their code: texts cannot hide or turn what stands near.
-const STEERING = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
-const visible = (text) => text.replace(STEERING, (character) =>
+// Control characters are shown as their codes: no text can hide or reorder what is next to it.
+const CONTROL = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+const visible = (text) => text.replace(CONTROL, (character) =>
   `⟨U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
 // Every text reaches the page as a text node, never as markup.
@@ -35,7 +35,7 @@ const DASH = "–";
 const grouped = (number) => number.toLocaleString("en-US");
 const decimal = (number) => String(Number(number.toPrecision(4))).replace("-", "−");
 
-// What scrolls must be reached by the keyboard.
+// Scrolling boxes must be reachable by keyboard.
 const scrolling = (box) => Object.assign(box, { tabIndex: 0 });
 
 function swatch(style) {

@@ -2,10 +2,7 @@
 
 from collections.abc import Sequence
 
-import altair as alt
-
-from longrm.report.charts import NO_LINES, Figure, chart_of, colors_of, forest_plot, shapes_of, svg_of
-from longrm.report.formatting import MISSING, few, interval, listed, percent, points
+from longrm.report.formatting import MISSING, interval, listed, percent, points
 from longrm.report.load import Model
 from longrm.report.tables import Cell, Row, Section, Table
 
@@ -40,32 +37,4 @@ def baselines(models: Sequence[Model]) -> Section | None:
         f"The same comparisons judged by heuristics without a model, which read:{inputs} A model that does not beat a "
         "heuristic may do no more than the heuristic. Differences are paired.",
         tables=[Table("Accuracy minus that of each baseline, in percentage points", columns, rows)],
-        figure=_figure(shown),
-    )
-
-
-def _figure(models: Sequence[Model]) -> Figure | None:
-    rows = [
-        {"curve": str(number), "baseline": name, "value": 100 * gap.value}
-        | {"low": 100 * gap.low, "high": 100 * gap.high, "few": few(gap.groups)}
-        for number, model in enumerate(models)
-        for name, one in model.summary.baselines.items()
-        if (gap := one.difference).value is not None and gap.low is not None and gap.high is not None
-    ]
-    if not rows:
-        return None
-    styles = [model.style for model in models]
-    axis = alt.Axis(labelLimit=120, **NO_LINES)
-    base = chart_of(rows).encode(
-        y=alt.Y("baseline:N", sort=None, title=None, axis=axis),
-        yOffset=alt.YOffset("curve:N", sort=None),
-        color=colors_of(styles),
-    )
-    plot = forest_plot(base, "points over the baseline", shapes_of(styles))
-    height = len({row["baseline"] for row in rows}) * (16 * len(models) + 14)
-    return Figure(
-        "baselines",
-        "Accuracy minus that of each baseline",
-        "Forest plot of the differences in the table, each with its 95% interval around zero.",
-        svg_of(plot, 240, height),
     )

@@ -100,13 +100,11 @@ def _parts_table(label: str, model: Model, summary: AttributionSummary) -> Table
 
 
 def _figure(found: Sequence[_Explained]) -> Figure | None:
-    weights = interval_rows([(n, _shares(summary)) for n, (_, _, summary) in enumerate(found)], "length")
+    weights = interval_rows([_shares(summary) for _, _, summary in found])
     if not weights:
         return None
     models = [model for _, model, _ in found]
-    accuracies = interval_rows(
-        [(n, model.by_length(model.summary.main_metric)) for n, model in enumerate(models)], "length"
-    )
+    accuracies = interval_rows([model.by_length(model.summary.main_metric) for model in models])
     styles = [model.style for model in models]
     lengths = sorted({row["length"] for row in (*weights, *accuracies)})
     x = length_axis(lengths, shared_unit(model.summary.measured for model in models))

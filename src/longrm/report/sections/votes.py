@@ -2,13 +2,9 @@
 
 from collections.abc import Sequence
 
-import altair as alt
-
-from longrm.report.charts import Figure, banded_curves, interval_rows, svg_of
 from longrm.report.formatting import defined, plural
 from longrm.report.load import Model
 from longrm.report.tables import Row, Section, Table, percent_cell
-from longrm.runs.records import Estimate
 
 
 def votes(models: Sequence[Model]) -> Section | None:
@@ -32,27 +28,4 @@ def votes(models: Sequence[Model]) -> Section | None:
         "The accuracy of the first k votes, averaged over which k votes come first. All points come from one run, so "
         "they differ by less than their intervals suggest.",
         tables=[Table("Accuracy by votes per order, with 95% intervals", columns, rows)],
-        figure=_figure(curves),
-    )
-
-
-def _figure(curves: Sequence[tuple[Model, dict[int, Estimate]]]) -> Figure | None:
-    rows = interval_rows([(number, curve) for number, (_, curve) in enumerate(curves)], "votes")
-    if not rows:
-        return None
-    counts = sorted({row["votes"] for row in rows})
-    x = alt.X(
-        "votes:Q",
-        title="votes per order",
-        scale=alt.Scale(domain=[counts[0], counts[-1]], nice=False),
-        axis=alt.Axis(values=counts, format="d", labelOverlap=True, grid=False),
-    )
-    scale = alt.Scale(zero=False, nice=True)
-    y = alt.Y("value:Q", title="accuracy", scale=scale, axis=alt.Axis(format=".0%", tickCount=5))
-    chart = alt.layer(*banded_curves(rows, [model.style for model, _ in curves], x, y, scale))
-    return Figure(
-        "votes",
-        "Accuracy by votes",
-        f"Line chart of accuracy against votes per order, from {counts[0]} to {counts[-1]}, one curve a model.",
-        svg_of(chart, 280, 190),
     )

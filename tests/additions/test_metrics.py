@@ -1,13 +1,11 @@
 """A metric is added by one file and one entry: summary, schema, results.csv, report and settings know it at once."""
 
 import csv
-import json
 
 import jsonschema
 import pytest
 
 from longrm.benchmarks import Probe
-from longrm.errors import ConfigError, RunError
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.metrics import METRICS
@@ -70,14 +68,3 @@ def test_a_metric_that_is_entered_runs_to_the_end(beaten, tmp_path):
     build([tmp_path / "run"], tmp_path / "report.html")
     assert '<th scope="col">responses beaten</th>' in (tmp_path / "report.html").read_text()
     assert EvaluationSettings.resolve(None, {"metric": "beaten", "settings": {}}).metric == "beaten"
-
-
-def test_a_metric_that_is_not_entered_is_refused_everywhere(tmp_path):
-    summary = evaluated(tmp_path / "run")
-    assert "beaten" not in summary["metrics"]["overall"]
-    summary["metrics"]["overall"]["beaten"] = summary["metrics"]["overall"]["pair_accuracy"]
-    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(RunError, match="beaten"):
-        read_summary(tmp_path / "run")
-    with pytest.raises(ConfigError, match="beaten"):
-        EvaluationSettings.resolve(None, {"metric": "beaten", "settings": {}})

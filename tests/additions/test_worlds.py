@@ -5,8 +5,7 @@ import pytest
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
 from longrm.evaluation.summaries import read_summary
 from longrm.report import build
-from longrm.types import message_text
-from longrm.worlds import WORLDS, WorldPlan, generate, words_tokenizer
+from longrm.worlds import WORLDS
 
 NICKNAMES = """
 from longrm.worlds.facts import Claim, Unit, WorldRules
@@ -33,18 +32,6 @@ def nicknames(plugin, monkeypatch):
     rules = plugin(NICKNAMES).RULES
     monkeypatch.setitem(WORLDS, "nicknames", rules)
     return rules
-
-
-@pytest.mark.parametrize("responses", [2, 4])
-def test_the_words_tokenizer_knows_the_words_of_an_added_world(nicknames, responses):
-    known = words_tokenizer()
-    unknown = known.backend.token_to_id("<unk>")
-    for comparison in generate(WorldPlan("nicknames", 400, responses), 4, known):
-        texts = [
-            message_text(message) for part in (comparison.prompt, *comparison.responses) for message in part
-        ]
-        assert not any(unknown in known.encode(text) for text in texts)
-    assert {"nickname", "Sailors", "nephew"} <= known.backend.get_vocab().keys()
 
 
 def test_an_evaluation_of_an_added_world_runs_to_its_summary(nicknames, tmp_path):

@@ -6,7 +6,6 @@ from click.testing import CliRunner
 
 from longrm.cli.commands import cli
 from longrm.errors import LongRMError
-from longrm.runs.folder import MANIFEST
 
 pytest.importorskip("datasketch")
 
@@ -83,40 +82,3 @@ def test_a_fault_is_one_line(put, arguments, said):
     assert isinstance(error, LongRMError), error
     assert said in str(error)
     assert "\n" not in str(error)
-
-
-def run_folder(put, counted=2, **manifest):
-    rows = put("run/rows/rows-00000.jsonl", row(1), row(2))
-    steps = {"judgment": {"in": 5, "kept": counted, "dropped": {"unparsed": 5 - counted}}}
-    told = {
-        "schema_version": 1,
-        "kind": "synthesis of vote",
-        "started": "2026-01-01T00:00:00+00:00",
-        "python": "3.11.0",
-        "machine": "any",
-        "versions": {},
-        "sources": [{"name": "mine", "license": "mit", "path": "documents.jsonl"}],
-        "models": {"judge 1": "a judge"},
-        "seed": 7,
-        "counts": {"inputs": 1, "rows": counted, "steps": steps},
-    }
-    (rows.parents[1] / MANIFEST).write_text(json.dumps(told | manifest))
-    put("run/ledger.jsonl", {"id": "1"})
-    return rows.parents[1]
-
-
-def test_a_run_folder_is_its_rows_and_its_manifest(put):
-    said = longrm(run_folder(put)).stdout
-    assert "2 comparisons about 2 texts: nothing odd found" in said
-    for told in (
-        "synthesis of vote",
-        "mine at documents.jsonl, license: mit",
-        "a judge",
-        "judgment: unparsed",
-    ):
-        assert told in said
-    off = json.loads(longrm(run_folder(put, counted=4), "--json").stdout)
-    assert off["findings"]["rows_not_as_counted"]["count"] == 2
-    unfinished = json.loads(longrm(run_folder(put, counts=None), "--json").stdout)
-    assert unfinished["findings"]["unfinished_run"]["count"] == 1
-    assert unfinished["origin"]["seed"] == 7

@@ -93,12 +93,3 @@ def test_the_longest_prompt_is_within_the_models_window(tmp_path):
         longrm("mine.toml", "--device", "h100-80gb", "--json", "--set", "model.lora.rank=4").stdout
     )
     assert free["model_reads"] is None
-
-
-def test_small_tensors_on_a_cpu_take_more():
-    """Measured: 1.1 to 1.5 times the prediction, because the C library keeps freed tensors below 4 MiB."""
-    rows = "plan.rows=[{rows = 10, prompt = 40, responses = 2, response = 10}]"
-    small = ("--set", rows, "--set", "data.per_step=1")
-    assert "4 MiB" in longrm("mine.toml", *small).stdout
-    assert "4 MiB" not in longrm("mine.toml", *small, "--device", "h100-80gb").stdout
-    assert "4 MiB" not in longrm("mine.toml").stdout, "the control: long rows"

@@ -135,21 +135,3 @@ def test_questions_that_are_under_way_do_not_hold_it_up(tmp_path, pairs, number)
             with asked:
                 line = stopped(process, number, lambda: True)
     assert line == "; the same command continues where it stopped"
-
-
-def test_sigterm_ends_a_command_that_a_script_began_in_the_background(tmp_path, pairs):
-    """A shell has such a command ignore Ctrl-C."""
-    log = tmp_path / "run" / "judgments.jsonl"
-    arguments = (
-        "evaluate",
-        "--model",
-        "baseline:random",
-        "--bench",
-        f"file:{pairs}",
-        "--out",
-        tmp_path / "run",
-    )
-    deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731  # a line's worth
-    with started(*arguments, preexec_fn=deaf) as process:
-        line = stopped(process, signal.SIGTERM, lambda: log.exists() and log.stat().st_size)
-    assert line == "; the same command continues where it stopped"

@@ -20,7 +20,6 @@ from longrm.evaluation.summaries import parse_summary
 from longrm.report import build
 from longrm.report.formatting import headline
 from longrm.runs.folder import RunFolder
-from longrm.types import Outcome
 
 VOID = {"meta", "img", "br", "hr", "input", "link"}
 
@@ -161,7 +160,7 @@ def test_numbers_are_those_of_the_summary(page: Path, demo: Path) -> None:
 def test_figures_lie_beside_the_file_as_svg_and_png(page: Path) -> None:
     folder = page.with_name("report-figures")
     names = {path.stem for path in folder.glob("*.svg")}
-    assert {"accuracy", "accuracy-narrow", "depth-0", "depth-3", "differences", "loss", "throughput"} <= names
+    assert {"accuracy", "accuracy-narrow", "depth-0", "depth-3", "loss"} <= names
     assert {path.stem for path in folder.glob("*.png")} == names
     assert not list(folder.glob(".*"))
     for name in names:
@@ -259,14 +258,6 @@ def test_runs_without_lengths_or_gold_have_no_figures(synthetic: ModuleType, tmp
     assert "accuracy undefined" in text
     assert "NaN" not in Structure(text).words()
     assert "<figure>" not in text
-
-
-def test_errors_are_counted_at_the_top(synthetic: ModuleType, tmp_path: Path) -> None:
-    records = synthetic.judgments(synthetic.CURVES["long"], 1)
-    records[:3] = [replace(one, outcome=Outcome.ERROR, scores=(), detail="no answer") for one in records[:3]]
-    synthetic.write_evaluation(tmp_path / "run", records)
-    build([tmp_path / "run"], tmp_path / "run.html")
-    assert "3 errors" in Structure((tmp_path / "run.html").read_text()).words().partition("</section>")[0]
 
 
 def test_a_folder_that_is_no_finished_run_is_refused(

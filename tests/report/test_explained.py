@@ -20,8 +20,6 @@ from longrm.report import build
 from longrm.report.items import browser
 from longrm.report.load import load_report
 from longrm.runs.judgments import GOLD
-from longrm.runs.logs import Log
-from longrm.runs.records import ExampleRecord
 from longrm.types import Tool
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.data.trajectories import TOOLS
@@ -76,40 +74,7 @@ def test_a_comparison_opens_with_the_map_of_its_model(runs: tuple[Path, Path], t
     assert not any(detail["maps"] for detail in alone.values())
 
 
-def test_places_are_counted_in_units_of_the_browser(
-    runs: tuple[Path, Path], tmp_path: Path, synthetic: ModuleType
-) -> None:
-    def moved(example: ExampleRecord) -> ExampleRecord:
-        (message,) = example.prompt
-        ahead = "😀😀 was here. "
-        return replace(
-            example,
-            prompt=({**message, "content": ahead + message["content"]},),
-            context=tuple(replace(one, end=one.end + len(ahead)) for one in example.context),
-            question=None,
-            evidence=tuple(
-                replace(one, start=one.start + len(ahead), end=one.end + len(ahead))
-                for one in example.evidence
-            ),
-        )
-
-    examples = [moved(one) for one in Log(runs[0] / "examples.jsonl", ExampleRecord)]
-    (runs[0] / "examples.jsonl").unlink()
-    with Log(runs[0] / "examples.jsonl", ExampleRecord) as log:
-        log.append(*examples)
-    synthetic.write_attribution(tmp_path / "again", runs[0])
-    detail = opened([runs[0], tmp_path / "again"])[2]["records-128-2-0000"]
-    text = "".join(part for _, part in detail["messages"][0]["parts"])
-    units = text.encode("utf-16-le")
-    strongest = next(one for one in detail["maps"][0]["shaded"] if one["rank"] == 1)
-    said = units[2 * strongest["start"] : 2 * strongest["end"]].decode("utf-16-le")
-    assert said.strip() == "The access code of Edmund is granite."
-    assert text[strongest["start"] : strongest["end"]].strip() != said.strip(), (
-        "characters are counted otherwise"
-    )
-
-
-def test_what_may_not_be_trusted_is_not_shaded_and_says_why(
+def test_without_trust_nothing_is_shaded_and_the_reason_is_given(
     runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:
     synthetic.write_attribution(tmp_path / "doubted", runs[0], shown=False)
@@ -188,7 +153,7 @@ def test_a_model_is_the_same_however_its_folder_is_named(
     assert len(stage.attributions) == 1
 
 
-def test_an_attribution_alone_is_told_what_to_name_with_it(
+def test_an_attribution_without_its_evaluation_is_an_error(
     runs: tuple[Path, Path], synthetic: ModuleType, tmp_path: Path
 ) -> None:
     synthetic.write_attribution(tmp_path / "stranger", runs[0], model="large")

@@ -83,7 +83,7 @@ def example(name: str, text: str, **spans: object) -> ExampleRecord:
 @pytest.mark.parametrize(
     "before", ["plain ", "\ufeff𝒜𝒷 ", "é\r\n\0\u2028\u202e", "<!--</script>" * 600, "🎈" * 5000]
 )
-def test_texts_come_back_and_marks_stand_where_they_did(
+def test_texts_and_marks_survive_packing(
     synthetic: ModuleType, tmp_path: Path, opened: Any, before: str
 ) -> None:
     """Also beyond the basic plane, where JavaScript counts two units a character."""
@@ -115,7 +115,7 @@ def test_a_shared_context_is_held_once(synthetic: ModuleType, tmp_path: Path, op
     assert len(found.shown["chunks"]) == 1 + 20 + 1
 
 
-def test_every_judged_comparison_is_listed_and_what_was_not_kept_is_said(
+def test_every_judged_comparison_is_listed_and_lost_ones_are_counted(
     synthetic: ModuleType, tmp_path: Path, opened: Any
 ) -> None:
     records = [
@@ -220,7 +220,7 @@ def test_stages_of_a_demo_share_their_comparisons(demo: Path, opened: Any) -> No
     assert found.shown["kept"] == 6 * 3 + 6
 
 
-def test_trajectories_are_shown_turn_by_turn_behind_the_tools(
+def test_trajectories_are_shown_turn_by_turn_after_the_tools(
     synthetic: ModuleType, tmp_path: Path, opened: Any
 ) -> None:
     asked = ({"role": "user", "content": "Is it warm in Oslo?"},)
@@ -243,7 +243,7 @@ def test_trajectories_are_shown_turn_by_turn_behind_the_tools(
     ]
 
 
-def test_every_trial_is_there_with_what_was_written_and_cut(
+def test_every_trial_is_there_with_its_text_and_cut(
     synthetic: ModuleType, tmp_path: Path, opened: Any
 ) -> None:
     records = synthetic.written(1, votes=2, lengths=(128,))

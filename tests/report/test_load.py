@@ -21,7 +21,7 @@ def test_material_of_a_demo_keeps_the_order_of_stages(demo: Path) -> None:
     assert material.models[1].by_length("pair_accuracy")[512].value == held
 
 
-def test_the_families_of_a_demo_are_told_apart(two_families: Path, demo: Path) -> None:
+def test_the_families_of_a_demo(two_families: Path, demo: Path) -> None:
     material = load_report([two_families])
     labels: dict[str, list[str]] = {}
     for stage in material.models:
@@ -38,15 +38,7 @@ def test_the_families_of_a_demo_are_told_apart(two_families: Path, demo: Path) -
     assert {stage.family for stage in load_report([demo]).models} == {DISCRIMINATIVE}
 
 
-def test_a_long_name_of_a_model_is_left_to_the_first_lines(synthetic: ModuleType, tmp_path: Path) -> None:
-    records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)
-    for name in ("short", "a-name-of-more-than-forty-characters-in-all"):
-        synthetic.write_evaluation(tmp_path / name[:5], records, model=name)
-    labels = [stage.label for stage in load_report([tmp_path / "short", tmp_path / "a-nam"]).models]
-    assert labels == ["short · short", "a-nam"]
-
-
-def test_of_several_runs_those_not_finished_are_left_out_aloud(
+def test_unfinished_runs_are_left_out_with_a_warning(
     synthetic: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = synthetic.judgments(synthetic.CURVES["long"], 1, groups=2)

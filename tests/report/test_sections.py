@@ -13,9 +13,6 @@ import pytest
 from longrm.attribution.summary import summary_of
 from longrm.report import build
 from longrm.report.sections import SECTIONS
-from longrm.reward_models.trials import latin_square, together
-from longrm.runs.records import JudgmentRecord
-from longrm.types import Outcome, Trial
 
 RELEASE = {
     "overall_percent": 43.756,
@@ -229,33 +226,6 @@ def test_votes(tables: Any, summaries: Any) -> None:
         at = summaries[label]["votes"]["at"]
         assert list(row.values()) == [share(at[k]) if k in at else "–" for k in ("1", "2", "3")]
     assert found["two · tiny"]["3 votes"] == "–"
-
-
-def test_places_are_shown_for_more_than_two_responses(synthetic: ModuleType, tmp_path: Path) -> None:
-    records = []
-    for number in range(12):
-        order = latin_square((2, 0, 1))
-        trials = tuple(
-            Trial(order=at, outcome=Outcome.ANSWERED, ranking=(at[0], *sorted(at[1:]))) for at in order
-        )  # always the first shown
-        whole = together(trials)
-        records.append(
-            JudgmentRecord(
-                id=f"{number:04}",
-                group=f"{number}",
-                outcome=whole.outcome,
-                ranks=(1, 2, 3),
-                order=order[0],
-                scores=whole.scores,
-                trials=trials,
-            )
-        )
-    synthetic.write_evaluation(tmp_path / "run", records, scale="verdict", kept=0)
-    build([tmp_path / "run"], tmp_path / "run.html")
-    found = Tables((tmp_path / "run.html").read_text()).found
-    row = found["Share of trials that prefer the response at each place"]["run · tiny"]
-    assert [cell.partition(" ")[0] for cell in row.values()] == ["100.0%", "0.0%", "0.0%"]
-    assert "prefers the first shown" not in found["Order of presentation, with 95% intervals"]["run · tiny"]
 
 
 def test_weight_on_the_evidence_and_accuracy(synthetic: ModuleType, tmp_path: Path) -> None:

@@ -64,8 +64,6 @@ def build(runs: Sequence[Path], out: Path) -> None:
         _family(data, name, number, metric, named=len(names) > 1) for number, name in enumerate(names)
     ]
     heat = [charts.heat_map(model, metric, number) for number, model in enumerate(data.models)]
-    differences = tables.demo_differences(data)
-    forest = charts.forest(differences) if differences else None
     sections = {name: found for name, make in SECTIONS.items() if (found := make(data.models))}
     depths = tables.depth_tables(data.models, metric)
     folder = out.with_name(f"{out.stem}-figures")
@@ -79,13 +77,12 @@ def build(runs: Sequence[Path], out: Path) -> None:
         heat=[figure for figure in heat if figure],
         heat_note=few_note(table.note for table in depths),
         depths=depths,
-        forest=forest,
         points=max((charts.bin_size(len(run.steps)) for run in data.trained), default=1),
-        differences=tables.difference_table(differences) if differences else None,
+        differences=tables.difference_table(data),
         figures=folder.name,
     )
     drawn = [figure for family in families for figure in (*family["accuracy"], *family["training"])]
-    for figure in (*drawn, *heat, forest, *(section.figure for section in sections.values())):
+    for figure in (*drawn, *heat, *(section.figure for section in sections.values())):
         if figure is not None:
             write_file(folder / f"{figure.name}.svg", figure.alone)
             write_file(folder / f"{figure.name}.png", figure.png())

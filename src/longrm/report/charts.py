@@ -31,7 +31,7 @@ from longrm.report.formatting import (
     token_unit,
 )
 from longrm.report.load import Model, Training
-from longrm.report.tables import Difference, items_link
+from longrm.report.tables import items_link
 from longrm.runs.records import Estimate
 
 INK, MUTED, LINE, PAPER = (COLORS[name][0] for name in ("ink", "muted", "line", "paper"))
@@ -343,7 +343,7 @@ def heat_map(model: Model, metric: str, number: int) -> Figure | None:
 
 
 def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
-    """Loss, accuracy, longest prompt and throughput against the step, one curve a run; `suffix` ends their names."""
+    """Loss, accuracy and longest prompt against the step, one curve a run; `suffix` ends their names."""
     from_zero, doubling = alt.Scale(zero=True), alt.Scale(type="log", base=2)
     panels = [
         ("loss", "Loss", "~g", from_zero, [_binned(run, "loss") for run in runs]),
@@ -355,7 +355,6 @@ def training(runs: Sequence[Training], suffix: str = "") -> list[Figure]:
             [_binned(run, "accuracy") for run in runs],
         ),
         ("length", "Longest prompt, tokens", ",d", doubling, [_binned(run, "length") for run in runs]),
-        ("throughput", "Tokens per second", "~s", from_zero, [_throughput(run) for run in runs]),
     ]
     styles = [run.style for run in runs]
     x = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickCount=4, format="~s"))
@@ -385,42 +384,6 @@ def _binned(run: Training, field: str) -> Rows:
         {"step": part[-1].step, "value": sum(getattr(step, field) for step in part) / len(part)}
         for part in bins
     ]
-
-
-def _throughput(run: Training) -> Rows:
-    size = bin_size(len(run.timing)) or 1
-    rows = []
-    for start in range(0, len(run.timing), size):
-        part = run.timing[start : start + size]
-        spent = sum(record.seconds for record in part)
-        if spent > 0:
-            rows.append({"step": part[-1].step, "value": sum(record.tokens for record in part) / spent})
-    return rows
-
-
-def forest(differences: Sequence[Difference]) -> Figure:
-    """Differences with their intervals around zero, in percentage points."""
-    rows = [
-        {"label": one.label, "value": 100 * m.value, "low": 100 * m.low, "high": 100 * m.high}
-        | {"few": few(m.groups)}
-        for one in differences
-        if (m := one.estimate).value is not None and m.low is not None and m.high is not None
-    ]
-    axis = alt.Axis(labelLimit=300, **NO_LINES)
-    base = chart_of(rows).encode(y=alt.Y("label:N", sort=None, title=None, axis=axis))
-    low = alt.X("low:Q", title="percentage points", axis=alt.Axis(tickCount=4, labelOverlap="greedy"))
-    chart = alt.layer(
-        chart_of([{"zero": 0}]).mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x="zero:Q"),
-        base.mark_rule(strokeWidth=2, color=INK).encode(x=low, x2="high:Q"),
-        base.mark_point(filled=True, size=70, opacity=1, color=INK, shape="diamond").encode(x="value:Q"),
-        base.mark_text(dx=8, fontSize=12, color=INK).encode(x="high:Q", text="few:N"),
-    )
-    return Figure(
-        "differences",
-        "Contrast and controls",
-        "Forest plot of the differences in the table, each with its 95% interval around zero.",
-        svg_of(chart, 180, 26 * len(rows)),
-    )
 
 
 # --- Attention (`longrm attribute --attention`) ---

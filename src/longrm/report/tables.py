@@ -249,27 +249,18 @@ def depth_tables(models: Sequence[Model], metric: str) -> list[Table]:
     return tables
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A row of the demo's table of differences and of its forest plot."""
-
-    label: str
-    estimate: Estimate
-    reading: str
-
-
-def demo_differences(data: ReportData) -> list[Difference]:
-    """The demo's contrasts length by length, and its controls as distances from chance."""
-    found: list[Difference] = []
+def difference_table(data: ReportData) -> Table | None:
+    """A demo's contrasts length by length, and its controls as distances from chance, in percentage points."""
     if data.demo is None:
-        return found
+        return None
+    rows: list[Row] = []
 
     def add(label: str, estimate: Estimate, inside: str, outside: str) -> None:
-        if estimate.low is None or estimate.high is None:
-            reading = MISSING
-        else:
+        reading = MISSING
+        if estimate.low is not None and estimate.high is not None:
             reading = inside if estimate.low <= 0 <= estimate.high else outside
-        found.append(Difference(label, estimate, reading))
+        pairs = Cell(count(estimate.n), f"{count(estimate.groups)} contexts")
+        rows.append(Row(label, [points_cell(estimate), pairs, Cell(reading)]))
 
     for name, contrast in data.demo.contrasts.items():
         first, _, second = name.partition("_vs_")
@@ -283,17 +274,8 @@ def demo_differences(data: ReportData) -> list[Difference]:
         ends = [None if end is None else end - chance for end in (value.value, value.low, value.high)]
         gap = Estimate(ends[0], ends[1], ends[2], value.n, value.groups)
         add(f"{stage_label(name)} − chance", gap, "at chance, as expected", "NOT at chance: a leak")
-    return found
-
-
-def difference_table(differences: Sequence[Difference]) -> Table:
-    """The contrasts and controls in percentage points."""
-    rows = []
-    for one in differences:
-        pairs = Cell(count(one.estimate.n), f"{count(one.estimate.groups)} contexts")
-        rows.append(Row(one.label, [points_cell(one.estimate), pairs, Cell(one.reading)]))
     caption = "Differences in percentage points, with 95% intervals"
-    return Table(caption, ["difference", "points", "pairs", "reading"], rows)
+    return Table(caption, ["difference", "points", "pairs", "reading"], rows) if rows else None
 
 
 def training_table(caption: str, runs: Sequence[Training]) -> Table:

@@ -101,8 +101,3 @@ def test_weights_follow_agreement_and_have_a_mean_of_one():
     assert weights["judge 0"] == weights["judge 1"] > 3 * weights["judge 2"]
     assert collected([[1], [2]]).weights() == {"judge 0": 1, "judge 1": 1}
     assert collected([[1, 1], [1, 1], [None, None]]).weights()["judge 2"] == 0
-
-
-def test_tolerance_forgives_rounding():
-    assert collected([[0.3], [0.1 + 0.2]]).pairwise().value == 1
-    assert collected([[0.3], [0.31]]).pairwise().value == 0

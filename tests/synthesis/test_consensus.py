@@ -159,11 +159,6 @@ def test_what_is_unknown_is_no_column_and_columns_of_the_release_come_first():
     assert list(row)[8:] == ["query", "domain", "tag", "group", "contrast", "consensus_score"]
 
 
-def test_rows_that_tell_no_votes_are_passed_over(put):
-    (row,) = read(put("a.jsonl", {"prompt": "q", "chosen": "a", "rejected": "b"}))
-    assert verify_votes(row.comparison, VotingSettings()) is None
-
-
 @pytest.mark.real
 @pytest.mark.skipif(not SAMPLE.is_dir(), reason="the real sample does not lie beside the checkout")
 def test_the_released_rows_count_as_they_were_recorded():
@@ -182,32 +177,3 @@ def test_the_released_rows_count_as_they_were_recorded():
     assert sum(one.chosen is not None for one in ours) == 12
     # Most of what was rejected says the same score as what was chosen.
     assert (sum(len(row.outside) for row in found), sum(len(row.rejected) for row in found)) == (23, 72)
-
-
-def preferred_judges(rows):
-    """A fixed order of the judges, best first, that explains which judgment of every consensus was chosen."""
-    before = {judge: set() for row in rows for judge in row.consensus}
-    for row in rows:
-        for judge in row.consensus:
-            if judge != row.chosen and row.chosen in before:
-                before[judge].add(row.chosen)
-    order = []
-    while len(order) < len(before):
-        free = [judge for judge in sorted(before) if judge not in order and before[judge] <= set(order)]
-        if not free:
-            return None
-        order.append(free[0])
-    return order
-
-
-@pytest.mark.real
-@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the real sample does not lie beside the checkout")
-def test_a_fixed_order_of_judges_explains_which_judgment_was_chosen():
-    rows = [row.comparison for part in ("train", "eval") for row in read(SAMPLE / part)]
-    found = [verify_votes(row, VotingSettings(majority=0.3)) for row in rows]
-    order = preferred_judges(found)
-    assert order[:2] == ["Llama-3.3-70B-Instruct", "Qwen2.5-72B-Instruct"]
-    for row in found:
-        assert row.chosen == min(row.consensus, key=order.index)
-    # The explanations of the rows do not decide it.
-    assert sum(row.same_chosen for row in found) < len(found)

@@ -72,11 +72,6 @@ def test_rows_are_read_one_by_one_and_lone_surrogates_replaced(put):
         next(rows)
 
 
-def test_an_unknown_format_is_refused(put):
-    with pytest.raises(ConfigError, match="'jsonnl'.*'jsonl'"):
-        read_documents(put("rows.jsonl", ROW), "jsonnl")
-
-
 @pytest.fixture
 def leval_folder(put, tmp_path):
     """L-Eval with one text and three questions, a repeated text, and a text without predictions."""

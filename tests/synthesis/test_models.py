@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from longrm.clients import Completion, Request, Writer
+from longrm.clients import Completion, Writer
 from longrm.errors import ConfigError, ModelError
 from longrm.reward_models.simulated import ErrorRates
 from longrm.runs.logs import Log
@@ -116,13 +116,6 @@ def test_a_run_may_continue_with_another_url():
         "remote": {"extra": {}, "json_schema": True},
     }
     assert (model.label, ModelSettings(model="simulated:0.1").label) == ("m", "simulated:0.1")
-
-
-def test_a_simulated_model_needs_a_task(tmp_path):
-    with opened([ModelSettings(model="simulated:0.0")], tmp_path) as (asked, spending):
-        request = Request(({"role": "user", "content": "What is this?"},), 8)
-        assert asyncio.run(asked[0].ask([request]))[0].outcome is Outcome.ERROR
-    assert spending.note() == ""
 
 
 def test_equal_requests_are_asked_once_and_more_urls_ask_nothing_again(server, tmp_path):  # noqa: F811

@@ -2,10 +2,6 @@
 
 import asyncio
 import hashlib
-import json
-import signal
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -112,16 +108,6 @@ def test_a_run_killed_between_the_rows_and_the_ledger_doubles_nothing(tmp_path, 
         assert digests(out) == digests(whole), at
 
 
-def test_rows_that_the_ledger_lost_are_made_again(tmp_path):
-    run(tmp_path / "whole", range(40), 4)
-    out = tmp_path / "run"
-    with pytest.raises(Killed):
-        run(out, range(40), 4, die_at=8)
-    (out / "ledger.jsonl").write_text("".join((out / "ledger.jsonl").read_text().splitlines(True)[:4]))
-    run(out, range(40), 4)
-    assert digests(out) == digests(tmp_path / "whole")
-
-
 def test_a_run_is_not_continued_with_other_sources_prompts_or_inputs(tmp_path):
     run(tmp_path / "run", range(20))
     for name, changed in {
@@ -183,40 +169,3 @@ def test_a_shard_that_lost_bytes_is_named(tmp_path, shard, finished):
             check_files(out, digests=True)
     path.write_bytes(content)
     run(out, range(20))
-
-
-SCRIPT = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from typing import NamedTuple
-from longrm.config import Config
-from longrm.runs.folder import RunFolder
-from longrm.synthesis import pipeline
-pipeline.SHARD_ROWS = 25
-class Numbered(NamedTuple):
-    id: str
-async def make_rows(one):
-    if sys.argv[2] == one.id:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return pipeline.InputOutcome(one.id, [{"id": one.id, "prompt": "p" * int(one.id), "completion": "c"}])
-class Settings(Config):
-    seed: int = 7
-with RunFolder(Path(sys.argv[1]), "synthesis of short-to-long", Settings()) as folder:
-    inputs = (Numbered(str(number)) for number in range(60))
-    facts = {"sources": [], "seed": 7, "prompts": {}, "models": {}}
-    asyncio.run(pipeline.run_pipeline(folder, inputs, make_rows, facts, batch=8))
-"""
-
-
-@pytest.mark.full
-def test_a_process_that_is_killed_leaves_nothing_half_done(tmp_path):
-    def process(out, die):
-        return subprocess.run([sys.executable, "-c", SCRIPT, out, str(die)], capture_output=True)
-
-    assert process(tmp_path / "whole", -1).returncode == 0
-    for die in (3, 59):
-        assert process(tmp_path / "killed", die).returncode == -signal.SIGKILL
-    assert process(tmp_path / "killed", -1).returncode == 0
-    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
-    ids = [json.loads(line)["id"] for line in (tmp_path / "whole/ledger.jsonl").read_text().splitlines()]
-    assert ids == [str(number) for number in range(60)]

@@ -156,11 +156,6 @@ def test_groups_take_turns(groups):
     assert found == in_turns(dict(reversed(named.items())), "seed", 1)
 
 
-def test_another_seed_draws_another_order():
-    groups = {"x": list(range(20))}
-    assert in_turns(groups, 1) != in_turns(groups, 2)
-
-
 def answer(right):
     """Ten words of which this many are right: its token F1 is right / 10."""
     return " ".join(WORDS[:right] + ["zinc"] * (10 - right))

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 from collections import Counter
 
 import pytest
@@ -19,7 +18,7 @@ from longrm.synthesis.recipes.benchmark import (
 from longrm.synthesis.selection import tier_of
 from longrm.types import Outcome, text_of
 
-from ..sources import LEVAL, completion_of
+from ..sources import completion_of
 from ..test_selection import WORDS, answer, planted, selected
 
 pytest.importorskip("sacrebleu")
@@ -134,24 +133,6 @@ def test_nothing_to_build_is_said_and_leaves_nothing(tmp_path, recipe):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_killed_run_whose_sources_have_changed_is_not_continued(tmp_path, recipe, monkeypatch):
-    def killed(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(benchmark, "data_card", killed)
-    with pytest.raises(KeyboardInterrupt):
-        synthesize(of(recipe), tmp_path / "out")
-    monkeypatch.undo()
-    documents = tmp_path / "documents.jsonl"
-    good = documents.read_text()
-    documents.write_text(good.replace("LongQA", "Summ"))
-    with pytest.raises(RunError, match="sources have changed"):
-        synthesize(of(recipe), tmp_path / "out")
-    documents.write_text(good)
-    synthesize(of(recipe), tmp_path / "out")
-    assert [file.name for file in (tmp_path / "out").glob("*.jsonl")] == ["LongQA.jsonl"]
-
-
 def test_the_loader_reads_back_what_was_built(tmp_path, written_benchmark):
     read = planted()
     chosen, counts = selected(read)
@@ -217,28 +198,3 @@ def test_a_judge_reads_the_text_and_not_the_gold_answer():
     down = Judge({"good": Completion(Outcome.ERROR, detail="no route")})
     with pytest.raises(RunError, match="scripted.*no route"):
         asyncio.run(rate_by_judge(down, 64)(document, ["good"]))
-
-
-@pytest.mark.real
-@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data next to the checkout")
-def test_real_documents_become_a_benchmark(tmp_path, written_benchmark):
-    place = tmp_path / "leval"
-    for name in ("natural_question", "financial_qa"):
-        for file in LEVAL.glob(f"*/**/{name}*.jsonl"):
-            link = place / file.relative_to(LEVAL)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            os.symlink(file, link)
-    settings = {
-        "documents.path": str(place),
-        "candidates": {"recorded": True, "synthetic": True},
-        "pairs": 60,
-        "rankings": 20,
-    }
-    manifest = synthesize(of(settings), tmp_path / "out")
-    disagreements = [one["disagreement"] for one in manifest["counts"]["second_check"].values()]
-    assert any(0 < share < 0.2 for share in disagreements if share is not None)
-    found = written_benchmark(tmp_path / "out")
-    rows = list(found.comparisons)
-    assert len(rows) >= 100
-    assert {kind for kind, finding in found.audit.findings.items() if finding.count} <= {"missing_tasks"}
-    assert {row.metadata["tasktype"] for row in rows} == {"PairWise", "BestOfN"}

@@ -101,14 +101,3 @@ def test_a_reward_model_behind_http_is_named_and_its_answers_are_counted(tmp_pat
     assert len(server.seen) > 12
     lines = (tmp_path / "out" / "spending.jsonl").read_text().splitlines()
     assert [json.loads(line)["model"] for line in lines] == [name] * len(server.seen)
-
-
-def test_halves_of_surrogate_pairs_in_ids_are_replaced(tmp_path):
-    rows = [{"id": "a\ud800", "prompt": "One?", "task": "b\udfff"}]
-    rows += [{"id": "c\ud800", "prompt": "Say it.", "completion": "It."}]
-    for number, row in enumerate(rows):
-        path = tmp_path / f"{number}.jsonl"
-        path.write_text(json.dumps(row))
-        (task,) = read_policy_prompts(path)
-        assert task.id in ("a?", "c?")
-        assert task.metadata.get("task", "b?") == "b?"

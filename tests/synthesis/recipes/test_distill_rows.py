@@ -164,14 +164,3 @@ def test_what_cannot_be_cut_is_too_long(tokenizer):
     one = task(7, filler=20)
     query = Query(one.id, one.messages, ((), ()), one.context, one.question)
     assert ShortContextModel(Reader(), tokenizer, 2).judge([query])[0].outcome is Outcome.TOO_LONG
-
-
-def test_long_reading_keeps_better_demonstrations_than_short_reading(tokenizer):
-    tasks = [task(number, depth=(number % 10) / 9) for number in range(10, 40)]
-    policy = Policy(*(f"It is {number}." for number in range(10, 40)))
-
-    def right(model):
-        found = made(policy, model, *tasks, rollouts=40)
-        return sum(one.id.split("-")[1] in one.rows[0]["completion"] for one in found if one.rows)
-
-    assert right(Reader()) > 1.5 * right(ShortContextModel(Reader(), tokenizer, 200))

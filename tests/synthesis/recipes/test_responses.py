@@ -3,7 +3,6 @@ from functools import partial
 import pytest
 
 from longrm.clients import Completion
-from longrm.errors import ConfigError, RunError
 from longrm.synthesis.documents import Document, candidate_from
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import responses
@@ -82,20 +81,6 @@ def test_a_document_gets_the_same_candidates_in_any_company():
     documents = [Document(name, " ".join(TEXTS), f"Which {name}?", name) for name in "abc"]
     settings = recipe()
     assert made_by(documents, [Echo("m")], settings)[1:2] == made_by(documents[1:2], [Echo("m")], settings)
-
-
-def test_a_model_that_cannot_be_asked_stops_the_run():
-    class Away(Echo):
-        def _one(self, text):
-            return Completion(Outcome.ERROR, detail="the server answered 500")
-
-    with pytest.raises(RunError, match="m could not be asked"):
-        made_by([Document("d", "Told here.", "Which?", "x")], [Away("m")], recipe())
-
-
-def test_a_plan_that_cannot_be_followed_is_refused_before_any_model_is_asked():
-    with pytest.raises(ConfigError, match="did you mean 'truncate'"):
-        recipe(plans=[{"perturbations": [{"name": "trunkate"}]}])
 
 
 def test_the_pool_is_an_even_draw_of_bounded_size(monkeypatch):

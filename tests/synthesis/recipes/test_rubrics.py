@@ -1,18 +1,15 @@
 """Criteria from preferences: how they are asked for, read and checked, and the recipe as a whole."""
 
 import asyncio
-import json
 import re
 from collections import Counter
 
 import pytest
-from click.testing import CliRunner
 from scipy.stats import binomtest
 
-from longrm.cli.commands import cli
 from longrm.clients import Completion
 from longrm.data import ComparisonRow, read, write_rows
-from longrm.errors import ConfigError, DataError, RunError
+from longrm.errors import ConfigError, DataError
 from longrm.reward_models import JudgeSettings
 from longrm.reward_models.generative import GenerativeRewardModel
 from longrm.reward_models.rubric_judge import RubricRewardModel
@@ -32,8 +29,7 @@ from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 from longrm.types import Comparison, Criterion, Outcome, as_messages, message_text, query_of, text_of
 
 from ...reward_models.test_generative import Script
-from ...reward_models.tiny_models import make_model
-from ..sources import Endpoint, completion_of, killed_and_resumed
+from ..sources import completion_of, killed_and_resumed
 
 GOOD, BAD = "Marlow keeps the key.", "Tamsin has it, I think."
 KIND, BRIEF = "It is kind.", "It is brief."
@@ -167,15 +163,6 @@ def test_drafts_that_are_no_use_are_counted_and_not_checked():
     assert (rows, steps["rubrics"]) == ((), {"no_criterion_left": 1})
 
 
-def test_the_seed_draws_what_is_shown_first_and_what_is_sampled():
-    models = [Scripted("") for _ in range(20)]
-    for seed, model in enumerate(models):
-        drafted(model, seed=seed)
-    requests = [model.seen[0] for model in models]
-    assert len({request.seed for request in requests}) == 20
-    assert len({request.messages[0]["content"] for request in requests}) == 2
-
-
 def test_without_a_preference_nobody_is_asked():
     for ranks, reason in ((None, "order_unknown"), ((1, 1), "tied")):
         model = Scripted("")
@@ -188,13 +175,6 @@ def test_new_criteria_take_the_place_of_old_ones_and_of_what_was_known_by_them()
     ((row,), _) = drafted(Scripted(lines(KIND), {KIND: (A, B)}), old)
     assert row["rubrics"] == [{"criterion": KIND, "weight": 1.0}]
     assert row["metadata"] == {"task": "t"}
-
-
-def test_a_model_that_cannot_be_asked_stops_the_run():
-    down = Completion(Outcome.ERROR, detail="down")
-    for model in (Scripted(down), Scripted(lines(KIND), {KIND: (A, down)})):
-        with pytest.raises(RunError, match=r"m could not be asked \(down\)"):
-            drafted(model)
 
 
 @pytest.fixture
@@ -275,49 +255,12 @@ def test_of_simulated_drafts_the_known_share_stays_and_judges_the_rows(pairs, tm
         assert [one.scores[order.index(0)] for one in judged] == [1.0] * len(found)
 
 
-def test_what_was_written_is_evaluated_by_criterion_at_once(pairs, tmp_path):
-    rubrics.synthesize(recipe(pairs, preferences={"path": str(pairs), "limit": 6}), tmp_path / "out")
-    rows = [row.comparison for row in read(tmp_path / "out")]
-    for model in ("simulated:0", f"tokens:{make_model(tmp_path / 'model')}"):
-        out = tmp_path / model.partition(":")[0]
-        arguments = ["evaluate", "--model", model, "--bench", f"file:{tmp_path / 'out' / 'rows'}"]
-        arguments += ["--set", "judge.rubrics=item", "--out", str(out)]
-        assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
-        held = [json.loads(line) for line in (out / "judgments.jsonl").read_text().splitlines()]
-        asked = {one["id"]: {len(trial["criteria"]) for trial in one["trials"]} for one in held}
-        assert asked == {one.id: {len(one.rubrics)} for one in rows}
-
-
 def test_the_checker_judges_and_the_writer_writes():
     writer, checker = Scripted(lines(KIND)), Scripted("", {KIND: (A, B)})
     rows, _ = drafted(writer, checker=checker)
     assert len(rows) == 1
     assert [request.task for request in writer.seen] == ["criteria"]
     assert [request.task for request in checker.seen] == ["compare"] * 2
-
-
-def test_a_checker_of_its_own_is_asked_and_named(pairs, tmp_path):
-    with Endpoint(reply) as server:
-        checker = {"model": f"{server.url}#c"}
-        few = {"path": str(pairs), "limit": 4}
-        manifest = rubrics.synthesize(recipe(pairs, checker=checker, preferences=few), tmp_path / "out")
-        server.shutdown()
-    assert manifest["models"] == {"writer": "simulated:0.25", "checker": "c"}
-    assert manifest["spending"]["c"]["answers"] == 2 * manifest["counts"]["steps"]["check"]["in"] > 8
-    kept, _ = expected(pairs, "0.25", 5)
-    found = {row.id: [one.text for one in row.comparison.rubrics] for row in read(tmp_path / "out")}
-    assert found == {name: kept[name] for name in [*kept][: len(found)]}
-
-
-def test_unreadable_replies_come_at_their_rate_and_another_seed_drafts_otherwise(pairs, tmp_path):
-    writer = {"model": "simulated:misformat=0.3"}
-    steps = rubrics.synthesize(recipe(pairs, writer=writer), tmp_path / "a")["counts"]["steps"]
-    assert steps["replies"]["dropped"].keys() == {"no_criteria"}
-    assert binomtest(steps["replies"]["dropped"]["no_criteria"], 60, 0.3).pvalue > 0.01
-    assert steps["check"]["dropped"] == {}
-    rubrics.synthesize(recipe(pairs, writer=writer, seed=1), tmp_path / "b")
-    first, second = ({row.id: row.comparison.rubrics for row in read(tmp_path / name)} for name in "ab")
-    assert first != second
 
 
 def reply(content):
@@ -417,14 +360,6 @@ def test_what_is_in_another_form_is_not_guessed_at(reply):
     assert read_criteria(reply) == []
 
 
-def test_emphasis_within_a_criterion_and_an_empty_one_stay_as_they_are():
-    assert read_criteria("**Criterion:** It says **no**\nCriterion:\nCriterion: a_b_") == [
-        "It says **no**",
-        "",
-        "a_b_",
-    ]
-
-
 @pytest.mark.parametrize(
     ("criterion", "problem"),
     [
@@ -455,11 +390,6 @@ def test_emphasis_within_a_criterion_and_an_empty_one_stay_as_they_are():
 )
 def test_a_criterion_that_is_no_use_has_its_reason(criterion, problem):
     assert problem_of(criterion, ["It names Ann."], 5) == problem
-
-
-def test_there_are_no_more_than_were_asked_for():
-    assert problem_of("It is brief.", TWO, 2) == "beyond_most"
-    assert problem_of("It is brief.", TWO, 3) == ""
 
 
 def request_for(comparison, seed=0):

@@ -1,9 +1,7 @@
 """Short-to-long: labels from the short context, rows with the long one."""
 
-import gc
 import re
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 import tokenizers
@@ -16,8 +14,8 @@ from longrm.data.training_rows import tokenize
 from longrm.errors import ConfigError, DataError, RunError
 from longrm.synthesis import evidence, padding
 from longrm.synthesis.chunks import cut_chunks
-from longrm.synthesis.documents import Candidate, Document, read_documents
-from longrm.synthesis.evidence import ATTRIBUTION, SUFFICIENCY, Evidence, retrieved
+from longrm.synthesis.documents import Candidate, Document
+from longrm.synthesis.evidence import ATTRIBUTION, SUFFICIENCY, retrieved
 from longrm.synthesis.labeling import gather_pool, pair_up
 from longrm.synthesis.pipeline import KEPT, Steps, nested
 from longrm.synthesis.policy_prompts import plain_content, policy_prompt
@@ -25,7 +23,7 @@ from longrm.synthesis.recipes.short_to_long import RECIPE, JudgeLabeling
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
 
-from ..sources import LEVAL, all_outcomes, completion_of, world_documents
+from ..sources import all_outcomes, completion_of, world_documents
 
 RECORD = re.compile(r"(?:code of|say that|old ledger|agreed that) (\w+) (?:is|has|holds|keeps) (\w+)\.")
 GOOD = "The passage shows it.\n[[8]]"
@@ -132,21 +130,6 @@ def test_lengths_are_met_where_the_counts_of_parts_do_not_add_up(merging):
         context = row["prompt"][0]["content"]
         off += tokens != sum(merging.count(part) for part in re.split("(?<=\n\n)", context))
     assert off > 6  # the control: parts would have told another length
-
-
-def test_no_chunk_is_cut_in_two():
-    (row, *_), _ = make(chunk_size=32)
-    context = row["prompt"][0]["content"].partition("<context>\n")[2].partition("\n</context>")[0]
-    known = {
-        part.text
-        for source in SOURCES
-        for size in (32, 12)  # full size, and about a sentence
-        for part in cut_chunks(source.text, size)
-    }
-    pieces = context.split("\n\n")
-    assert len(pieces) > 20
-    assert set(pieces) <= known
-    assert len(pieces) == len(set(pieces))
 
 
 def test_the_judge_reads_the_rubric_and_the_critical_chunks_alone():
@@ -317,25 +300,6 @@ def test_naive_long_data_differ_by_what_the_judge_reads_alone(rows):
     assert {row["score"] for row in naive} == ({5} if rows == "judgments" else set())
 
 
-def test_every_judging_is_drawn_on_its_own():
-    seen = {}
-
-    class Watching(Judge):
-        async def ask(self, requests):
-            seen.setdefault(self.name, []).extend(requests)
-            return await super().ask(requests)
-
-    for name, changed in {"one": {}, "other": {"seed": 1}}.items():
-        judge = Watching()
-        judge.name = name
-        make(judge, temperature=0.7, **changed)
-    assert {request.temperature for request in seen["one"]} == {0.7}
-    seeds = {name: {request.seed for request in asked} for name, asked in seen.items()}
-    assert len(seeds["one"]) == 12
-    assert not seeds["one"] & seeds["other"]
-    assert max(seeds["one"]) < 2**31
-
-
 def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
     document = SOURCES[0]
 
@@ -406,46 +370,6 @@ def test_a_row_depends_on_nothing_but_its_document():
     assert [row["prompt"] for row in other] != [row["prompt"] for row in together]
 
 
-@pytest.mark.parametrize("rows", ["judgments", "pairs"])
-def test_what_was_worked_on_is_let_go_at_once(rows):
-    """Else a long run holds all of it until the collector of reference cycles comes by."""
-    gc.collect()
-    gc.disable()
-    try:
-        made, _ = make(rows=rows, evidence_from="retrieval", judge=Judge(score=by_truth))
-        left = [one for one in gc.get_objects() if type(one) is Evidence]
-    finally:
-        gc.enable()
-    assert made
-    assert not left
-
-
-@pytest.mark.real
-@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data next to the checkout")
-def test_real_documents_become_rows_of_4k_and_16k_tokens():
-    documents = [
-        replace(document, candidates=(Candidate(document.id, "gold", document.answer),))
-        for document in islice(read_documents(LEVAL), 0, None, 50)
-        if document.answer.strip() and len(document.text) > 2000
-    ]
-    rows, steps = make(
-        given=documents,
-        foreign=documents,
-        tokenizer=spaced(),
-        evidence_from="retrieval",
-        lengths=(4096, 16384),
-    )
-    ends = [
-        {step: fates for step, fates in one.items() if step not in ("distractors", "pool")} for one in steps
-    ]
-    assert len(rows) == sum(list(one.values())[-1].get(KEPT, 0) for one in ends) > 5
-    assert {row["length"] for row in rows} == {4096, 16384}
-    for row in rows:
-        assert row["length"] - 16 <= row["tokens"] <= row["length"]
-        document = next(document for document in documents if document.id == row["document"])
-        assert all(chunk in document.text for chunk in evidence_of(row))
-
-
 def test_chinese_documents_get_chinese_instructions():
     names = [a + b for a in "赵钱孙李周吴郑王" for b in "明华强芳"]
     codes = [a + b + c for a in "红黄蓝绿" for b in "松竹梅兰" for c in "山水"]
@@ -481,13 +405,6 @@ def characters():
     """One token a character that is no white space."""
     backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    return Tokenizer.from_backend(backend)
-
-
-def spaced():
-    """One token a word or run of marks, known or not."""
-    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return Tokenizer.from_backend(backend)
 
 

@@ -2,11 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations
@@ -20,7 +15,7 @@ from longrm.errors import ConfigError, RunError
 from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
 from longrm.synthesis.consensus import VotingSettings, count_votes, verify_votes
-from longrm.synthesis.documents import Candidate, Document, read_documents
+from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.evidence import SUFFICIENCY
 from longrm.synthesis.labeling import gather_pool
 from longrm.synthesis.models import TaskRequest
@@ -36,7 +31,7 @@ from longrm.synthesis.recipes.vote import (
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
 
-from ..sources import LEVAL, all_outcomes, completion_of, world_documents
+from ..sources import all_outcomes, completion_of, world_documents
 
 RATES = {"a": "error=0.1", "b": "error=0.1,misformat=0.1", "c": "error=0.4"}
 
@@ -136,56 +131,6 @@ def test_judges_can_be_weighted_by_an_earlier_vote(recipe, tmp_path):
         vote.synthesize(other, tmp_path / "third")
 
 
-@pytest.mark.full
-def test_killed_runs_lose_and_double_nothing(recipe, tmp_path):
-    vote.synthesize(recipe(), tmp_path / "whole")
-    config, killed = tmp_path / "whole" / "config.toml", tmp_path / "killed"
-    command = (
-        "import sys; from pathlib import Path; from longrm.synthesis.recipes import vote; "
-        "vote.synthesize(vote.RECIPE.resolve(Path(sys.argv[1])), Path(sys.argv[2]))"
-    )
-    lines = 0
-    for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", command, str(config), str(killed)])
-        try:
-            deadline = time.monotonic() + 60
-            while process.poll() is None and time.monotonic() < deadline:
-                ledger = killed / "ledger.jsonl"
-                if ledger.exists() and ledger.read_bytes().count(b"\n") >= lines + 4:
-                    os.kill(process.pid, signal.SIGKILL)
-                    break
-            process.wait(60)
-        finally:
-            process.kill()
-        lines = (killed / "ledger.jsonl").read_bytes().count(b"\n")
-    assert lines < 30, "never killed in the middle"
-    vote.synthesize(recipe(), killed)
-    for name in ("votes.jsonl", "ledger.jsonl", "rows/rows-00000.jsonl"):
-        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    manifests = [read_manifest(tmp_path / name) for name in ("whole", "killed")]
-    assert manifests[0]["counts"] == manifests[1]["counts"]
-    assert manifests[0]["agreement"] == manifests[1]["agreement"]
-
-
-@pytest.mark.real
-@pytest.mark.skipif(not LEVAL.is_dir(), reason="needs the real data next to the checkout")
-def test_real_documents_are_voted_on_and_become_long_pairs(recipe, tmp_path):
-    documents, candidates = {"path": str(LEVAL), "limit": 150}, {"recorded": True}
-    changed = {"documents": documents, "candidates": candidates, "lengths": [4096], "chunk_size": 128}
-    manifest = vote.synthesize(recipe(rows="pairs", **changed), tmp_path / "run")
-    steps = manifest["counts"]["steps"]
-    assert steps["votes read"]["in"] == 3 * len(lines_of(tmp_path / "run" / "votes.jsonl")) > 0
-    texts = {document.id: document.text for document in read_documents(LEVAL)}
-    found = [row.comparison for row in read(tmp_path / "run" / "rows")]
-    assert found
-    for comparison in found:
-        prompt = message_text(comparison.prompt[0])
-        assert all(
-            prompt[s.start : s.end] in texts[comparison.metadata["document"]] for s in comparison.evidence
-        )
-        assert 4080 <= comparison.metadata["tokens"] <= 4096
-
-
 def test_a_judge_that_would_say_the_same_twice_is_refused(recipe):
     twice = [{"model": "openai:http://127.0.0.1:9/v1#m", "name": name} for name in "ab"]
     with pytest.raises(ValueError, match="votes twice"):
@@ -260,13 +205,6 @@ def test_what_a_judge_did_not_end_or_may_not_say_is_no_vote(outcome, says):
     assert counted.cluster_sizes == [2, 1]
 
 
-def test_thinking_is_no_part_of_a_judgment():
-    says = "<think>The rubric says 8 for this.</think>It is sound.\n\n[[4]]"
-    (counted,) = counted_votes([PanelJudge("thinker", says=says), *panel_judges(0)], responses(1, 4))
-    texts = {vote.judge: vote.text for vote in counted.consensus.votes}
-    assert texts["thinker"] == "It is sound.\n\n[[4]]"
-
-
 def test_every_judge_draws_for_itself():
     panel = panel_judges(0, 0, 0)
     counted_votes(panel, responses(1, 4, 7))
@@ -274,27 +212,6 @@ def test_every_judge_draws_for_itself():
     again = panel_judges(0, 0, 0)
     counted_votes(again, responses(1, 4, 7))
     assert [judge.asked for judge in panel] == [judge.asked for judge in again]
-
-
-def test_judges_are_asked_at_the_same_time():
-    class Waiting(PanelJudge):
-        """Answers once all have been asked: one after another, they would wait for ever."""
-
-        async def ask(self, requests):
-            waiting.add(self.name)
-            while len(waiting) < 3:
-                assert time.monotonic() < deadline, "the judges are asked one after another"
-                await asyncio.sleep(0)
-            return await super().ask(requests)
-
-    waiting, deadline = set(), time.monotonic() + 5
-    assert len(counted_votes([Waiting(name) for name in "abc"], responses(1, 4))) == 1
-
-
-def test_weights_of_judges_are_used():
-    weights = {"judge 0": 3.0, "judge 1": 1.0, "judge 2": 1.0}
-    assert counted_votes(panel_judges(0, 2, 2), responses(1, 4), weights=weights)[0].consensus.score == 4
-    assert counted_votes(panel_judges(0, 2, 2), responses(1, 4))[0].consensus.score == 6
 
 
 def log_votes(log, judges, given):
@@ -451,32 +368,10 @@ def test_pairs_follow_the_consensus_over_one_long_context(tmp_path):
         assert not tokenize(row, words_tokenizer()).row.margin  # points are no margin of scores
 
 
-@pytest.mark.parametrize("rows", ["judgments", "pairs"])
-def test_rows_depend_on_nothing_but_their_document(rows):
-    together, _ = make(judges(0, 0, 1), rows=rows)
-    alone = [row for source in reversed(SOURCES) for row in make(judges(0, 0, 1), [source], rows=rows)[0]]
-    assert together
-    assert sorted(together, key=lambda row: row["id"]) == sorted(alone, key=lambda row: row["id"])
-
-
-def test_naive_judges_read_the_long_context():
-    panel = judges(0, 0, 1)
-    long, _ = make(panel, judge_reads="long")
-    assert all(len(words_tokenizer().encode(text)) > 1500 for judge in panel for text in judge.read)
-    short, _ = make(judges(0, 0, 1))
-    assert [row["chat_template"] for row in long] == [row["chat_template"] for row in short]
-
-
 def test_the_first_judge_checks_what_suffices():
     panel = judges(0, 0, 1)
     make(panel, sufficiency="judge")
     assert [sum(text.endswith(SUFFICIENCY) for text in judge.read) for judge in panel] == [4, 0, 0]
-
-
-def test_a_judge_that_cannot_be_asked_loses_no_row():
-    gone = Judge("gone", says=Completion(Outcome.ERROR, detail="500"))
-    with pytest.raises(RunError, match="gone could not be asked"):
-        make([*judges(0, 0), gone])
 
 
 def test_short_chat_is_voted_on_and_kept_short():

@@ -13,6 +13,7 @@ from longrm.errors import ConfigError
 from longrm.synthesis.documents import GOLD_MODEL, Candidate, Document
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.selection import (
+    BenchmarkRecipe,
     even_shares,
     in_turns,
     opinion_of,
@@ -192,15 +193,17 @@ async def planted_errors(document, texts):
 
 
 def selected(read=None, rate=unrated, **settings):
-    return select_comparisons(read or planted(), rate, approximate_tokens, **{"tasks": {}} | settings)
+    given = {"documents": {"path": "none"}, "candidates": {"synthetic": True}}
+    recipe = BenchmarkRecipe.resolve(None, given | settings)
+    return select_comparisons(recipe, read or planted(), rate, approximate_tokens, recipe.tasks)
 
 
 def test_the_selection_is_even_over_tasks_and_lengths():
-    chosen, counts = selected(planted(texts=12), pairs=42, rankings=10)
+    chosen, _ = selected(planted(texts=12), pairs=42, rankings=10)
     by_kind = Counter(one.kind for one in chosen)
     assert by_kind == {"cross": 21, "same": 21, "best-of-2": 10, "best-of-3": 10, "best-of-4": 10}
     for kind in by_kind:
-        cells = [count for (of, *_), count in counts.chosen.items() if of == kind]
+        cells = Counter((one.task, one.length) for one in chosen if one.kind == kind).values()
         assert len(cells) == 4
         assert max(cells) - min(cells) <= 1
     groups = Counter(one.group for one in chosen if one.kind == "cross")
@@ -214,12 +217,12 @@ def test_the_same_seed_selects_the_same_and_another_does_not():
 
 def test_disagreements_are_dropped_or_marked_and_counted():
     dropped, counts = selected(rate=planted_errors)
-    assert counts.disagreement() == counts.disagreement("token_f1") == 0.25
+    assert counts.disagreement("token_f1") == 0.25
     assert not [one for one in dropped if one.document.endswith("-3")]
     assert {one.opinion for one in dropped} == {"agrees"}
-    marked, _ = selected(rate=planted_errors, keep_disagreeing=True)
+    marked, _ = selected(rate=planted_errors, on_disagreement="mark")
     assert {one.document for one in marked if one.opinion == "disagrees"} == {f"{n}-3" for n in range(6)}
-    assert selected()[1].disagreement() is None
+    assert selected()[1].disagreement("token_f1") is None
     assert {opinion for _, opinion in selected(rate=rate_by_metric)[1].opinions} == {"agrees"}
 
 

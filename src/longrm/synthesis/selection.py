@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import combinations, islice, pairwise
-from typing import Literal, TypeVar
+from itertools import chain, combinations, islice, pairwise
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, field_validator
 
 from longrm.benchmarks import long_rewardbench
 from longrm.benchmarks.answer_metrics import answer_metric
@@ -17,8 +19,10 @@ from longrm.benchmarks.benchmark_data import bucket
 from longrm.errors import ConfigError
 from longrm.rng import Draws
 from longrm.synthesis.documents import GOLD_MODEL, Candidate, Document
+from longrm.synthesis.models import ModelSettings
 from longrm.synthesis.pipeline import KEPT, Steps
 from longrm.synthesis.policy_prompts import ASKING, CLOSING, OPENING
+from longrm.synthesis.settings import CandidateRecipe
 from longrm.types import Comparison, text_of
 
 Kind = Literal["cross", "same", "best-of-2", "best-of-3", "best-of-4"]
@@ -75,61 +79,67 @@ class BenchmarkCounts:
 
     steps: Steps = field(default_factory=Counter)  # documents and candidates; kept if they can be scored
     models: Counter[str] = field(default_factory=Counter)  # candidates by their model
-    # of the second check, by metric and opinion, over all comparisons
-    opinions: Counter[tuple[str, Opinion]] = field(default_factory=Counter)
-    available: Counter[Kind] = field(default_factory=Counter)  # comparisons to choose from, by kind
-    # chosen comparisons by kind, task and length
-    chosen: Counter[tuple[Kind, str, int]] = field(default_factory=Counter)
-    items: int = 0  # comparisons that were written
-    longest: int = 0  # of these, how many have the longest response as the best one, in characters
-    shortest: int = 0  # and how many the shortest
-    best_by_model: Counter[str] = field(default_factory=Counter)  # how many best responses each model wrote
+    opinions: Counter[tuple[str, Opinion]] = field(
+        default_factory=Counter
+    )  # second check, by metric and opinion
+    available: int = 0  # comparisons to choose from
+    longest: int = 0  # written comparisons with the longest response as the best one, in characters
+    shortest: int = 0
 
     def see(self, comparison: Comparison) -> None:
         """Counts a written comparison, whose responses are listed best first."""
         best, *others = [len(text_of(response)) for response in comparison.responses]
-        self.items += 1
         self.longest += best > max(others)
         self.shortest += best < min(others)
-        models = comparison.metadata.get("candidates_model") or [comparison.metadata.get("chosen_model")]
-        self.best_by_model[str(models[0])] += 1
 
-    def disagreement(self, metric: str | None = None) -> float | None:
-        """The share of the checked comparisons (of one metric) that the second check contradicts."""
-        found: Counter[Opinion] = Counter()
-        for (of, opinion), count in self.opinions.items():
-            if metric in (None, of):
-                found[opinion] += count
-        checked = found.total() - found["unchecked"]
-        return found["disagrees"] / checked if checked else None
+    def disagreement(self, metric: str) -> float | None:
+        """The share of the checked comparisons of a metric that the second check contradicts."""
+        found = {opinion: count for (of, opinion), count in self.opinions.items() if of == metric}
+        checked = sum(found.values()) - found.get("unchecked", 0)
+        return found.get("disagrees", 0) / checked if checked else None
+
+
+class BenchmarkRecipe(CandidateRecipe):
+    """Settings of `longrm synthesize benchmark`.
+
+    Attributes:
+        pairs: How many pairs at most, of two models ("cross") and of one ("same") together.
+        rankings: How many rankings at most, each of two, three and four candidates.
+        min_gap: The better score of a pair exceeds the other by at least this share of it.
+        on_disagreement: Whether to "drop" comparisons whose gold order the second check contradicts or cannot decide,
+            or to "mark" them in the column `second_check`. Those that cannot be checked are always marked.
+        tasks: Maps the documents' tasks to those of Long-RewardBench; "" is for documents without a task.
+        metric: Rates the answers to documents that name no metric.
+        second_check: A judge for the second check; by default another metric checks each that has one.
+    """
+
+    pairs: int = Field(1000, ge=0)
+    rankings: int = Field(300, ge=0)
+    min_gap: float = Field(0.4, ge=0)
+    on_disagreement: Literal["drop", "mark"] = "drop"
+    tasks: Mapping[str, str] = Field(default_factory=dict)
+    metric: str = ""
+    second_check: ModelSettings | None = None
+
+    @field_validator("metric")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name:
+            answer_metric(name)
+        return name
 
 
 def select_comparisons(
+    recipe: BenchmarkRecipe,
     read: Callable[[], Iterable[Document]],
     rate: RateAnswers,
     measure: Callable[[str], int],
-    *,
-    pairs: int = 1000,
-    rankings: int = 300,
-    min_gap: float = 0.4,
-    keep_disagreeing: bool = False,
     tasks: Mapping[str, str],
-    metric: str = "",
-    seed: int = 0,
 ) -> tuple[list[RankedComparison], BenchmarkCounts]:
     """Scores all candidates and selects comparisons, balanced over task and length.
 
-    Args:
-        read: Reads the documents, always in the same order.
-        rate: The second check.
-        measure: Counts the tokens of a text.
-        pairs: How many pairs at most.
-        rankings: How many rankings of each size at most.
-        min_gap: See `pairs_of`.
-        keep_disagreeing: Keep comparisons whose order the second check contradicts or cannot decide.
-        tasks: See `task_of`.
-        metric: For documents that name none.
-        seed: Of all draws.
+    `read` returns the documents, always in the same order; `rate` is the second check; `measure` counts tokens; `tasks`
+    maps the documents' tasks (`task_of`).
 
     Raises:
         ConfigError: A document's task is not one of Long-RewardBench's, nor mapped to one.
@@ -139,53 +149,42 @@ def select_comparisons(
     measured = lru_cache(maxsize=1)(measure)  # questions about one text follow each other
 
     async def checked(document: Document) -> list[RankedComparison]:
-        candidates = document.candidates
-        ranked = [*pairs_of(document, min_gap), *rankings_of(document, seed)]
+        ranked = [*pairs_of(document, recipe.min_gap), *rankings_of(document, recipe.seed)]
         if not ranked:
             return []
         needed = sorted({at for one in ranked for at in one.candidates})
-        rated = await rate(document, [candidates[at].text for at in needed])
+        rated = await rate(document, [document.candidates[at].text for at in needed])
         ratings = dict(zip(needed, rated, strict=True))
         length = bucket(measured(document.text) + measure(OPENING + CLOSING + ASKING + document.question))
-        task = task_of(document, tasks)
-        return [
-            replace(
-                one,
-                task=task,
-                length=length,
-                group=document.group,
-                metric=document.metric,
-                opinion=opinion_of([ratings[at] for at in one.candidates]),
-            )
-            for one in ranked
-        ]
+        known: dict[str, Any] = {"length": length, "group": document.group, "metric": document.metric}
+        known["task"] = task_of(document, tasks)
+        opinions = [opinion_of([ratings[at] for at in one.candidates]) for one in ranked]
+        return [replace(one, **known, opinion=of) for one, of in zip(ranked, opinions, strict=True)]
 
     async def check_together(documents: Sequence[Document]) -> list[list[RankedComparison]]:
         return await asyncio.gather(*map(checked, documents))
 
-    scored = filter(None, (_scored(document, tasks, metric, counts) for document in read()))
+    scored = filter(None, (_scored(document, tasks, recipe.metric, counts) for document in read()))
     while batch := list(islice(scored, _TOGETHER)):
-        for comparisons in asyncio.run(check_together(batch)):
-            for one in comparisons:
-                counts.opinions[one.metric, one.opinion] += 1
-                if keep_disagreeing or one.opinion in ("agrees", "unchecked"):
-                    found[one.kind].append(one)
-    counts.available.update({kind: len(of_kind) for kind, of_kind in found.items()})
+        for one in chain.from_iterable(asyncio.run(check_together(batch))):
+            counts.opinions[one.metric, one.opinion] += 1
+            if recipe.on_disagreement == "mark" or one.opinion in ("agrees", "unchecked"):
+                found[one.kind].append(one)
+    counts.available = sum(map(len, found.values()))
 
-    chosen: list[RankedComparison] = []
+    rankings: list[RankedComparison] = []
     for kind in RANKINGS:
-        chosen += _evenly(_queues(kind, found[kind], seed), rankings)
+        rankings += _evenly(_queues(kind, found[kind], recipe.seed), recipe.rankings)
     # A ranking of two and a pair of the same two would be one comparison twice.
-    taken = {(one.document, one.candidates) for one in chosen}
+    taken = {(one.document, one.candidates) for one in rankings}
     queues = {}
     for kind in PAIRS:
         left = [one for one in found[kind] if (one.document, one.candidates) not in taken]
-        queues[kind] = _queues(kind, left, seed)
+        queues[kind] = _queues(kind, left, recipe.seed)
     sizes = {kind: sum(map(len, cells.values())) for kind, cells in queues.items()}
-    totals = even_shares(sizes, pairs)
-    chosen = [one for kind, cells in queues.items() for one in _evenly(cells, totals[kind])] + chosen
-    counts.chosen.update((one.kind, one.task, one.length) for one in chosen)
-    return chosen, counts
+    totals = even_shares(sizes, recipe.pairs)
+    pairs = [one for kind, cells in queues.items() for one in _evenly(cells, totals[kind])]
+    return [*pairs, *rankings], counts
 
 
 def _scored(

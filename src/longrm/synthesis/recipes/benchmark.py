@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from pydantic import Field, field_validator
 
 from longrm.benchmarks import long_rewardbench
-from longrm.benchmarks.answer_metrics import ANSWER_METRICS, answer_metric
+from longrm.benchmarks.answer_metrics import ANSWER_METRICS
 from longrm.benchmarks.benchmark_data import measure_with
 from longrm.data import write_rows
 from longrm.errors import DataError, RunError
@@ -29,11 +28,10 @@ from longrm.synthesis import selection
 from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval
 from longrm.synthesis.domains import DOMAINS, language_of
 from longrm.synthesis.labeling import judge_request
-from longrm.synthesis.models import AsyncModel, ModelSettings, ask, open_models
+from longrm.synthesis.models import AsyncModel, ask, open_models
 from longrm.synthesis.pipeline import KEPT, nested, prompt_hash, step_counts
 from longrm.synthesis.policy_prompts import policy_prompt
-from longrm.synthesis.selection import BenchmarkCounts, RankedComparison, select_comparisons
-from longrm.synthesis.settings import CandidateRecipe
+from longrm.synthesis.selection import BenchmarkCounts, BenchmarkRecipe, RankedComparison, select_comparisons
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 from longrm.types import Comparison, Outcome, Query, as_messages
 
@@ -56,36 +54,6 @@ LEVAL_TASKS: dict[str, str] = {
     "gsm100": "Math",
 }
 """L-Eval's tasks in Long-RewardBench."""
-
-
-class BenchmarkRecipe(CandidateRecipe):
-    """Settings of `longrm synthesize benchmark`.
-
-    Attributes:
-        pairs: How many pairs at most, of two models ("cross") and of one ("same") together.
-        rankings: How many rankings at most, each of two, three and four candidates.
-        min_gap: The better score of a pair exceeds the other by at least this share of it.
-        on_disagreement: Whether to "drop" comparisons whose gold order the second check contradicts or cannot decide,
-            or to "mark" them in the column `second_check`. Those that cannot be checked are always marked.
-        tasks: Maps the documents' tasks to those of Long-RewardBench; "" is for documents without a task.
-        metric: Rates the answers to documents that name no metric.
-        second_check: A judge for the second check; by default another metric checks each that has one.
-    """
-
-    pairs: int = Field(1000, ge=0)
-    rankings: int = Field(300, ge=0)
-    min_gap: float = Field(0.4, ge=0)
-    on_disagreement: Literal["drop", "mark"] = "drop"
-    tasks: Mapping[str, str] = Field(default_factory=dict)
-    metric: str = ""
-    second_check: ModelSettings | None = None
-
-    @field_validator("metric")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        if name:
-            answer_metric(name)
-        return name
 
 
 RECIPE = BenchmarkRecipe
@@ -114,12 +82,7 @@ def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_pr
 
         chosen, counts, checked_by, spending = _select(recipe, out, progress)
 
-        def watch(comparison: Comparison) -> None:
-            counts.see(comparison)
-            progress("comparisons written", counts.items, len(chosen))
-
-        rows = write_benchmark(out, recipe.read, chosen, watch)
-        write_file(out / CARD, data_card(recipe, counts, checked_by, sources[0]))
+        rows = write_benchmark(out, recipe.read, chosen, counts.see)
         record_files(out, [out / f"{task}.jsonl" for task in rows])
 
         models = {"writers": ", ".join(sorted(counts.models.keys() - {GOLD_MODEL}))}
@@ -132,8 +95,10 @@ def synthesize(recipe: BenchmarkRecipe, out: Path, *, progress: Progress = no_pr
             "seed": recipe.seed,
             "prompts": prompts,
             "models": models,
-            "counts": _manifest_counts(recipe, counts, rows),
+            "counts": _manifest_counts(recipe, chosen, counts, rows),
         }
+        metrics = {metric for metric, _ in counts.opinions}
+        write_file(out / CARD, data_card(recipe, manifest, metrics, checked_by))
         manifest |= {"spending": spending} if spending else {}
         write_json(out / MANIFEST, manifest)
         return manifest
@@ -173,16 +138,11 @@ def _select(
                 "and did not see the gold answer"
             )
         chosen, counts = select_comparisons(
+            recipe,
             read,
             rate,
             measure_with(recipe.tokenizer),
-            pairs=recipe.pairs,
-            rankings=recipe.rankings,
-            min_gap=recipe.min_gap,
-            keep_disagreeing=recipe.on_disagreement == "mark",
-            tasks={**(LEVAL_TASKS if of_leval else {}), **recipe.tasks},
-            metric=recipe.metric,
-            seed=recipe.seed,
+            {**(LEVAL_TASKS if of_leval else {}), **recipe.tasks},
         )
     if not chosen:
         reasons = [
@@ -291,71 +251,36 @@ def _comparison(document: Document, ranked: RankedComparison) -> Comparison:
 
 
 def data_card(
-    recipe: BenchmarkRecipe, counts: BenchmarkCounts, checked_by: str, source: Mapping[str, str]
+    recipe: BenchmarkRecipe, manifest: Mapping[str, Any], metrics: Iterable[str], checked_by: str
 ) -> str:
     """The data card, in Markdown with the front matter that the Hub reads (`data_card.md.j2`)."""
-    lengths = sorted({length for _, _, length in counts.chosen})
-    kinds = (*selection.PAIRS, *selection.RANKINGS)
-    sizes = []
-    for kind in kinds:
-        for task in long_rewardbench.TASKS:
-            cells = [counts.chosen[kind, task, length] for length in lengths]
-            if any(cells):
-                sizes.append((kind, task, cells))
-    totals = [sum(n for (_, _, of), n in counts.chosen.items() if of == length) for length in lengths]
-    metrics = sorted({metric for metric, _ in counts.opinions})
-    checks = []
-    for metric in metrics:
-        share = counts.disagreement(metric)
-        cells = [counts.opinions[metric, opinion] for opinion in get_args(selection.Opinion)]
-        checks.append((metric, cells, "-" if share is None else f"{share:.1%}"))
-
-    def reasons(step: str) -> str:
-        found = nested(counts.steps).get(step, {})
-        named = {"scored" if reason == KEPT else reason: n for reason, n in found.items()}
-        return "; ".join(f"{reason}: {n:,}" for reason, n in sorted(named.items()) if n)
-
+    # Of a metric's documentation the first paragraph; the others are for callers.
+    texts = {
+        name: (ANSWER_METRICS[name].__doc__ or "").strip().partition("\n\n")[0] for name in sorted(metrics)
+    }
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     template = (files("longrm.synthesis") / "data_card.md.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(
-        license=source["license"],
-        kinds=kinds,
-        counts=counts,
-        lengths=lengths,
-        sizes=[*sizes, ("all", "", totals)],
-        writers=", ".join(
-            f"{model} ({n:,})" for model, n in counts.models.most_common() if model != GOLD_MODEL
-        ),
-        synthetic=counts.models[GOLD_MODEL],
+        license=recipe.documents.license,
+        source=manifest["sources"][0]["name"],
+        counts=manifest["counts"],
+        models=manifest["models"],
         gold=GOLD_MODEL,
-        documents=reasons("documents"),
-        candidates=reasons("candidates"),
-        # Of a metric's documentation the first paragraph; the others are for callers.
-        metrics=[
-            (metric, " ".join((ANSWER_METRICS[metric].__doc__ or "").strip().partition("\n\n")[0].split()))
-            for metric in metrics
-        ],
+        metrics={name: " ".join(text.split()) for name, text in texts.items()},
         min_gap=recipe.min_gap,
         min_points=selection.MIN_POINTS,
         seed=recipe.seed,
         checked_by=checked_by,
-        disagreeing="left out"
-        if recipe.on_disagreement == "drop"
-        else "kept, and marked in the column `second_check`",
-        opinions=get_args(selection.Opinion),
-        checks=checks,
-        longest=counts.longest / counts.items,
-        shortest=counts.shortest / counts.items,
-        best_by_model="; ".join(f"{model}: {n:,}" for model, n in counts.best_by_model.most_common()),
-        source=source["name"],
-        source_license=source["license"],
+        on_disagreement=recipe.on_disagreement,
     )
 
 
 def _manifest_counts(
-    recipe: BenchmarkRecipe, counts: BenchmarkCounts, rows: Mapping[str, int]
+    recipe: BenchmarkRecipe,
+    comparisons: Sequence[RankedComparison],
+    counts: BenchmarkCounts,
+    rows: Mapping[str, int],
 ) -> dict[str, Any]:
-    available, total = counts.available.total(), counts.chosen.total()
     dropped: Counter[str] = Counter()
     second_check: dict[str, dict[str, Any]] = {}
     for (metric, opinion), number in sorted(counts.opinions.items()):
@@ -365,19 +290,18 @@ def _manifest_counts(
     for metric, opinions in second_check.items():
         opinions["disagreement"] = counts.disagreement(metric)
     chosen: dict[str, dict[str, dict[str, int]]] = {}
-    for (kind, task, length), number in sorted(counts.chosen.items()):
+    cells = Counter((one.kind, one.task, one.length) for one in comparisons)
+    for (kind, task, length), number in sorted(cells.items()):
         chosen.setdefault(kind, {}).setdefault(task, {})[str(length)] = number
+    available, total = counts.available, len(comparisons)
+    left = {"not needed for an even choice": available - total}
     return {
         "inputs": sum(nested(counts.steps).get("documents", {}).values()),
         "rows": sum(rows.values()),
         "steps": {
             **step_counts(counts.steps),
             "second check": {"in": counts.opinions.total(), "kept": available, "dropped": dict(dropped)},
-            "choice": {
-                "in": available,
-                "kept": total,
-                "dropped": {"not needed for an even choice": available - total},
-            },
+            "choice": {"in": available, "kept": total, "dropped": left},
         },
         "files": dict(rows),
         "chosen": chosen,

@@ -15,10 +15,10 @@ from longrm.evaluation.rules.rewardbench import rewardbench
 from longrm.evaluation.table import ScoreTable
 from longrm.reward_models import load
 from longrm.runs.records import JudgmentRecord
-from longrm.synthesis import padding
+from longrm.synthesis import long_context
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
-from longrm.synthesis.evidence import find_evidence
+from longrm.synthesis.long_context import find_evidence
 from longrm.training.initial_model import _loaded, _new
 from longrm.training.model_card import CardFacts, write_card
 from longrm.training.objectives import objective_named_in
@@ -143,7 +143,7 @@ def test_needs_of_metrics():
 
 def test_steps_of_synthesis():
     with UNKNOWN:
-        padding.lay_out(OTHER, ["critical"], [], [], "", None)
+        long_context.lay_out(OTHER, ["critical"], [], [], "", None)
     document = Document("d", "Some text.", "Who?", "x", metadata={"evidence": [[0, 4]]})
     pool, known = DistractorPool([], []), {"distractor_check": "none", "domain": "summary", "chunk_size": 8}
     for settings in ({"evidence_from": OTHER}, {"evidence_from": "given", "sufficiency": OTHER}):

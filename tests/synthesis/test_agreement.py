@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from longrm.synthesis.agreement import Agreement
+from longrm.synthesis.voting import Agreement
 
 
 def collected(table, tolerance=0.0, groups=None):

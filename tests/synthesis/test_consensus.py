@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longrm.data import read, write_rows
-from longrm.synthesis.consensus import (
+from longrm.synthesis.voting import (
     Vote,
     VotingSettings,
     by_agreement,

@@ -19,7 +19,7 @@ from longrm.synthesis.chunks import (
     merge_adjacent,
 )
 from longrm.synthesis.documents import Document
-from longrm.synthesis.padding import lay_out
+from longrm.synthesis.long_context import lay_out
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 TEXTS = [

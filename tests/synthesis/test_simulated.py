@@ -12,11 +12,11 @@ from longrm.errors import DataError
 from longrm.judging.pointwise import Pointwise
 from longrm.reward_models.simulated import ErrorRates
 from longrm.rng import Draws
-from longrm.synthesis import evidence
+from longrm.synthesis import long_context
 from longrm.synthesis.chunks import cut_chunks
 from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.domains import DOMAINS
-from longrm.synthesis.evidence import attributed, attribution_requests, suffices, sufficiency_request
+from longrm.synthesis.long_context import attributed, attribution_requests, suffices, sufficiency_request
 from longrm.synthesis.models import TaskRequest
 from longrm.synthesis.perturbations import Passage, View
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel, compare_by, write_criteria
@@ -172,7 +172,7 @@ def test_above_temperature_0_every_seed_draws_anew():
 
 
 def test_sufficiency_and_attribution_look_for_the_gold_answer(monkeypatch):
-    monkeypatch.setattr(evidence, "_CHUNKS_PER_REQUEST", 3)
+    monkeypatch.setattr(long_context, "_CHUNKS_PER_REQUEST", 3)
 
     def said(*passages):
         return ask(simulated("0.9"), *passages)

@@ -13,7 +13,7 @@ from longrm.auditing.rows import AuditedRow
 from longrm.benchmarks.benchmark_data import bucket, measure_with
 from longrm.evaluation.estimates import ratio
 from longrm.runs.records import Estimate
-from longrm.synthesis.agreement import Agreement
+from longrm.synthesis.voting import Agreement
 
 RESAMPLES = 1000
 """Of the bootstrap."""

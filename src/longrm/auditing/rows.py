@@ -19,8 +19,8 @@ from longrm.data.readers import Skipped
 from longrm.errors import ConfigError, DataError
 from longrm.reading import FieldError, cut, is_number, located, read_toml, reading
 from longrm.runs.folder import CONFIG, MANIFEST, read_manifest
-from longrm.synthesis.consensus import VoteVerification, VotingSettings, verify_votes
 from longrm.synthesis.documents import Document, document_of, is_leval, read_documents
+from longrm.synthesis.voting import VoteVerification, VotingSettings, verify_votes
 from longrm.types import Comparison, Demonstration, Message, Span, message_text, text_of
 
 NOT_READ = "not read"

@@ -18,8 +18,7 @@ from longrm.judging.answers import answer_of
 from longrm.judging.pointwise import Pointwise
 from longrm.rng import Draws
 from longrm.synthesis.chunks import DistractorPool
-from longrm.synthesis.consensus import Vote, VoteCount
-from longrm.synthesis.documents import Candidate, Document
+from longrm.synthesis.documents import Candidate, Document, plain_content
 from longrm.synthesis.domains import (
     DOMAINS,
     SCORE_LINE,
@@ -29,12 +28,11 @@ from longrm.synthesis.domains import (
     tag_hint,
     wrapped,
 )
-from longrm.synthesis.evidence import PROMPTS, Evidence, find_evidence
+from longrm.synthesis.long_context import PROMPTS, Evidence, PaddedPrompt, UnpaddedPrompt, find_evidence, pad
 from longrm.synthesis.models import AsyncModel, TaskRequest
-from longrm.synthesis.padding import PaddedPrompt, UnpaddedPrompt, pad
 from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps, prompt_hash
-from longrm.synthesis.policy_prompts import plain_content
 from longrm.synthesis.settings import LabelingRecipe
+from longrm.synthesis.voting import Vote, VoteCount
 from longrm.types import Comparison, Message, Outcome, Query, Span, as_messages, message_text
 
 _ROUNDING = 1e-9  # differences of scores are not more exact

@@ -18,10 +18,9 @@ from longrm.benchmarks.answer_metrics import answer_metric
 from longrm.benchmarks.benchmark_data import bucket
 from longrm.errors import ConfigError
 from longrm.rng import Draws
-from longrm.synthesis.documents import GOLD_MODEL, Candidate, Document
+from longrm.synthesis.documents import ASKING, CLOSING, GOLD_MODEL, OPENING, Candidate, Document
 from longrm.synthesis.models import ModelSettings
 from longrm.synthesis.pipeline import KEPT, Steps
-from longrm.synthesis.policy_prompts import ASKING, CLOSING, OPENING
 from longrm.synthesis.settings import CandidateRecipe
 from longrm.types import Comparison, text_of
 

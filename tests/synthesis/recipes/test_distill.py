@@ -5,7 +5,7 @@ import pytest
 
 from longrm.data import read_demonstrations, write
 from longrm.errors import ConfigError, DataError
-from longrm.synthesis.policy_prompts import read_policy_prompts
+from longrm.synthesis.documents import read_policy_prompts
 from longrm.synthesis.recipes.distill import RECIPE, synthesize
 from longrm.types import text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer

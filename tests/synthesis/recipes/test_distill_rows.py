@@ -8,8 +8,8 @@ from longrm.clients import Completion
 from longrm.data import read_demonstrations, write_rows
 from longrm.errors import RunError
 from longrm.reward_models import Baseline, RewardModel
+from longrm.synthesis.documents import PolicyPrompt
 from longrm.synthesis.pipeline import nested
-from longrm.synthesis.policy_prompts import PolicyPrompt
 from longrm.synthesis.recipes import distill
 from longrm.synthesis.recipes.distill import RECIPE, ShortContextModel, rollout_requests
 from longrm.types import Judgment, Outcome, Query, Span, message_text, text_of

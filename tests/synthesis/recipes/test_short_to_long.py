@@ -12,13 +12,12 @@ from longrm.data import read, write_rows
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import tokenize
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.synthesis import evidence, padding
+from longrm.synthesis import long_context
 from longrm.synthesis.chunks import cut_chunks
-from longrm.synthesis.documents import Candidate, Document
-from longrm.synthesis.evidence import ATTRIBUTION, SUFFICIENCY, retrieved
+from longrm.synthesis.documents import Candidate, Document, plain_content, policy_prompt
 from longrm.synthesis.labeling import gather_pool, pair_up
+from longrm.synthesis.long_context import ATTRIBUTION, SUFFICIENCY, retrieved
 from longrm.synthesis.pipeline import KEPT, Steps, nested
-from longrm.synthesis.policy_prompts import plain_content, policy_prompt
 from longrm.synthesis.recipes.short_to_long import RECIPE, JudgeLabeling
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
@@ -201,14 +200,14 @@ def test_a_judge_finds_an_answer_in_other_words(monkeypatch):
     holders = [*SOURCES, *foreign]
     finds = Judge(suffices=lambda text: hint in text)
     changed = {"given": SOURCES[:2], "foreign": holders, "lengths": (3000,), "in_document_share": 0.0}
-    monkeypatch.setattr(padding, "_JUDGED_CHUNKS", 200)
+    monkeypatch.setattr(long_context, "_JUDGED_CHUNKS", 200)
     plain, _ = make(finds, **changed)
     assert any(hint in row["prompt"][0]["content"] for row in plain)
     rows, _ = make(finds, distractor_check="judge", **changed)
     assert rows
     assert not any(hint in row["prompt"][0]["content"] for row in rows)
     never = Judge(suffices=lambda text: Completion(Outcome.TRUNCATED, "I"))
-    monkeypatch.setattr(padding, "_JUDGED_CHUNKS", 1)
+    monkeypatch.setattr(long_context, "_JUDGED_CHUNKS", 1)
     rows, steps = make(never, distractor_check="judge", **changed | {"lengths": (1500,)})
     assert not rows
     assert [one["padding"] for one in steps] == [{"answered_in_padding": 2}] * 2
@@ -324,7 +323,7 @@ def test_what_cannot_be_used_is_dropped_at_the_step_that_shows_it():
 
 
 def test_a_model_names_the_critical_chunks(monkeypatch):
-    monkeypatch.setattr(evidence, "_CHUNKS_PER_REQUEST", 3)
+    monkeypatch.setattr(long_context, "_CHUNKS_PER_REQUEST", 3)
     source = SOURCES[0]
     parts = cut_chunks(source.text, 48)
     start, end = source.metadata["evidence"][0]

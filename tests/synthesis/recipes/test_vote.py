@@ -14,10 +14,9 @@ from longrm.data.training_rows import tokenize
 from longrm.errors import ConfigError, RunError
 from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
-from longrm.synthesis.consensus import VotingSettings, count_votes, verify_votes
 from longrm.synthesis.documents import Candidate, Document
-from longrm.synthesis.evidence import SUFFICIENCY
 from longrm.synthesis.labeling import gather_pool
+from longrm.synthesis.long_context import SUFFICIENCY
 from longrm.synthesis.models import TaskRequest
 from longrm.synthesis.pipeline import InputOutcome, nested
 from longrm.synthesis.recipes import vote
@@ -28,6 +27,7 @@ from longrm.synthesis.recipes.vote import (
     ask_panel,
     measure_agreement,
 )
+from longrm.synthesis.voting import VotingSettings, count_votes, verify_votes
 from longrm.types import Outcome, message_text
 from longrm.worlds import words_tokenizer
 

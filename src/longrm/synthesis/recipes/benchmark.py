@@ -25,12 +25,11 @@ from longrm.runs.folder import MANIFEST, RunFolder, read_manifest, write_file, w
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.promised_files import FILES, check_files, record_files
 from longrm.synthesis import selection
-from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval
+from longrm.synthesis.documents import GOLD_MODEL, Document, is_leval, policy_prompt
 from longrm.synthesis.domains import DOMAINS, language_of
 from longrm.synthesis.labeling import judge_request
 from longrm.synthesis.models import AsyncModel, ask, open_models
 from longrm.synthesis.pipeline import KEPT, nested, prompt_hash, step_counts
-from longrm.synthesis.policy_prompts import policy_prompt
 from longrm.synthesis.selection import BenchmarkCounts, BenchmarkRecipe, RankedComparison, select_comparisons
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
 from longrm.types import Comparison, Outcome, Query, as_messages

@@ -23,7 +23,7 @@ from longrm.reward_models.trials import points
 from longrm.rng import seed_of
 from longrm.runs.folder import CACHE
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.documents import Document
+from longrm.synthesis.documents import Document, PolicyPrompt, policy_prompt, read_policy_prompts
 from longrm.synthesis.models import (
     AsyncModel,
     BatchedCalls,
@@ -34,7 +34,6 @@ from longrm.synthesis.models import (
     check_answered,
 )
 from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
-from longrm.synthesis.policy_prompts import PolicyPrompt, policy_prompt, read_policy_prompts
 from longrm.synthesis.settings import DocumentRecipe
 from longrm.types import Judgment, Outcome, Query, Span, Trial, as_messages, message_text, text_of
 from longrm.worlds.words_tokenizer import load_tokenizer

@@ -9,8 +9,8 @@ from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
 from longrm.synthesis.labeling import Answer, Labeling, gather_pool, prompt_hashes, read_judgment
+from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, ask
-from longrm.synthesis.padding import PaddedPrompt
 from longrm.synthesis.pipeline import KEPT, open_run
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.worlds.words_tokenizer import load_tokenizer

@@ -1,6 +1,6 @@
 """`longrm synthesize vote`: a panel's consensus on the short context is learned on the long one (stage 2).
 
-Paper, section 4; the rules are in `synthesis.consensus`.
+Paper, section 4; the rules are in `synthesis.voting`.
 """
 
 import asyncio
@@ -17,15 +17,14 @@ from longrm.rng import seed_of
 from longrm.runs.folder import MANIFEST, write_json
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
-from longrm.synthesis.agreement import Agreement
 from longrm.synthesis.chunks import DistractorPool
-from longrm.synthesis.consensus import Vote, VotingSettings, count_votes, judgment_row
 from longrm.synthesis.documents import Document
 from longrm.synthesis.labeling import Answer, Labeling, gather_pool, prompt_hashes, read_judgment
+from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
-from longrm.synthesis.padding import PaddedPrompt
 from longrm.synthesis.pipeline import KEPT, InputOutcome, LogBatch, open_run
 from longrm.synthesis.settings import LabelingRecipe, digest_of
+from longrm.synthesis.voting import Agreement, Vote, VotingSettings, count_votes, judgment_row
 from longrm.worlds.words_tokenizer import load_tokenizer
 
 VOTES = "votes.jsonl"

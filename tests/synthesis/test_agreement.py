@@ -90,14 +90,3 @@ def test_pairs_and_judges_are_counted_by_hand():
     assert judges["judge 1"][:2] == (3, 1)
     assert judges["judge 0"][2].agreement == 0.5
     assert collected([[8, 8, 2], [8, 9, None], [4, 8, None]], 1.0).pairwise().value == pytest.approx(4 / 6)
-
-
-def test_weights_follow_agreement_and_have_a_mean_of_one():
-    random_ = random.Random(0)
-    truth = [random_.randrange(11) for _ in range(200)]
-    noise = [random_.randrange(11) for _ in range(200)]
-    weights = collected([truth, truth, noise]).weights()
-    assert sum(weights.values()) == pytest.approx(3)
-    assert weights["judge 0"] == weights["judge 1"] > 3 * weights["judge 2"]
-    assert collected([[1], [2]]).weights() == {"judge 0": 1, "judge 1": 1}
-    assert collected([[1, 1], [1, 1], [None, None]]).weights()["judge 2"] == 0

@@ -91,11 +91,9 @@ class AuditedRows:
         self._benchmark = str(path) if is_benchmark else ""
         self._given_format, self._columns = format, columns
         # Votes are counted by the rules of the run that wrote the rows, if its folder has them.
-        self._voting, self._weights = _RELEASED_RULES, None
-        if self.origin:
-            self._weights = (self.origin.get("agreement") or {}).get("weights")
-            if "voting" in settings:
-                self._voting = VotingSettings.resolve(None, settings["voting"])
+        self._voting = _RELEASED_RULES
+        if self.origin and "voting" in settings:
+            self._voting = VotingSettings.resolve(None, settings["voting"])
         self.format = name if is_benchmark else format or _recognized(self._path, columns)
         if columns and self.format == "leval":
             raise ConfigError("--columns is not supported for L-Eval")
@@ -127,7 +125,7 @@ class AuditedRows:
         else:
             rows = read(self._path, format=self._given_format, on_bad_row="skip", columns=self._columns)
             for one in rows:
-                yield of_comparison(one.comparison, self._voting, self._weights)
+                yield of_comparison(one.comparison, self._voting)
             self._skip(rows.skipped)
 
     def _documents(self) -> Iterator[AuditedRow]:
@@ -194,9 +192,7 @@ def _recognized(path: Path, columns: Mapping[str, str] | None) -> str:
     return name
 
 
-def of_comparison(
-    row: Comparison, voting: VotingSettings = _RELEASED_RULES, weights: Mapping[str, float] | None = None
-) -> AuditedRow:
+def of_comparison(row: Comparison, voting: VotingSettings = _RELEASED_RULES) -> AuditedRow:
     """The row of a comparison, or of judgments, whose votes are counted again by these rules."""
     prompt, responses = text_of(row.prompt), tuple(map(text_of, row.responses))
     question = _span_text(row.prompt, row.question)
@@ -222,7 +218,7 @@ def of_comparison(
         shares=shares,
         evidence_missing=missing,
         label=label,
-        votes=verify_votes(row, voting, weights),
+        votes=verify_votes(row, voting),
         facts=_facts(row.metadata),
     )
 

@@ -1,7 +1,7 @@
 """Consistency majority voting: several judges score every response on their own, and the largest agreement decides.
 
-Section 4 of the paper, with every rule explicit. Votes are clustered by their scores. The consensus is the heaviest
-cluster if no other is as heavy and it has more than `VotingSettings.majority` of the weight of all votes. Chosen is the
+Section 4 of the paper, with every rule explicit. Votes are clustered by their scores. The consensus is the largest
+cluster if no other is as large and it has more than `VotingSettings.majority` of all votes. Chosen is the
 judgment in the consensus whose explanation agrees best with the others there; rejected are the votes outside it. Rows
 without contrast are dropped, or kept and marked. `Agreement` measures how far judges agree.
 """
@@ -40,8 +40,8 @@ class VotingSettings(Config):
 
     Attributes:
         tolerance: Points between the lowest and the highest score of one cluster, at most.
-        majority: The share of the weight of all votes, including those without a score, that the consensus must exceed.
-        ties: If several clusters are the heaviest, "discard" the item, or take the one nearest to the "median" of all
+        majority: The share of all votes, including those without a score, that the consensus must exceed.
+        ties: If several clusters are the largest, "discard" the item, or take the one nearest to the "median" of all
             scores, and discard the item only if two are as near.
         without_contrast: "discard" items without a vote outside the consensus, or "mark" them with `contrast = "none"`:
             then the rest of the consensus is rejected, as in the released sample.
@@ -66,10 +66,14 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Votes whose scores agree, in the order in which they were cast; `weight` is the sum of their judges' weights."""
+    """Votes whose scores agree, in the order in which they were cast."""
 
     votes: tuple[Vote, ...]
-    weight: float
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return len(self.votes)
 
     @property
     def score(self) -> float:
@@ -81,12 +85,12 @@ class Cluster:
 class VoteCount:
     """The votes for one response, and the judgment that they make."""
 
-    clusters: tuple[Cluster, ...]  # the heaviest first; of equally heavy ones, that with the lower score
+    clusters: tuple[Cluster, ...]  # the largest first; of equally large ones, that with the lower score
     unparsed: tuple[Vote, ...]  # votes without a score
     consensus: Cluster | None = None  # the cluster that decides; None if there is none
     reason: Reason = ""  # why there is none
     chosen: Vote | None = None  # the judgment to learn; None if there is no consensus, or nothing to reject
-    rejected: tuple[Vote, ...] = ()  # the votes to reject, those of the lightest cluster first
+    rejected: tuple[Vote, ...] = ()  # the votes to reject, those of the smallest cluster first
     # "score" if a rejected judgment gives a score outside the consensus, "format" if the rejected ones only
     # lack a score, "none" if they say the same as the chosen one
     contrast: Contrast = "none"
@@ -94,64 +98,57 @@ class VoteCount:
     @property
     def cluster_sizes(self) -> list[int]:
         """Sizes of all clusters, the largest first, as released rows record them; unparsed votes are one more."""
-        sizes = [len(cluster.votes) for cluster in self.clusters]
+        sizes = [cluster.size for cluster in self.clusters]
         return sorted(filter(None, [*sizes, len(self.unparsed)]), reverse=True)
 
 
-def clusters(
-    votes: Sequence[Vote], tolerance: float = 0.0, weights: Mapping[str, float] | None = None
-) -> tuple[Cluster, ...]:
+def clusters(votes: Sequence[Vote], tolerance: float = 0.0) -> tuple[Cluster, ...]:
     """Clusters the votes with a score, whose lowest and highest score are within the tolerance in each cluster.
 
-    Greedy: the heaviest possible cluster is taken first (of several, the one with the lowest scores), then the rest is
+    Greedy: the largest possible cluster is taken first (of several, the one with the lowest scores), then the rest is
     clustered in the same way. With a tolerance of 0, clusters are the votes with equal scores.
     """
     left = [vote for vote in votes if vote.score is not None]
     found = []
     while left:
-        windows = _windows(left, tolerance, weights)
-        best = max(windows, key=lambda cluster: (_rounded(cluster.weight), -cluster.score))
+        best = max(_windows(left, tolerance), key=lambda cluster: (cluster.size, -cluster.score))
         found.append(best)
-        taken = {vote.judge for vote in best.votes}
-        left = [vote for vote in left if vote.judge not in taken]
-    return tuple(sorted(found, key=lambda cluster: (-_rounded(cluster.weight), cluster.score)))
+        left = [vote for vote in left if vote not in best.votes]
+    return tuple(sorted(found, key=lambda cluster: (-cluster.size, cluster.score)))
 
 
-def count_votes(
-    votes: Sequence[Vote], settings: VotingSettings, weights: Mapping[str, float] | None = None
-) -> VoteCount:
+def count_votes(votes: Sequence[Vote], settings: VotingSettings) -> VoteCount:
     """Counts the votes for one response. A judge that could not be asked has no vote: ask it again before counting."""
     assert len({vote.judge for vote in votes}) == len(votes), "a judge has one vote"
-    found = clusters(votes, settings.tolerance, weights)
+    found = clusters(votes, settings.tolerance)
     unparsed = tuple(vote for vote in votes if vote.score is None)
     if not found:
         return VoteCount(found, unparsed, reason="nothing_read")
 
-    # The heaviest of all clusters that the scores allow, overlapping ones included: with a tolerance of 1, votes of 1,
+    # The largest of all clusters that the scores allow, overlapping ones included: with a tolerance of 1, votes of 1,
     # 2 and 3 points have two, and greedy clustering would hide that tie.
     read = [vote for vote in votes if vote.score is not None]
-    windows = list(_windows(read, settings.tolerance, weights))
-    most = max(_rounded(cluster.weight) for cluster in windows)
-    tied = [cluster for cluster in windows if _rounded(cluster.weight) == most]
+    windows = list(_windows(read, settings.tolerance))
+    most = max(cluster.size for cluster in windows)
+    tied = [cluster for cluster in windows if cluster.size == most]
     if len(tied) > 1 and settings.ties == "median":
         middle = median(_score(vote) for vote in read)
-        nearest = min(_rounded(abs(cluster.score - middle)) for cluster in tied)
-        tied = [cluster for cluster in tied if _rounded(abs(cluster.score - middle)) == nearest]
+        distances = [round(abs(cluster.score - middle), 9) for cluster in tied]
+        tied = [one for one, distance in zip(tied, distances, strict=True) if distance == min(distances)]
     if len(tied) > 1:
         return VoteCount(found, unparsed, reason="tie")
     best = tied[0]
     if found[0].votes != best.votes:  # the median settled a tie differently
-        rest = clusters([vote for vote in votes if vote not in best.votes], settings.tolerance, weights)
+        rest = clusters([vote for vote in votes if vote not in best.votes], settings.tolerance)
         found = (best, *rest)
-    total = sum(_weight(vote, weights) for vote in votes)
-    if best.weight <= settings.majority * total + _ROUNDING:
+    if best.size <= settings.majority * len(votes) + _ROUNDING:
         return VoteCount(found, unparsed, reason="no_majority")
 
     counted = VoteCount(found, unparsed, best)
-    chosen, *others = by_agreement(best.votes, weights)
-    # A cluster as heavy as the consensus is no lower consensus, so it is not rejected.
-    lighter = [cluster for cluster in reversed(found) if _rounded(cluster.weight) < _rounded(best.weight)]
-    outside = _rejectable([vote for cluster in lighter for vote in cluster.votes], chosen)
+    chosen, *others = by_agreement(best.votes)
+    # A cluster as large as the consensus is no lower consensus, so it is not rejected.
+    smaller = [cluster for cluster in reversed(found) if cluster.size < best.size]
+    outside = _rejectable([vote for cluster in smaller for vote in cluster.votes], chosen)
     unread = _rejectable(unparsed, chosen)  # last: training may read only the first few
     if outside or unread:
         contrast: Contrast = "score" if outside else "format"
@@ -162,17 +159,17 @@ def count_votes(
     return counted
 
 
-def by_agreement(votes: Sequence[Vote], weights: Mapping[str, float] | None = None) -> list[Vote]:
+def by_agreement(votes: Sequence[Vote]) -> list[Vote]:
     """The votes of a cluster, the one whose explanation agrees best first.
 
     Votes whose text argues for another score come last. Then the mean `word_overlap` of a text with the other texts
-    decides: it contains what several judges saw, not what one alone made up. Then the judge's weight, then its name.
+    decides: it contains what several judges saw, not what one alone made up. Then the judge's name.
     """
 
-    def key(vote: Vote) -> tuple[bool, float, float, str]:
+    def key(vote: Vote) -> tuple[bool, float, str]:
         overlaps = [word_overlap(vote.text, other.text) for other in votes if other is not vote]
         agreement = sum(overlaps) / len(overlaps) if overlaps else 0.0
-        return bool(vote.contradicted), -round(agreement, 12), -_weight(vote, weights), vote.judge
+        return bool(vote.contradicted), -round(agreement, 12), vote.judge
 
     return sorted(votes, key=key)
 
@@ -211,9 +208,7 @@ def judgment_row(
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _windows(
-    votes: Sequence[Vote], tolerance: float, weights: Mapping[str, float] | None
-) -> Iterator[Cluster]:
+def _windows(votes: Sequence[Vote], tolerance: float) -> Iterator[Cluster]:
     """All maximal clusters that the tolerance allows, the lowest scores first; they may overlap."""
     reached = float("-inf")
     for low in sorted({_score(vote) for vote in votes}):
@@ -221,25 +216,16 @@ def _windows(
         high = max(_score(vote) for vote in within)
         if high > reached:  # else it is part of the one before
             reached = high
-            yield Cluster(tuple(within), sum(_weight(vote, weights) for vote in within))
+            yield Cluster(tuple(within))
 
 
 def _rejectable(votes: Sequence[Vote], chosen: Vote) -> list[Vote]:
     return [vote for vote in votes if vote.text.strip() and vote.text != chosen.text]
 
 
-def _weight(vote: Vote, weights: Mapping[str, float] | None) -> float:
-    return 1.0 if weights is None else weights[vote.judge]
-
-
 def _score(vote: Vote) -> float:
     assert vote.score is not None, "votes without a score are in no cluster"
     return vote.score
-
-
-def _rounded(number: float) -> float:
-    """Sums of the same weights must tie whatever the order of addition."""
-    return round(number, 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +244,7 @@ class VoteVerification:
     outside: tuple[str, ...]  # the rejected judges outside the consensus: our rules reject no others
 
 
-def verify_votes(
-    row: Comparison, settings: VotingSettings, weights: Mapping[str, float] | None = None
-) -> VoteVerification | None:
+def verify_votes(row: Comparison, settings: VotingSettings) -> VoteVerification | None:
     """Counts the votes of a released row again; None if it does not have its judges' scores and names."""
     scores, sizes, chosen, rejected = (
         row.metadata.get(name) for name in ("scores", "conf", "chosen_model", "reject_models")
@@ -277,10 +261,8 @@ def verify_votes(
         text = texts.get(judge, "")
         contradicted = None if score == UNPARSED else names_another_score(text, float(score))
         votes.append(Vote(judge, None if score == UNPARSED else float(score), text, contradicted))
-    if weights is not None and not known.keys() <= weights.keys():
-        weights = None
-    count = count_votes(votes, settings, weights)
-    agreeing = [] if count.consensus is None else by_agreement(count.consensus.votes, weights)
+    count = count_votes(votes, settings)
+    agreeing = [] if count.consensus is None else by_agreement(count.consensus.votes)
     consensus = [] if count.consensus is None else [vote.judge for vote in count.consensus.votes]
     recorded = row.metadata.get("contrast")
     contrast: Contrast | None = next((one for one in get_args(Contrast) if one == recorded), None)
@@ -378,17 +360,6 @@ class Agreement:
             others = [pairs for names, pairs in self._pairs.items() if judge in names]
             found[judge] = asked, unparsed, ScorePairs(*map(sum, zip(*others, strict=True)))
         return found
-
-    def weights(self) -> dict[str, float]:
-        """A weight for every judge's vote: its agreement with the others, scaled to a mean of 1.
-
-        A judge without a common item weighs 0, since nothing is known about it. If no judges ever agree, all weigh 1.
-        """
-        shares = {judge: others.agreement or 0.0 for judge, (_, _, others) in self.judges().items()}
-        total = sum(shares.values())
-        if not total:
-            return dict.fromkeys(shares, 1.0)
-        return {judge: share * len(shares) / total for judge, share in shares.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """For the manifest; intervals are a bootstrap over groups."""

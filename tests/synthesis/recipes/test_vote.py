@@ -11,7 +11,7 @@ import pytest
 from longrm.clients import Completion
 from longrm.data import read, write_rows
 from longrm.data.training_rows import tokenize
-from longrm.errors import ConfigError, RunError
+from longrm.errors import RunError
 from longrm.runs.folder import read_manifest
 from longrm.runs.logs import Log
 from longrm.synthesis.documents import Candidate, Document
@@ -113,24 +113,6 @@ def test_pairs_of_a_run_are_mostly_right(recipe, tmp_path):
     assert sum(right) / len(right) > 0.9
 
 
-def test_judges_can_be_weighted_by_an_earlier_vote(recipe, tmp_path):
-    vote.synthesize(recipe(), tmp_path / "first")
-    manifest = vote.synthesize(recipe(weights=str(tmp_path / "first")), tmp_path / "second")
-    weights = manifest["agreement"]["weights"]
-    assert weights["c"] < min(weights["a"], weights["b"])
-    assert sum(weights.values()) == pytest.approx(3)
-    assert lines_of(tmp_path / "first" / "votes.jsonl") == lines_of(tmp_path / "second" / "votes.jsonl")
-    assert manifest["sources"][-1]["sha256"]
-    with pytest.raises(ConfigError, match="weights"):
-        vote.synthesize(recipe(weights=str(tmp_path / "nowhere")), tmp_path / "third")
-    assert not (tmp_path / "third").exists()
-    other = recipe(
-        weights=str(tmp_path / "first"), judges=[{"model": "simulated:0", "name": n} for n in "ad"]
-    )
-    with pytest.raises(ConfigError, match="judges d"):
-        vote.synthesize(other, tmp_path / "third")
-
-
 def test_a_judge_that_would_say_the_same_twice_is_refused(recipe):
     twice = [{"model": "openai:http://127.0.0.1:9/v1#m", "name": name} for name in "ab"]
     with pytest.raises(ValueError, match="votes twice"):
@@ -174,9 +156,9 @@ async def votes_of(judges, given):
     return await asyncio.gather(*(ask_panel(judges, request, response) for _, _, request, response in given))
 
 
-def counted_votes(judges, given, voting=None, weights=None):
+def counted_votes(judges, given):
     voted = asyncio.run(votes_of(judges, given))
-    return [count_votes(votes, voting or VotingSettings(), weights) for votes in voted]
+    return [count_votes(votes, VotingSettings()) for votes in voted]
 
 
 def test_every_judge_reads_every_response_and_votes_are_counted():

@@ -4,7 +4,7 @@ Paper, section 4; the rules are in `synthesis.voting`.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,6 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.errors import ConfigError
 from longrm.rng import seed_of
 from longrm.runs.folder import MANIFEST, write_json
 from longrm.runs.logs import Log
@@ -23,7 +22,7 @@ from longrm.synthesis.labeling import Answer, Labeling, gather_pool, prompt_hash
 from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
 from longrm.synthesis.pipeline import KEPT, InputOutcome, LogBatch, open_run
-from longrm.synthesis.settings import LabelingRecipe, digest_of
+from longrm.synthesis.settings import LabelingRecipe
 from longrm.synthesis.voting import Agreement, Vote, VotingSettings, count_votes, judgment_row
 from longrm.worlds.words_tokenizer import load_tokenizer
 
@@ -37,14 +36,10 @@ class VoteRecipe(LabelingRecipe):
         judges: Each scores every answer on its own; at least two. The first also names and checks passages if the
             settings ask a model.
         voting: How votes are counted.
-        weights: The weights of the judges' votes: "equal", or the folder of an earlier vote by judges with the same
-            names, whose measured agreement with the others is used. With a shared `remote.cache`, the second run asks
-            nothing again.
     """
 
     judges: tuple[ModelSettings, ...] = Field(min_length=2)
     voting: VotingSettings = VotingSettings()
-    weights: str = "equal"
 
     @model_validator(mode="after")
     def _judges_differ(self) -> Self:
@@ -76,27 +71,12 @@ class VoteRecord:
 def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-2 rows and the votes into the run folder `out`, continuing what is there."""
     tokenizer = load_tokenizer(recipe.tokenizer or "words")
-    sources, weights = recipe.provenance(), None
-    if recipe.weights != "equal":
-        path = Path(recipe.weights).expanduser() / VOTES
-        if not path.is_file():
-            raise ConfigError(
-                f"weights = '{recipe.weights}': there is no {path}; name the folder of an earlier `longrm synthesize "
-                "vote`, or 'equal'"
-            )
-        known = measure_agreement(Log(path, VoteRecord), recipe.voting.tolerance).weights()
-        weights = {judge.label: known[judge.label] for judge in recipe.judges if judge.label in known}
-        sources.append(
-            {"name": "votes that weigh the judges", "path": str(path), "sha256": digest_of([path])}
-        )
     models = {f"judge {number}": judge for number, judge in enumerate(recipe.judges, start=1)}
     prompts = prompt_hashes(recipe)
-    with open_run("vote", recipe, out, models=models, sources=sources, prompts=prompts) as run:
-        # The labeling is made before the pool: wrong weights are reported before any work.
+    with open_run("vote", recipe, out, models=models, sources=recipe.provenance(), prompts=prompts) as run:
         judges = [*run.models.values()]
-        check_judges([judge.name for judge in judges], weights)
         pool = gather_pool(recipe, tokenizer)
-        labeling = PanelLabeling(recipe, tokenizer, pool, judges, recipe.voting, weights)
+        labeling = PanelLabeling(recipe, tokenizer, pool, judges, recipe.voting)
         with Log(out / VOTES, VoteRecord) as votes:
             manifest = run.write(
                 recipe.read(),
@@ -106,18 +86,9 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
                 log=append_votes(votes),
             )
     agreement = measure_agreement(Log(out / VOTES, VoteRecord), recipe.voting.tolerance).to_dict()
-    manifest["agreement"] = agreement | ({} if weights is None else {"weights": weights})
+    manifest["agreement"] = agreement
     write_json(out / MANIFEST, manifest)
     return manifest
-
-
-def check_judges(names: Sequence[str], weights: Mapping[str, float] | None) -> None:
-    """Raises `ConfigError` if a judge has no weight."""
-    missing = sorted(set(names) - weights.keys()) if weights is not None else []
-    if missing:
-        raise ConfigError(
-            f"no weight for the judges {', '.join(missing)}; the earlier vote must have all judges"
-        )
 
 
 class PanelLabeling(Labeling):
@@ -130,15 +101,14 @@ class PanelLabeling(Labeling):
         pool: DistractorPool,
         judges: Sequence[AsyncModel],
         voting: VotingSettings,
-        weights: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(recipe, tokenizer, pool, judges[0])
-        self._judges, self._voting, self._weights = judges, voting, weights
+        self._judges, self._voting = judges, voting
 
     async def label(self, document: Document, answer: Answer) -> None:
         """Asks all judges and counts their votes."""
         votes = await ask_panel(self._judges, answer.request, answer.candidate.text)
-        count = count_votes(votes, self._voting, self._weights)
+        count = count_votes(votes, self._voting)
         answer.count, steps = count, answer.steps
         read = len(votes) - len(count.unparsed)
         if read:

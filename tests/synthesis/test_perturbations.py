@@ -9,7 +9,6 @@ from longrm.synthesis.documents import Document
 from longrm.synthesis.perturbations import (
     PERTURBATIONS,
     Passage,
-    PerturbationContext,
     View,
     check_perturbation,
     contains_answer,
@@ -27,12 +26,12 @@ FOREIGN = tuple(f"Foreign {number} goes on and on here." for number in range(50)
 
 
 def context_of(seed=0):
-    return PerturbationContext(Draws(seed), FOREIGN, approximate_tokens)
+    return Draws(seed), FOREIGN
 
 
 def perturb(view, context, name, **settings):
     check_perturbation(name, settings)
-    return PERTURBATIONS[name](view, context, **settings)
+    return PERTURBATIONS[name](view, *context, **settings)
 
 
 def texts(shown):

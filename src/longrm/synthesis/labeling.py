@@ -183,7 +183,7 @@ class Labeling(ABC):
 
     def _answers(self, document: Document, evidence: Evidence, steps: Steps) -> list[Answer]:
         """The answers to judge; what several models wrote in the same words counts once."""
-        shared = self._pair_prompt(document) if self.recipe.rows == "pairs" else None
+        shared = self._prompt(document) if self.recipe.rows == "pairs" else None
         found: dict[str, Answer] = {}
         for number, candidate in enumerate(document.candidates):
             text = candidate.text.strip()
@@ -191,7 +191,7 @@ class Labeling(ABC):
                 steps["answers", "same_text"] += 1
                 continue
             steps["answers", KEPT] += 1
-            prompt = shared or self._judgment_prompt(document, number, candidate.text)
+            prompt = shared or self._prompt(document, number)
             context = "" if self._domain.layout == "short" else wrapped(prompt.tag, evidence.text)
             request = self._request(document, candidate, number, context, prompt.tag)
             found[text] = Answer(candidate, number, prompt, request)
@@ -201,45 +201,42 @@ class Labeling(ABC):
         self, document: Document, candidate: Candidate, number: int, context: str, tag: str
     ) -> TaskRequest:
         recipe = self.recipe
+        seed = Draws(recipe.seed, document.id, number, "judging").below(2**31)  # servers take 31 bits
+        budget, heat = recipe.max_tokens, recipe.temperature
         return judge_request(
             self._domain,
             document,
             context,
             candidate.text,
             tag=tag,
-            max_tokens=recipe.max_tokens,
-            temperature=recipe.temperature,
-            seed=Draws(recipe.seed, document.id, number, "judging").below(2**31),  # servers take 31 bits
+            max_tokens=budget,
+            temperature=heat,
+            seed=seed,
         )
 
-    def _judgment_prompt(self, document: Document, number: int, response: str) -> UnpaddedPrompt:
-        """The prompt of a judgment: what the judge reads, without the rubric."""
-        key = (self.recipe.seed, self._domain.name, document.id, number)
-        tag = self._tag(document, [response], key)
-        language = language_of(document.question)
+    def _prompt(self, document: Document, number: int | None = None) -> UnpaddedPrompt:
+        """The prompt of a judgment of one answer, without the rubric, or of all pairs of a document."""
+        key: tuple[object, ...] = (self.recipe.seed, self._domain.name, document.id)
+        candidates = document.candidates
+        if number is not None:
+            key, candidates = (*key, number), candidates[number : number + 1]
+        tag, language = "", language_of(document.question)
+        if self._domain.layout in ("document", "segment"):
+            texts = [candidate.text for candidate in candidates]
+            distractors = (chunk.text for chunk in self._pool.chunks)
+            tag = draw_tag([document.text, document.question, *texts, *distractors], Draws(*key, "tag"))
 
         def render(context: str) -> tuple[Message, ...]:
-            text = self._domain.prompt(language, context, document.question, response, tag=tag, rubric=False)
+            if number is None:
+                text = plain_content(context, document.question, tag_hint(language, tag) if tag else "")
+            else:
+                response = candidates[0].text
+                text = self._domain.prompt(
+                    language, context, document.question, response, tag=tag, rubric=False
+                )
             return ({"role": "user", "content": text},)
 
         return UnpaddedPrompt(key, tag, render)
-
-    def _pair_prompt(self, document: Document) -> UnpaddedPrompt:
-        """The prompt of all pairs of one document."""
-        key = (self.recipe.seed, self._domain.name, document.id)
-        tag = self._tag(document, [candidate.text for candidate in document.candidates], key)
-        hint = tag_hint(language_of(document.question), tag) if tag else ""
-
-        def render(context: str) -> tuple[Message, ...]:
-            return ({"role": "user", "content": plain_content(context, document.question, hint)},)
-
-        return UnpaddedPrompt(key, tag, render)
-
-    def _tag(self, document: Document, responses: Sequence[str], key: tuple[object, ...]) -> str:
-        if self._domain.layout not in ("document", "segment"):
-            return ""
-        distractors = (chunk.text for chunk in self._pool.chunks)
-        return draw_tag([document.text, document.question, *responses, *distractors], Draws(*key, "tag"))
 
     async def _pad(self, evidence: Evidence, answers: Sequence[Answer], steps: Steps) -> PaddedPrompts:
         """Pads the prompts of some answers, and counts the prompts and the chunks."""

@@ -59,11 +59,9 @@ async def ask(model: AsyncModel, *requests: TaskRequest) -> list[Completion]:
 
 
 def check_answered(name: str, answers: Iterable[Completion | Trial]) -> None:
-    """Raises `RunError` if an outcome is `ERROR`.
-
-    Such an answer must not be counted as dropped: the ledger would record its input as done, and the repeated command
-    would never ask again. Other answers are in the cache.
-    """
+    """Raises `RunError` if an outcome is `ERROR`; other answers are in the cache."""
+    # It must not be counted as dropped: the ledger would record its input as done, and the repeated command would
+    # never ask again.
     failed = next((answer for answer in answers if answer.outcome is Outcome.ERROR), None)
     if failed is not None:
         raise RunError(f"{name} could not be asked ({failed.detail}); run the same command again")
@@ -246,16 +244,12 @@ def _request_key(request: Request) -> bytes:
 def open_models(
     models: Sequence[ModelSettings], folder: Path, simulate: Callable[[str, str], AsyncModel]
 ) -> Iterator[tuple[list[AsyncModel], Spending]]:
-    """Opens the models of a run, in order, and the record of what they cost.
+    """Opens the models of a run, in order, and the record of what they cost; the folder is for cache and log.
 
-    Args:
-        models: Their settings.
-        folder: Where answers are cached and spending is logged.
-        simulate: Makes a simulated model from its rates and its name.
+    `simulate` makes a simulated model from its rates and its name.
 
     Raises:
         ConfigError: Two models have one name, or a model cannot write.
-        ModelError: A local model cannot be loaded.
     """
     names = [model.label for model in models]
     repeated = next((name for name in names if names.count(name) > 1), None)
@@ -265,10 +259,11 @@ def open_models(
         spending = Spending(log, {model.label: model.price for model in models})
         opened: list[AsyncModel] = []
         for model in models:
-            if model.model.startswith("simulated:"):
-                if model.replica_urls:
-                    raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
-                opened.append(simulate(model.model.partition(":")[2], model.label))
+            kind, _, rest = model.model.partition(":")
+            if model.replica_urls and kind != "openai":
+                raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
+            if kind == "simulated":
+                opened.append(simulate(rest, model.label))
             else:
                 opened.append(ServedModel(model.label, _writers(model, folder, spending)))
         yield opened, spending
@@ -286,8 +281,6 @@ def _writers(model: ModelSettings, folder: Path, spending: Spending) -> list[Wri
             OpenAIClient(each, name, remote, on_usage=pay, cached_as=url)
             for each in (url, *model.replica_urls)
         ]
-    if model.replica_urls:
-        raise ConfigError(f"'{model.model}': `replica_urls` is only valid with openai:URL#NAME")
     if split_kind(model.model)[0] is not None:
         raise ConfigError(
             f"'{model.model}' cannot write: use openai:URL#NAME (an endpoint), or the folder or Hub id of a causal "

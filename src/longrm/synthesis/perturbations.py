@@ -1,6 +1,7 @@
 """Candidates of graded quality: what a model sees of a document is perturbed before it answers (paper, section 2).
 
-Every perturbation is a pure function of the view, and records its name and parameters in `done`.
+Every perturbation is a pure function of the view, its random draws and passages of other documents, and records its
+name and parameters in `done`.
 """
 
 import inspect
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longrm.data.chunking import chunk_spans
+from longrm.data.chunking import approximate_tokens, chunk_spans
 from longrm.errors import ConfigError, nearest
 from longrm.reading import is_number
 from longrm.rng import Draws
@@ -60,24 +61,15 @@ class View:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PerturbationContext:
-    """The random numbers, the passages of other documents, and the function that counts tokens."""
-
-    draws: Draws
-    foreign: Sequence[str]
-    count: Callable[[str], int]
-
-
-def drop_clues(view: View, context: PerturbationContext, *, p: float = 0.5) -> View:
+def drop_clues(view: View, draws: Draws, foreign: Sequence[str], *, p: float = 0.5) -> View:
     """Drops every passage that contains the answer with probability p."""
-    kept = tuple(part for part in view.passages if not part.clue or context.draws.fraction() >= p)
+    kept = tuple(part for part in view.passages if not part.clue or draws.fraction() >= p)
     return _done(view, "drop_clues", {"p": p, "dropped": len(view.passages) - len(kept)}, passages=kept)
 
 
-def cut_source(view: View, context: PerturbationContext, *, share: float) -> View:
+def cut_source(view: View, draws: Draws, foreign: Sequence[str], *, share: float) -> View:
     """Cuts at most this share of the context's tokens off its end, in whole passages."""
-    sizes = [context.count(part.text) for part in view.passages]
+    sizes = [approximate_tokens(part.text) for part in view.passages]
     kept, left = len(sizes), share * sum(sizes)
     while kept and sizes[kept - 1] <= left:
         kept -= 1
@@ -86,12 +78,12 @@ def cut_source(view: View, context: PerturbationContext, *, share: float) -> Vie
     return _done(view, "cut_source", parameters, passages=view.passages[:kept])
 
 
-def truncate(view: View, context: PerturbationContext, *, low: int = 4096, high: int = 32768) -> View:
+def truncate(view: View, draws: Draws, foreign: Sequence[str], *, low: int = 4096, high: int = 32768) -> View:
     """Keeps the beginning of the context: whole passages within a drawn number of `low` to `high` tokens."""
-    room = left = int(low) + context.draws.below(int(high - low) + 1)
+    room = left = int(low) + draws.below(int(high - low) + 1)
     kept = 0
     for part in view.passages:
-        left -= context.count(part.text)
+        left -= approximate_tokens(part.text)
         if left < 0:
             break
         kept += 1
@@ -100,37 +92,37 @@ def truncate(view: View, context: PerturbationContext, *, low: int = 4096, high:
 
 
 def inject_distractors(
-    view: View, context: PerturbationContext, *, low: int = 4096, high: int = 8192
+    view: View, draws: Draws, foreign: Sequence[str], *, low: int = 4096, high: int = 8192
 ) -> View:
     """Inserts passages of other documents, of `low` to `high` drawn tokens together, at drawn places.
 
     Passages are never cut, so up to one passage less is inserted, or all if there are too few.
     """
-    aim = int(low) + context.draws.below(int(high - low) + 1)
+    aim = int(low) + draws.below(int(high - low) + 1)
     passages, injected = list(view.passages), 0
     label = max((part.label for part in passages), default=0)
-    for text in context.draws.order(context.foreign):
-        tokens = context.count(text)
+    for text in draws.order(foreign):
+        tokens = approximate_tokens(text)
         if injected + tokens > aim:
             continue
         injected += tokens
         label += 1
-        passages.insert(context.draws.below(len(passages) + 1), Passage(text, label))
+        passages.insert(draws.below(len(passages) + 1), Passage(text, label))
     parameters = {"aim_tokens": aim, "injected_tokens": injected}
     return _done(view, "inject_distractors", parameters, passages=tuple(passages))
 
 
-def remove_exemplars(view: View, context: PerturbationContext, *, keep: int = 0) -> View:
+def remove_exemplars(view: View, draws: Draws, foreign: Sequence[str], *, keep: int = 0) -> View:
     """Removes all exemplars but the first `keep`."""
     kept = view.exemplars[: int(keep)]
     return _done(view, "remove_exemplars", {"removed": len(view.exemplars) - len(kept)}, exemplars=kept)
 
 
-def noisy_citations(view: View, context: PerturbationContext, *, share: float = 0.5) -> View:
+def noisy_citations(view: View, draws: Draws, foreign: Sequence[str], *, share: float = 0.5) -> View:
     """Swaps the numbers of this share of the passages, at least two; exemplars cite the wrong ones too."""
     count = len(view.passages)
     hit = list(range(count))
-    context.draws.shuffle(hit)
+    draws.shuffle(hit)
     hit = sorted(hit[: max(2, round(share * count))]) if count > 1 and share > 0 else []
     # Rotated by one, so that none keeps its own number.
     labels = {at: view.passages[other].label for at, other in zip(hit, [*hit[1:], *hit[:1]], strict=True)}
@@ -143,18 +135,18 @@ def noisy_citations(view: View, context: PerturbationContext, *, share: float = 
     return _done(view, "noisy_citations", parameters, passages=passages, exemplars=exemplars)
 
 
-def corrupt_steps(view: View, context: PerturbationContext, *, share: float = 0.5) -> View:
+def corrupt_steps(view: View, draws: Draws, foreign: Sequence[str], *, share: float = 0.5) -> View:
     """Shows the steps with a wrong result in this share, at least one, of those that contain a number."""
     numbered = [at for at, step in enumerate(view.steps) if _NUMBER.search(step)]
-    context.draws.shuffle(numbered)
+    draws.shuffle(numbered)
     hit = {*numbered[: max(1, round(share * len(numbered)))]} if share > 0 else set()
     hints = tuple(
-        _with_wrong_number(step, context.draws) if at in hit else step for at, step in enumerate(view.steps)
+        _with_wrong_number(step, draws) if at in hit else step for at, step in enumerate(view.steps)
     )
     return _done(view, "corrupt_steps", {"share": share, "corrupted": len(hit)}, hints=hints)
 
 
-def expose_steps(view: View, context: PerturbationContext) -> View:
+def expose_steps(view: View, draws: Draws, foreign: Sequence[str]) -> View:
     """Shows the steps as they are."""
     return _done(view, "expose_steps", {"steps": len(view.steps)}, hints=view.steps)
 
@@ -176,7 +168,7 @@ def check_perturbation(name: str, settings: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for an unknown name or setting, a missing setting, or a value out of range."""
     if name not in PERTURBATIONS:
         raise ConfigError(f"no perturbation '{name}'; {nearest(name, PERTURBATIONS)}")
-    parameters = list(inspect.signature(PERTURBATIONS[name]).parameters.values())[2:]
+    parameters = list(inspect.signature(PERTURBATIONS[name]).parameters.values())[3:]
     known = {parameter.name: parameter.default for parameter in parameters}
     for key, value in settings.items():
         if key not in known:

@@ -77,13 +77,8 @@ class Domain:
     ) -> str:
         """The judging prompt. Context and question come first, so that all responses share them as a prefix.
 
-        Args:
-            language: Of the instructions.
-            context: What the judge reads; may be empty.
-            question: The question that was answered.
-            response: The response to judge.
-            tag: The tag pair in the context that the question is about; may be empty.
-            rubric: Whether to show the levels: to the labeling judge, and not in the row.
+        `tag` names the tag pair in the context that the question is about. The rubric is for the labeling judge, and
+        not in the row. Context and tag may be empty.
         """
         given = {"context": context, "question": question, "response": response}
         blocks = {

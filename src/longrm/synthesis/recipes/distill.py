@@ -186,15 +186,10 @@ def rollout_requests(prompt: PolicyPrompt, recipe: DistillRecipe) -> list[TaskRe
 
 
 class ShortContextModel(RewardModel):
-    """Another reward model that reads only the last tokens of every prompt: the short-context baseline.
+    """Another reward model that reads only the last `tokens` of every prompt: the short-context baseline.
 
     The question and the responses stay complete. If the context is not known, all of the prompt except the question
     counts as context. The judgment records what was cut; a prompt that cannot be cut so short is `TOO_LONG`.
-
-    Args:
-        inner: The reward model.
-        tokenizer: Counts the prompt's tokens.
-        tokens: How many tokens of the prompt are read, the question included.
     """
 
     def __init__(self, inner: RewardModel, tokenizer: Tokenizer, tokens: int) -> None:

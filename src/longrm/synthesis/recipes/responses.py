@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from longrm.config import Config
-from longrm.data.chunking import approximate_tokens
 from longrm.rng import Draws
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.documents import Candidate, Document
@@ -23,7 +22,6 @@ from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
 from longrm.synthesis.perturbations import (
     PERTURBATIONS,
     Passage,
-    PerturbationContext,
     View,
     check_perturbation,
     contains_answer,
@@ -174,9 +172,8 @@ def _views(recipe: ResponsesRecipe, pool: Sequence[tuple[str, str]], document: D
     views = []
     for number, plan in enumerate(recipe.plans):
         draws, view = Draws("perturbation", seed, document.id, number), whole
-        context = PerturbationContext(draws, foreign, approximate_tokens)
         for name, settings in map(_name_and_settings, plan.perturbations):
-            view = PERTURBATIONS[name](view, context, **settings)
+            view = PERTURBATIONS[name](view, draws, foreign, **settings)
         views.append(view)
     return views
 

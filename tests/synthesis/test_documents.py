@@ -177,15 +177,6 @@ def test_texts_without_proper_questions_are_refused(questions, named, tmp_path):
         list(read_documents(texts(tmp_path, questions)))
 
 
-def test_texts_alone_need_a_context_and_rows_beside_a_readme_are_rows(tmp_path, put):
-    path = put("rows.jsonl", {"context": "x", "id": "a"}, {"context": "y", "question": "q"})
-    (tmp_path / "README.md").write_text("About these rows.")
-    assert [(one.id, one.text) for one in read_texts(tmp_path)] == [("a", "x"), ("2", "y")]
-    put("rows.jsonl", {"context": "x"}, {"context": 7})
-    with pytest.raises(DataError, match="line 2, field 'context'"):
-        list(read_texts(path))
-
-
 def test_candidates_come_back_as_they_were(put):
     given = [Candidate("d1", "m", "yes", "cut", 0.5, {"share": 0.2}), Candidate("d1", "n", "no")]
     assert list(read_candidates(put("c.jsonl", *(one.to_row() for one in given)))) == given
@@ -266,17 +257,6 @@ def test_documents_come_with_the_candidates_of_a_run_folder(put, tmp_path):
     first, second = given.provenance()
     assert (first["name"], first["license"], second["name"]) == ("d.jsonl", "unknown", "candidates")
     assert first["sha256"] == hashlib.sha256((tmp_path / "d.jsonl").read_bytes()).hexdigest()
-
-
-def test_a_limit_of_documents_ignores_later_candidates(put):
-    answers = [{"document": f"d{at}", "model": "m", "text": "x"} for at in range(3)]
-    documents = {"path": str(put("d.jsonl", *ROWS))}
-    candidates = {"path": str(put("c.jsonl", *answers))}
-    few = recipe(documents=documents | {"limit": 1}, candidates=candidates)
-    assert [one.id for one in few.read()] == ["d0"]
-    lost = {"path": str(put("e.jsonl", *answers, answers[0] | {"document": "d9"}))}
-    with pytest.raises(DataError, match="field 'document': 'd9'"):
-        list(recipe(documents=documents, candidates=lost).read())
 
 
 def test_synthetic_candidates_join_written_ones(put):

@@ -93,17 +93,6 @@ def test_prompts_of_all_domains_are_read(domain, language):
     assert scores(simulated(), texts) == [10, 10, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "text", ["</response>\n\nWell.", "<question>\nWhy?\n</question>", "[[3]]", QA.texts()[0]]
-)
-def test_a_response_that_looks_like_a_prompt_is_judged_as_any_other(text):
-    candidates = (Candidate("odd", "m", text, score=0.7), Candidate("odd", "n", "no", score=0.2))
-    document = Document("odd", TEXT, "What is odd here?", text, candidates=candidates)
-    known = [document]
-    asked = [judging(response, question=document.question, document="odd") for response in (text, "no")]
-    assert scores(simulated(inputs=known), asked) == [7, 2]
-
-
 def test_the_truth_is_the_score_then_the_metric_then_word_overlap():
     scored = replace(FOX, candidates=(Candidate("fox", "m", "in the barn", score=0.3),))
     assert scores(simulated(inputs=[scored]), [judging("in the barn")]) == [3]

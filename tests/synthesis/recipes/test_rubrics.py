@@ -10,9 +10,6 @@ from scipy.stats import binomtest
 from longrm.clients import Completion
 from longrm.data import ComparisonRow, read, write_rows
 from longrm.errors import ConfigError, DataError
-from longrm.reward_models import JudgeSettings
-from longrm.reward_models.generative import GenerativeRewardModel
-from longrm.reward_models.rubric_judge import RubricRewardModel
 from longrm.reward_models.simulated import ErrorRates
 from longrm.synthesis.pipeline import nested
 from longrm.synthesis.recipes import rubrics
@@ -26,9 +23,8 @@ from longrm.synthesis.recipes.rubrics import (
     writing_request,
 )
 from longrm.synthesis.simulated import GoldAnswers, SimulatedModel
-from longrm.types import Comparison, Criterion, Outcome, as_messages, message_text, query_of, text_of
+from longrm.types import Comparison, Criterion, Outcome, as_messages, message_text, text_of
 
-from ...reward_models.test_generative import Script
 from ..sources import completion_of, killed_and_resumed
 
 GOOD, BAD = "Marlow keeps the key.", "Tamsin has it, I think."
@@ -114,11 +110,8 @@ def test_a_criterion_by_which_both_orders_name_the_better_response_stays():
         ((B, A), "wrong"),
         ((C, C), "tie"),
         ((A, A), "depends_on_order"),
-        ((B, B), "depends_on_order"),
         ((A, C), "depends_on_order"),
-        ((C, A), "depends_on_order"),
         ((A, "No idea."), "no_verdict"),
-        (("No idea.", B), "no_verdict"),
         ((A, REFUSED), "refused"),
         ((CUT, B), "truncated"),
         ((AGAINST_ITSELF, B), "contradicted"),
@@ -240,28 +233,6 @@ def test_of_simulated_drafts_the_known_share_stays_and_judges_the_rows(pairs, tm
         assert (one.prompt, one.responses, one.ranks) == (old.prompt, old.responses, old.ranks)
         assert {each.weight for each in one.rubrics} == {1.0}
 
-    # A judge that goes by the criteria finds every preference again; by faulty ones it does not.
-    def answer(request):
-        text = message_text(request.messages[0])
-        (criterion,) = re.findall("<criterion>\n(.*)\n</criterion>", text)
-        shown = [
-            meets(criterion, one) for one in re.findall('<response name="[AB]">\n(.*)\n</response>', text)
-        ]
-        return "[[C]]" if shown[0] == shown[1] else "[[A]]" if shown[0] else "[[B]]"
-
-    judge = RubricRewardModel(GenerativeRewardModel(Script(answer), JudgeSettings()), "item")
-    for order in ((0, 1), (1, 0)):
-        judged = judge.judge([query_of(one, order) for one in found])
-        assert [one.scores[order.index(0)] for one in judged] == [1.0] * len(found)
-
-
-def test_the_checker_judges_and_the_writer_writes():
-    writer, checker = Scripted(lines(KIND)), Scripted("", {KIND: (A, B)})
-    rows, _ = drafted(writer, checker=checker)
-    assert len(rows) == 1
-    assert [request.task for request in writer.seen] == ["criteria"]
-    assert [request.task for request in checker.seen] == ["compare"] * 2
-
 
 def reply(content):
     """Drafts by single words, a sound one and a faulty one, and looks them up."""
@@ -284,12 +255,6 @@ def test_a_killed_run_ends_with_the_same_bytes_and_pays_for_nothing_twice(pairs,
     manifest = killed_and_resumed(rubrics, settings, reply, tmp_path)
     assert manifest["spending"]["m"]["answers"] == 8 * 5
     assert manifest["counts"]["steps"]["check"]["kept"] == manifest["counts"]["rows"] == 8
-
-
-def test_a_simulated_checker_needs_a_simulated_writer():
-    writer, checker = {"model": "openai:http://127.0.0.1:9/v1#m"}, {"model": "simulated:0"}
-    with pytest.raises(ConfigError, match="simulated checker"):
-        RECIPE.resolve(None, {"preferences": {"path": "x"}, "writer": writer, "checker": checker})
 
 
 @pytest.mark.parametrize(
@@ -369,22 +334,14 @@ def test_what_is_in_another_form_is_not_guessed_at(reply):
         ("it NAMES Ann", "repeated"),
         ("Response A names Ann.", "points_at_a_response"),
         ("It says more than response 2.", "points_at_a_response"),
-        ("It names Ann, as assistant B does.", "points_at_a_response"),
         ("The first response names Ann.", "points_at_a_response"),
-        ("It is kinder than the other answer.", "points_at_a_response"),
-        ("The preferred response is kind.", "points_at_a_response"),
         ("It is kind, unlike the other.", "points_at_a_response"),
         ("It is kind, while the other one fails to be.", "points_at_a_response"),
         ("Both responses are kind.", "points_at_a_response"),
-        ("One of these two responses is kind.", "points_at_a_response"),
         ("回答A更准确。", "points_at_a_response"),
-        ("比另一个回答更准确。", "points_at_a_response"),
         # What a prompt may be about is nobody's response.
         ("The response says that answer A is right.", ""),
-        ("The response answers a question that nobody asked.", ""),
         ("It names both candidates, and then the second answer to the riddle.", ""),
-        ("The response gives both roots.", ""),
-        ("It tells the one brother from the other.", ""),
         ("回答提到了安娜。", ""),
     ],
 )

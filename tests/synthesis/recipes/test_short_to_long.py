@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import models, trainers
 
 from longrm.clients import Completion
 from longrm.data import read, write_rows
 from longrm.data.tokenizing import Tokenizer
 from longrm.data.training_rows import tokenize
-from longrm.errors import ConfigError, DataError, RunError
+from longrm.errors import DataError, RunError
 from longrm.synthesis import long_context
 from longrm.synthesis.chunks import cut_chunks
-from longrm.synthesis.documents import Candidate, Document, plain_content, policy_prompt
+from longrm.synthesis.documents import Candidate, Document
 from longrm.synthesis.labeling import gather_pool, pair_up
 from longrm.synthesis.long_context import ATTRIBUTION, SUFFICIENCY, retrieved
 from longrm.synthesis.pipeline import KEPT, Steps, nested
@@ -369,55 +369,11 @@ def test_a_row_depends_on_nothing_but_its_document():
     assert [row["prompt"] for row in other] != [row["prompt"] for row in together]
 
 
-def test_chinese_documents_get_chinese_instructions():
-    names = [a + b for a in "赵钱孙李周吴郑王" for b in "明华强芳"]
-    codes = [a + b + c for a in "红黄蓝绿" for b in "松竹梅兰" for c in "山水"]
-    lines = [f"{name}的密码是{code}。" for name, code in zip(names, codes, strict=True)]
-    fill = [
-        f"{day}的早晨，{who}在{place}慢慢散步。" for day in names for who in "甲乙丙丁" for place in "河湖海"
-    ]
-    documents = [
-        Document(f"z{n}", "".join(fill[n::7][:40]) + lines[n] + "".join(fill[n + 3 :: 7][:40]),
-                 f"{names[n]}的密码是什么？", codes[n], candidates=(Candidate(f"z{n}", "m", codes[0]),))
-        for n in range(8)
-    ]  # fmt: skip
-    rows, _ = make(
-        given=documents,
-        foreign=documents,
-        tokenizer=characters(),
-        evidence_from="retrieval",
-        max_chunks=1,
-        lengths=(1500,),
-        in_document_share=0.3,
-    )
-    assert len(rows) == 8
-    for row, line in zip(rows, lines, strict=False):
-        text = row["prompt"][0]["content"]
-        assert row["language"] == "zh"
-        assert "请只评判一点" in text
-        assert any(line in chunk for chunk in evidence_of(row))
-        assert text.count(line) == 1
-        assert 1500 - 16 <= row["tokens"] <= 1500
-
-
-def characters():
-    """One token a character that is no white space."""
-    backend = tokenizers.Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
-    return Tokenizer.from_backend(backend)
-
-
 @pytest.mark.parametrize("evidence", [[[5, 3]], [[0, 10**6]], [["a", "b"]], [7]])
 def test_evidence_that_is_not_in_the_text_is_named(evidence):
     document = replace(SOURCES[0], metadata={"evidence": evidence})
     with pytest.raises(DataError, match=f"document '{document.id}', field 'evidence'"):
         make(given=[document])
-
-
-def test_settings_that_cannot_be_are_refused():
-    for changed in ({"domain": "qa"}, {"lengths": [4096, 4096]}):
-        with pytest.raises(ConfigError, match=next(iter(changed))):
-            recipe_for([], **changed)
 
 
 @pytest.mark.parametrize(
@@ -435,14 +391,3 @@ def test_pairs_follow_the_scores(scores, gap, found, counted):
     steps = Steps()
     assert pair_up(scores, gap, steps) == found
     assert nested(steps)["pairs"] == counted
-
-
-def test_the_spans_of_a_question_prompt():
-    prompt = policy_prompt(Document("d", "One. Two. Three.", "Which two?", "2"))
-    text = message_text(prompt.messages[0])
-    found = [text[span.start : span.end] for span in (*prompt.context, prompt.question)]
-    assert found == ["One. Two. Three.", "Which two?"]
-    assert text == plain_content("One. Two. Three.", "Which two?")
-    assert plain_content("", "Which two?") == "Which two?"
-    hinted = plain_content("One.", "Which?", "It is about one.")
-    assert hinted.index("One.") < hinted.index("It is about one.") < hinted.index("Which?")

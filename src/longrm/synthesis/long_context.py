@@ -244,9 +244,9 @@ class UnpaddedPrompt:
 
 
 class LaidOutContext(NamedTuple):
-    """A context."""
+    """A context, and where its critical chunks are."""
 
-    text: str  # the text
+    text: str
     evidence: tuple[tuple[int, int], ...] = ()  # (start, end) characters of the critical chunks
     depths: tuple[float, ...] = ()  # for each, the share of the padding's tokens before it
     chunks_before: int = 0  # chunks of padding before the first
@@ -256,15 +256,13 @@ class LaidOutContext(NamedTuple):
 class PaddedPrompt:
     """A prompt of the target length."""
 
-    messages: tuple[Message, ...]  # the prompt
+    messages: tuple[Message, ...]
     tokens: int  # its length with the chat template
     length: int | None  # the target length; None in domains without a context
     context: LaidOutContext  # the context, empty in domains without one
     start: int = 0  # the first character of the context in the last message
-    padding: tuple[
-        DocumentChunk, ...
-    ] = ()  # its distractors; the first `own` are chunks of the document itself
-    own: int = 0  # see `padding`
+    padding: tuple[DocumentChunk, ...] = ()  # its distractors
+    own: int = 0  # how many of these, the first ones, are chunks of the document itself
     left_out: int = 0  # chunks that were left out because they may answer the question
 
     @property

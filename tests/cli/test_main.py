@@ -56,7 +56,6 @@ def test_wrong_usage_exits_with_2_and_suggests(longrm, tmp_path):
         (["--quiet", "--verbose", "recipes"], "--verbose"),
         (["plan", "scale/8-a100", "--device", "h10-80gb"], "h100-80gb"),
         (["plan", "demo/shrt"], "demo/short"),
-        (["world", "records", "--length", 64, "--n", 1, "--depth", 2, "--out", tmp_path / "x"], "uniform"),
         (["report", "runs/x", "--out", tmp_path], str(tmp_path)),
     ):
         done = longrm(*arguments)

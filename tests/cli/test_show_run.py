@@ -1,7 +1,5 @@
 """`longrm runs show`."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
@@ -9,7 +7,6 @@ from longrm.cli.runs import command
 from longrm.data import write
 from longrm.errors import RunError
 from longrm.evaluation.evaluation_run import Evaluation, run_evaluation
-from longrm.runs.folder import MANIFEST, read_manifest
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 
@@ -43,16 +40,3 @@ def test_one_comparison_is_shown_by_its_id(run):
     assert "000002" not in shown
     with pytest.raises(RunError, match="other"):
         show(run, "--id", "other")
-
-
-def test_a_synthesis_shows_its_rows(run, tmp_path):
-    (tmp_path / "rows").mkdir()
-    (tmp_path / MANIFEST).write_text(json.dumps(read_manifest(run) | {"kind": "synthesis"}))
-    row = {
-        "id": "r1",
-        "prompt": [{"role": "user", "content": "Why?"}],
-        "chosen": [{"role": "assistant", "content": "So."}],
-    }
-    (tmp_path / "rows/part-0.jsonl").write_text(json.dumps(row) + "\n")
-    shown = show(tmp_path)
-    assert [line.strip() for line in shown.split("\n")[:3]] == ["r1", "prompt: Why?", "chosen: So."]

@@ -1,5 +1,6 @@
 """`longrm plan`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,68 +102,65 @@ _PARTS = {
     "activations": "kept for the backward pass",
     "logits": "of responses, with their gradients",
     "working": "of the current layer",
+    "offloaded": "on the CPU, per device",
 }
 """The parts of memory."""
 
 
 def _facts(plan: "TrainingPlan") -> list[tuple[str, str]]:
     """Data, cost, and memory by part."""
-    workload, sizes, memory = plan.workload, plan.sizes, plan.memory
-    facts = [
-        ("model", f"{_short(sizes.parameters)} parameters, from {sizes.origin}"),
-        ("data", f"{workload.rows:,.0f} rows read in {workload.steps:,} steps, from {workload.origin}"),
-    ]
-    dropped = {name: workload.counts.get(name) for name in ("bad", "too_long")}
-    if any(dropped.values()):
-        counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in dropped.items() if count)
-        facts.append(("", f"left out: {counts}"))
+    workload, sizes, memory, flops = plan.workload, plan.sizes, plan.memory, plan.flops
     read = workload.prompt_tokens + workload.response_tokens
-    prompts, responses = _short(workload.prompt_tokens), _short(workload.response_tokens)
-    tokens = f"{_short(read)} read: {prompts} of prompts, {responses} of responses"
-    operations = f"{_flop(plan.flops.total)}, {plan.flops.attention / plan.flops.total:.0%} of it attention"
+    prompts, responses = _scaled(workload.prompt_tokens), _scaled(workload.response_tokens)
+    tokens = f"{_scaled(read)} read: {prompts} of prompts, {responses} of responses"
+    operations = f"{_scaled(flops.total, FLOP)}, {flops.attention / flops.total:.0%} of it attention"
     if workload.separate_tokens > read:
-        tokens += f" ({_short(workload.separate_tokens)} if every response had a copy of its prompt)"
+        tokens += f" ({_scaled(workload.separate_tokens)} if every response had a copy of its prompt)"
         operations += f" ({plan.separate.total / plan.forward.total:.2f}x with copies)"
     time = f"unknown for {_name(plan)}: time a few steps"
     if plan.seconds is not None:
-        alone = "" if plan.devices == 1 else "; communication and waiting are not included"
-        peak = f"if {UTILIZATION:.0%} of the device's peak is reached{alone}"
-        time = f"{plan.seconds / 3600:,.1f} hours, {peak}"
+        waiting = "" if plan.devices == 1 else "; communication and waiting are not included"
+        time = (
+            f"{plan.seconds / 3600:,.1f} hours, if {UTILIZATION:.0%} of the device's peak is reached{waiting}"
+        )
     at_peak = f"{format_bytes(memory.total)} at the peak, {memory.when}"
     if memory.activations or memory.working:
         at_peak += f" of {workload.largest.tokens:,} tokens"
-    facts += [("tokens", tokens), ("operations", operations), ("time", time), ("memory", at_peak)]
+    longest = plan.advice.longest_prompt
+    fits = "no prompt fits" if longest is None else f"prompts of {longest:,} tokens would fit"
+    window = "" if sizes.limit is None else f"; the model's window, with the response, is {sizes.limit:,}"
+
+    dropped = {name: workload.counts.get(name) for name in ("bad", "too_long")}
+    left_out = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in dropped.items() if count)
+    facts = [
+        ("model", f"{_scaled(sizes.parameters)} parameters, from {sizes.origin}"),
+        ("data", f"{workload.rows:,.0f} rows read in {workload.steps:,} steps, from {workload.origin}"),
+        *([("", f"left out: {left_out}")] if left_out else []),
+        ("tokens", tokens),
+        ("operations", operations),
+        ("time", time),
+        ("memory", at_peak),
+    ]
     if plan.small_tensors:
         facts.append(("", "up to 1.5 times as much: the C library does not return freed tensors below 4 MiB"))
-    sized = [(f"  {name}", getattr(memory, name), meaning) for name, meaning in _PARTS.items()]
-    each = " for each device" if plan.devices > 1 else ""
-    sized.append(("  on the CPU", memory.offloaded, f"offloaded{each}"))
-    facts += [(name, f"{format_bytes(size):>9}  {meaning}") for name, size, meaning in sized if size]
+    for name, meaning in _PARTS.items():
+        if size := getattr(memory, name):
+            facts.append((f"  {name}", f"{format_bytes(size):>9}  {meaning}"))
     if plan.traffic:
-        facts.append(("traffic", "each device sends in one step"))
-        facts += [("", line) for line in plan.traffic]
-    longest = plan.advice.longest_prompt
-    fitting = "no prompt fits with these settings"
-    if longest is not None:
-        fitting = f"prompts of {longest:,} tokens would fit with these settings"
-    if sizes.limit is not None:
-        fitting += f"; the model's window, with the response, is {sizes.limit:,}"
-    facts.append(("longest", fitting))
+        facts += [("traffic", "each device sends in one step"), *(("", line) for line in plan.traffic)]
+    facts.append(("longest", f"{fits} with these settings{window}"))
     if plan.offers.type == "cuda":
         facts.append(("", "Computed for this device, not yet measured on one."))
     return facts
 
 
-def _short(number: float) -> str:
-    """A number of tokens or parameters in millions or billions."""
-    for limit, unit in ((1e9, "billion"), (1e6, "million")):
-        if number >= limit:
-            return f"{number / limit:.2f} {unit}"
+COUNT = ((1e9, " billion"), (1e6, " million"))
+FLOP = ((1e18, " EFLOP"), (1e15, " PFLOP"), (1e12, " TFLOP"), (1e9, " GFLOP"))
+
+
+def _scaled(number: float, units: Sequence[tuple[float, str]] = COUNT) -> str:
+    """A number in the largest unit that it reaches."""
+    for size, unit in units:
+        if number >= size:
+            return f"{number / size:.2f}{unit}"
     return f"{number:,.0f}"
-
-
-def _flop(number: float) -> str:
-    for limit, unit in ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP")):
-        if number >= limit:
-            return f"{number / limit:.1f} {unit}"
-    return f"{number / 1e9:.1f} GFLOP"

@@ -1,7 +1,7 @@
 """`longrm runs`: lists, shows, merges and removes runs, and prunes caches."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -219,15 +219,13 @@ def _bytes(size: float) -> str:
 @command.command("show", short_help="Print what a run judged, and what its model wrote.")
 @click.argument("run", type=PATH)
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most this many.")
-@click.option("--id", "only", help="Only the comparison or row with this id.")
-@click.option(
-    "--verify", is_flag=True, help="Instead check the files of a finished training, merge or synthesis."
-)
+@click.option("--id", "only", help="Only the comparison with this id.")
+@click.option("--verify", is_flag=True, help="Instead check the files of a training, merge or synthesis.")
 def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
     """Prints the question, presented orders, verdict, answer and outcome of each comparison of an evaluation.
 
-    For a synthesis it prints the prompt and the responses of each row. With --verify it compares the sizes and SHA-256
-    digests of model files or shards with those recorded when they were written.
+    With --verify it compares the sizes and SHA-256 digests of model files or rows with those recorded when they were
+    written.
 
     \b
     longrm runs show runs/judge --limit 3
@@ -241,70 +239,37 @@ def show(run: Path, limit: int, only: str | None, verify: bool) -> None:
         for name in check_files(folder, digests=True):
             echo(f"{folder / name}: unchanged")
         return
-    from longrm.runs.folder import read_manifest
-
-    evaluation = read_manifest(run)["kind"] == "evaluation"
-    blocks = list(_judged(run, only) if evaluation else _synthesized(run, only))
-    if not blocks:
-        raise RunError(f"{run} has no {'row' if only is None else f'id {short(only)}'} to show")
-    for block in blocks[:limit]:
-        print_lines([*block, ""])
-    if len(blocks) > limit:
-        echo(f"{len(blocks) - limit:,} more; show them with --limit {len(blocks)}")
-
-
-def _judged(run: Path, only: str | None) -> Iterator[list[str]]:
-    """The lines of each comparison; the question is known where the comparison was kept in full."""
+    from longrm.evaluation.run import Run
     from longrm.reward_models.trials import best
-    from longrm.runs.judgments import EXAMPLES, read_judgments
-    from longrm.runs.logs import Log
-    from longrm.runs.records import ExampleRecord
     from longrm.types import text_of
 
-    examples = {one.id: one for one in Log(run / EXAMPLES, ExampleRecord)}
-    for record in read_judgments(run):
-        if only not in (None, record.id):
-            continue
-        block = [f"{record.id}: {record.outcome}"]
-        if record.id in examples:
-            block.append(f"  Question: {_end(text_of(examples[record.id].prompt))}")
-        gold = ""
-        if record.ranks is not None:
-            top = [str(n) for n, rank in enumerate(record.ranks, start=1) if rank == min(record.ranks)]
-            gold = f", gold {' '.join(top)}"
+    opened = Run(run)
+    if opened.kind != "evaluation":
+        raise RunError(f"{run} is a run of kind {short(opened.kind)}, not an evaluation")
+    records = [record for record in opened.judgments if only in (None, record.id)]
+    if not records:
+        raise RunError(f"{run} has no comparison with id {short(only)}")
+    for record in records[:limit]:
+        lines = [f"{record.id}: {record.outcome}"]
+        if record.id in opened.examples:  # the question is known if the comparison was kept in full
+            question = " ".join(text_of(opened.examples[record.id].prompt).split())
+            lines.append(f"  Question: {question if len(question) <= 300 else f'... {question[-300:]}'}")
+        ranks = record.ranks or ()
+        gold = [number for number, rank in enumerate(ranks, start=1) if rank == min(ranks)]
         trials: Sequence[Any] = record.trials or [record]  # a single trial is stored in the record itself
         for trial in trials:
-            order = " ".join(str(place + 1) for place in trial.order)
-            verdict = " ".join(str(place + 1) for place in sorted(best(trial)))
-            block.append(f"  Order {order}; best {verdict or '-'}{gold}; {trial.outcome}")
-            block += [f"    {line}" for line in (trial.explanation or trial.detail).splitlines()]
-        yield block
+            order, verdict = (_numbers(places) for places in (trial.order, sorted(best(trial))))
+            of_gold = f", gold {' '.join(map(str, gold))}" if gold else ""
+            lines.append(f"  Order {order}; best {verdict or '-'}{of_gold}; {trial.outcome}")
+            lines += [f"    {line}" for line in (trial.explanation or trial.detail).splitlines()]
+        print_lines([*lines, ""])
+    if len(records) > limit:
+        echo(f"{len(records) - limit:,} more; show them with --limit {len(records)}")
 
 
-def _synthesized(run: Path, only: str | None) -> Iterator[list[str]]:
-    """The lines of each row of a synthesis."""
-    from longrm.data.files import raw_rows
-
-    rows = run / "rows"
-    fields = ("question", "prompt", "completion", "chosen", "rejected", "responses", "ranks")
-    for raw in raw_rows(sorted((rows if rows.is_dir() else run).glob("*.jsonl"))):
-        value = raw.value or {}
-        name = str(value.get("id", raw.place))
-        if only in (None, name):
-            yield [name, *(f"  {field}: {_end(_text(value[field]))}" for field in fields if field in value)]
-
-
-def _end(text: str) -> str:
-    """The last 300 characters of a prompt, where the question is, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= 300 else f"... {line[-300:]}"
-
-
-def _text(value: object) -> str:
-    """The text of a field: plain, a message, or a list of these."""
-    if isinstance(value, dict):
-        return _text(value.get("content", ""))
-    return " | ".join(map(_text, value)) if isinstance(value, list) else str(value)
+def _numbers(places: Iterable[int]) -> str:
+    """Places of responses, counted from 1."""
+    return " ".join(str(place + 1) for place in places)
 
 
 # --- merge, rm, cache ---

@@ -84,21 +84,11 @@ def _command(objective: str) -> click.Command:
 def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
     from longrm.training.train import train
 
-    def own_tokenizer() -> "OwnTokenizer | None":
-        """The tokenizer of the model that training starts from."""
-        from longrm.benchmarks import OwnTokenizer
-        from longrm.clients.remote_settings import Remote
-        from longrm.evaluation import evaluation_run
-
-        if settings.model.new is not None:
-            return OwnTokenizer(settings.model.new.tokenizer, settings.model.new.tokenizer)
-        return evaluation_run.own_tokenizer(settings.model.path, Remote())
-
     with progress() as report:
         evaluator = None
         if settings.evaluation is not None:
             shown = report if is_main_process() else no_progress
-            evaluator = evaluator_of(settings.evaluation, shown, own=own_tokenizer)
+            evaluator = evaluator_of(settings.evaluation, shown, own=lambda: _own_tokenizer(settings))
         summary = train(settings, out, progress=report, evaluator=evaluator)
     if not is_main_process():
         return
@@ -108,6 +98,17 @@ def _train(settings: TrainingSettings, out: Path, as_json: bool) -> None:
         print_json(summary)
     else:
         _print(summary, out, lora=settings.model.lora is not None)
+
+
+def _own_tokenizer(settings: TrainingSettings) -> "OwnTokenizer | None":
+    """The tokenizer of the model that training starts from."""
+    from longrm.benchmarks import OwnTokenizer
+    from longrm.clients.remote_settings import Remote
+    from longrm.evaluation.evaluation_run import own_tokenizer
+
+    if settings.model.new is not None:
+        return OwnTokenizer(settings.model.new.tokenizer, settings.model.new.tokenizer)
+    return own_tokenizer(settings.model.path, Remote())
 
 
 def evaluator_of(
@@ -215,19 +216,17 @@ def _print(summary: dict[str, Any], out: Path, *, lora: bool) -> None:
     from longrm.training.step_logs import TIMING
 
     accuracy = "" if summary["accuracy"] is None else f", pair accuracy {summary['accuracy']:.1%}"
+    means = f"loss {summary['loss']:.4f}{accuracy} over the last {summary['window']}"
     timing = list(Log(out / TIMING, TimingRecord))
     seconds = sum(record.seconds for record in timing)
     rate = f", {sum(record.tokens for record in timing) / seconds:,.0f} per second" if seconds else ""
-    echo(
-        f"Trained {summary['steps']:,} steps: loss {summary['loss']:.4f}{accuracy} over the last {summary['window']}; "
-        f"{summary['tokens']:,} tokens{rate}"
-    )
-    evaluations = summary["evaluations"]
-    if evaluations is not None and evaluations["best"] is not None:
-        value = evaluations["values"][str(evaluations["best"])]
-        echo(f"Best {evaluations['metric']} {value:.4f} after step {evaluations['best']:,}")
-    elif evaluations is not None:
-        echo(f"{evaluations['metric']} is undefined: the model answered no comparison")
+    echo(f"Trained {summary['steps']:,} steps: {means}; {summary['tokens']:,} tokens{rate}")
+    if (found := summary["evaluations"]) is not None:
+        best, metric = found["best"], found["metric"]
+        if best is None:
+            echo(f"{metric} is undefined: the model answered no comparison")
+        else:
+            echo(f"Best {metric} {found['values'][str(best)]:.4f} after step {best:,}")
     step = summary["model_step"]
     at = "" if step == summary["steps"] else f", as of step {step:,}"
     echo(f"Saved the {'adapter' if lora else 'model'} to {out / 'model'}{at}")

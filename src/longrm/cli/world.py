@@ -14,15 +14,10 @@ if TYPE_CHECKING:
 
 
 def _depth(_: click.Context, __: click.Parameter, value: str) -> float | str:
-    if value == "uniform":
-        return value
     try:
-        depth = float(value)
+        return float(value)
     except ValueError:
-        depth = -1.0
-    if not 0.0 <= depth <= 1.0:
-        raise click.BadParameter(f"must be 'uniform' or a number from 0 (start) to 1 (end), got '{value}'")
-    return depth
+        return value  # WorldPlan takes "uniform" only
 
 
 def _list(context: click.Context, _: click.Parameter, value: bool) -> None:

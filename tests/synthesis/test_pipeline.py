@@ -1,7 +1,7 @@
 """The run folder of a recipe: shards, ledger, manifest, and continuing after a kill at any place."""
 
-import asyncio
 import hashlib
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -13,7 +13,8 @@ from longrm.runs.folder import RunFolder, read_manifest
 from longrm.runs.logs import Log
 from longrm.runs.promised_files import check_files
 from longrm.synthesis import pipeline
-from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, prompt_hash, run_pipeline
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, SynthesisRun, prompt_hash
+from longrm.synthesis.simulated import GoldAnswers
 
 FACTS = {
     "sources": [{"name": "numbers", "license": "CC0-1.0"}],
@@ -57,9 +58,10 @@ def run(out, numbers, batch=64, die_at=None, facts=FACTS):
             raise Killed
         return outcome(int(one.id))
 
+    spending = SimpleNamespace(note=str, to_dict=dict)
     with RunFolder(out, "synthesis of short-to-long", Settings()) as folder:
-        inputs = (Numbered(str(number)) for number in numbers)
-        return asyncio.run(run_pipeline(folder, inputs, make_rows, facts, batch=batch))
+        run = SynthesisRun(folder, batch, facts, {}, spending, GoldAnswers())
+        return run.write((Numbered(str(number)) for number in numbers), make_rows)["counts"]
 
 
 def digests(out):
@@ -163,8 +165,8 @@ def test_a_shard_that_lost_bytes_is_named(tmp_path, shard, finished):
         path.write_bytes(damaged)
         with pytest.raises(RunError, match=path.name):
             run(out, range(20))
-    path.write_bytes(bytes(len(content)))
     if finished:
+        path.write_bytes(bytes(len(content)))
         with pytest.raises(RunError, match=path.name):
             check_files(out, digests=True)
     path.write_bytes(content)

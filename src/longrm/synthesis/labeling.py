@@ -30,7 +30,7 @@ from longrm.synthesis.domains import (
 )
 from longrm.synthesis.long_context import PROMPTS, Evidence, PaddedPrompt, UnpaddedPrompt, find_evidence, pad
 from longrm.synthesis.models import AsyncModel, TaskRequest
-from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps, prompt_hash
+from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps
 from longrm.synthesis.settings import LabelingRecipe
 from longrm.synthesis.voting import Vote, VoteCount
 from longrm.types import Comparison, Message, Outcome, Query, Span, as_messages, message_text
@@ -117,6 +117,11 @@ class Labeling(ABC):
         self.recipe = recipe
         self._tokenizer, self._pool, self._model = tokenizer, pool, model
         self._domain = DOMAINS[recipe.domain]
+
+    @staticmethod
+    def prompts(recipe: LabelingRecipe) -> dict[str, Sequence[str]]:
+        """The texts of all prompts, by name."""
+        return {f"domain.{recipe.domain}": DOMAINS[recipe.domain].texts(), **PROMPTS}
 
     @abstractmethod
     async def label(self, document: Document, answer: Answer) -> None:
@@ -340,12 +345,6 @@ def gather_pool(recipe: LabelingRecipe, tokenizer: Tokenizer) -> DistractorPool:
     return DistractorPool.gather(
         documents(), tokenizer, chunk_size=recipe.chunk_size, pool_chunks=recipe.pool_chunks, seed=recipe.seed
     )
-
-
-def prompt_hashes(recipe: LabelingRecipe) -> dict[str, str]:
-    """Hashes of all prompts, by name."""
-    hashes = {f"domain.{recipe.domain}": prompt_hash(*DOMAINS[recipe.domain].texts())}
-    return hashes | {name: prompt_hash(text) for name, text in PROMPTS.items()}
 
 
 def pair_up(scores: Sequence[float], min_gap: float, steps: Steps) -> list[tuple[int, int]]:

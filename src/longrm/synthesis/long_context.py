@@ -43,7 +43,7 @@ SUFFICIENCY = (
     "where a part of the answer that matters has no support in them. End with your verdict alone on the last line: "
     "[[yes]] or [[no]]."
 )
-PROMPTS = {"attribution": ATTRIBUTION, "sufficiency": SUFFICIENCY}
+PROMPTS = {"attribution": (ATTRIBUTION,), "sufficiency": (SUFFICIENCY,)}
 
 _NUMBERS = re.compile(r"\[\[\s*(none|[0-9]+(?:\s*,\s*[0-9]+)*)\s*\]\]", re.IGNORECASE)
 _YES_NO = re.compile(r"\[\[\s*(yes|no)\s*\]\]", re.IGNORECASE)

@@ -99,39 +99,80 @@ def prompt_hash(*texts: str) -> str:
 
 
 class SynthesisRun(NamedTuple):
-    """An open run folder of a recipe, its models by role, and what they cost."""
+    """An open run folder of a recipe."""
 
     folder: RunFolder
-    recipe: SynthesisRecipe
-    models: Mapping[str, AsyncModel]
+    batch: int  # how many inputs run together
+    facts: Mapping[str, Any]  # for the manifest; a run is not continued with other `sources` or `prompts`
+    models: Mapping[str, AsyncModel]  # by role
     spending: Spending
     answers: GoldAnswers
-    facts: Mapping[str, Any]
 
     def write(
         self,
         inputs: Iterable[Any],
         make_rows: MakeRows,
         *,
-        total: int,
-        progress: Progress,
+        total: int = 0,
+        progress: Progress = no_progress,
         log: LogBatch = lambda outcomes: None,
     ) -> dict[str, Any]:
-        """Works on the inputs that the folder does not contain yet, and returns the manifest."""
-        run = run_pipeline(
-            self.folder,
-            self.answers.watching(inputs),
-            make_rows,
-            self.facts,
-            batch=self.recipe.batch,
-            total=total,
-            progress=progress,
-            note=self.spending.note,
-            log=log,
-        )
-        asyncio.run(run)
-        manifest = read_manifest(self.folder.path) | {"spending": self.spending.to_dict()}
-        write_json(self.folder.path / MANIFEST, manifest)
+        """Works on the inputs that the folder does not contain yet, and returns the manifest.
+
+        Inputs must come in the same order as before; `total` is their number, for the progress.
+
+        Raises:
+            RunError: Sources, prompts or inputs are not those that the run began with, or a shard lost rows.
+            DataError: Two inputs have the same id.
+        """
+        path, facts, spending = self.folder.path, self.facts, self.spending
+        before = read_manifest(path) if self.folder.continued else {}
+        for name in ("sources", "prompts"):
+            if name in before and before[name] != facts[name]:
+                raise RunError(
+                    f"{path}: the {name} have changed since this run began; restore them, or choose another --out "
+                    "(a shared remote.cache keeps paid answers)"
+                )
+        write_json(path / MANIFEST, {**read_manifest(path), **facts, "counts": None})
+        stream, steps = _unique(self.answers.watching(inputs)), Steps()
+        done = rows = 0
+
+        async def gather(batch: Sequence[Any]) -> list[InputOutcome]:
+            return await asyncio.gather(*map(make_rows, batch))
+
+        with Log(path / LEDGER, LedgerEntry) as ledger, asyncio.Runner() as runner:
+            # Skip the inputs in the ledger, each of which must come again in its place.
+            ends: dict[int, int] = {}
+            last: LedgerEntry | None = None
+            for last in ledger:
+                one = next(stream, None)
+                if one is None or one.id != last.id:
+                    found = "there is no more input" if one is None else f"it is now '{one.id}'"
+                    raise RunError(
+                        f"{ledger.path}: input {done + 1} was '{last.id}' and {found}; the sources have changed: "
+                        "restore them, or choose another --out"
+                    )
+                done, rows, ends[last.shard] = done + 1, rows + last.rows, last.end
+                _count(steps, last)
+            if (path / FILES).is_file():  # a finished run: report changed files before shards are cut back
+                check_files(path)
+            shards = Shards(path / ROWS, ends, last)
+            progress("inputs", done, total, spending.note())
+            while batch := list(islice(stream, self.batch)):
+                (path / FILES).unlink(missing_ok=True)  # the last shard is about to grow
+                outcomes = runner.run(gather(batch))
+                log(outcomes)
+                entries = shards.append(outcomes)
+                ledger.append(*entries)  # only now that the rows are on disk
+                for entry in entries:
+                    done, rows = done + 1, rows + entry.rows
+                    _count(steps, entry)
+                progress("inputs", done, total, spending.note())
+        if not (path / FILES).is_file():
+            record_files(path, (path / ROWS).iterdir())
+        counts = {"inputs": done, "rows": rows, "steps": step_counts(steps)}
+        manifest = {**read_manifest(path), **facts, "counts": counts, "spending": spending.to_dict()}
+        write_json(path / MANIFEST, manifest)
         return manifest
 
 
@@ -140,16 +181,15 @@ def open_run(
     kind: str,
     recipe: SynthesisRecipe,
     out: Path,
-    *,
     models: Mapping[str, ModelSettings],
     sources: Sequence[Mapping[str, str]],
-    prompts: Mapping[str, str],
+    prompts: Mapping[str, Sequence[str]],
     reward_model: str = "",
 ) -> Iterator[SynthesisRun]:
     """Opens the folder `out`, to start a run or to continue it, and its models.
 
-    A run is not continued with other `sources` (names, licenses, paths and digests of the data) or `prompts` (by name,
-    as `prompt_hash` returns them). The recipe loads the reward model itself; its name is for the manifest.
+    `sources` are names, licenses, paths and digests of the data, `prompts` the texts of each prompt, whose hashes the
+    manifest keeps. The recipe loads the reward model itself; its name is for the manifest.
     """
     answers = GoldAnswers(max(1024, 2 * recipe.batch))
 
@@ -158,79 +198,14 @@ def open_run(
 
     names = {role: model.label for role, model in models.items()}
     names |= {"reward model": reward_model} if reward_model else {}
-    facts = {"sources": sources, "seed": recipe.seed, "prompts": prompts, "models": names}
+    hashes = {name: prompt_hash(*texts) for name, texts in prompts.items()}
+    facts = {"sources": sources, "seed": recipe.seed, "prompts": hashes, "models": names}
     with (
         RunFolder(out, f"synthesis of {kind}", recipe) as folder,
         open_models([*models.values()], out, simulate) as (opened, spending),
     ):
-        yield SynthesisRun(folder, recipe, dict(zip(models, opened, strict=True)), spending, answers, facts)
-
-
-async def run_pipeline(
-    folder: RunFolder,
-    inputs: Iterable[Any],
-    make_rows: MakeRows,
-    facts: Mapping[str, Any],
-    *,
-    batch: int,
-    total: int = 0,
-    progress: Progress = no_progress,
-    note: Callable[[], str] = str,
-    log: LogBatch = lambda outcomes: None,
-) -> dict[str, Any]:
-    """Works on the inputs that an open run folder does not contain yet, and returns the counts of all.
-
-    Inputs must come in the same order as before; `batch` of them run together. `facts` are recorded in the manifest;
-    `sources` and `prompts` among them must not change. `note` adds to the progress, such as what was spent.
-
-    Raises:
-        RunError: Sources, prompts or inputs are not those that the run began with, or a shard lost rows.
-        DataError: Two inputs have the same id.
-    """
-    before = read_manifest(folder.path) if folder.continued else {}
-    for name in ("sources", "prompts"):
-        if name in before and before[name] != facts[name]:
-            raise RunError(
-                f"{folder.path}: the {name} have changed since this run began; restore them, or choose another --out "
-                "(a shared remote.cache keeps paid answers)"
-            )
-    write_json(folder.path / MANIFEST, {**read_manifest(folder.path), **facts, "counts": None})
-    promised = folder.path / FILES
-    stream, steps = _unique(inputs), Steps()
-    done = rows = 0
-    with Log(folder.path / LEDGER, LedgerEntry) as ledger:
-        # Skip the inputs in the ledger, each of which must come again in its place.
-        ends: dict[int, int] = {}
-        last: LedgerEntry | None = None
-        for last in ledger:
-            one = next(stream, None)
-            if one is None or one.id != last.id:
-                found = "there is no more input" if one is None else f"it is now '{one.id}'"
-                raise RunError(
-                    f"{ledger.path}: input {done + 1} was '{last.id}' and {found}; the sources have changed: restore "
-                    "them, or choose another --out"
-                )
-            done, rows, ends[last.shard] = done + 1, rows + last.rows, last.end
-            _count(steps, last)
-        if promised.is_file():
-            check_files(folder.path)
-        shards = Shards(folder.path / ROWS, ends, last)
-        progress("inputs", done, total, note())
-        while current := list(islice(stream, batch)):
-            promised.unlink(missing_ok=True)  # the last shard is about to grow
-            outcomes = await asyncio.gather(*map(make_rows, current))
-            log(outcomes)
-            entries = shards.append(outcomes)
-            ledger.append(*entries)  # only now that the rows are on disk
-            for entry in entries:
-                done, rows = done + 1, rows + entry.rows
-                _count(steps, entry)
-            progress("inputs", done, total, note())
-    if not promised.is_file():
-        record_files(folder.path, (folder.path / ROWS).iterdir())
-    counts = {"inputs": done, "rows": rows, "steps": step_counts(steps)}
-    write_json(folder.path / MANIFEST, {**read_manifest(folder.path), **facts, "counts": counts})
-    return counts
+        by_role = dict(zip(models, opened, strict=True))
+        yield SynthesisRun(folder, recipe.batch, facts, by_role, spending, answers)
 
 
 def _count(steps: Steps, entry: LedgerEntry) -> None:

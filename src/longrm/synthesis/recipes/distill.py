@@ -90,9 +90,7 @@ def synthesize(recipe: DistillRecipe, out: Path, *, progress: Progress = no_prog
     documents, models = recipe.documents, {"policy": recipe.policy}
     sources = [documents.provenance(find_files(documents.place) if documents.format == "prompts" else None)]
     name = recipe.reward_model
-    with open_run(
-        "distill", recipe, out, models=models, sources=sources, prompts={}, reward_model=name
-    ) as run:
+    with open_run("distill", recipe, out, models, sources, {}, name) as run:
         remote = recipe.remote
         if remote.cache is None:  # paid answers are not bought again when the run continues
             remote = remote.model_copy(update={"cache": str(out / CACHE)})

@@ -26,7 +26,7 @@ from longrm.synthesis.chunks import DocumentChunk, cut_chunks
 from longrm.synthesis.documents import Document
 from longrm.synthesis.domains import free_name, wrapped
 from longrm.synthesis.models import AsyncModel, TaskRequest, ask
-from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps, open_run, prompt_hash
+from longrm.synthesis.pipeline import KEPT, Dropped, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe, WriterRecipe
 from longrm.types import Outcome
 
@@ -50,7 +50,7 @@ CLOSED_BOOK = (
     "Answer the question from what you know, and guess where you do not know. Give the answer alone, in as few words "
     "as you can, on the last line."
 )
-PROMPTS = {"question": WRITING, "support": WITH_EVIDENCE, "closed book": CLOSED_BOOK}
+PROMPTS = {"question": (WRITING,), "support": (WITH_EVIDENCE,), "closed book": (CLOSED_BOOK,)}
 
 METRIC, AGREEMENT = "token_f1", 0.6
 """Two answers agree if this metric gives at least this value; rows name the metric as theirs."""
@@ -97,10 +97,9 @@ RECIPE = QuestionsRecipe
 
 def synthesize(recipe: QuestionsRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes documents with questions into the run folder `out`, continuing what is there."""
-    prompts = {name: prompt_hash(text) for name, text in PROMPTS.items()}
     sources = [recipe.documents.provenance()]
     total = sum(1 for _ in recipe.documents.read_texts())
-    with open_run("questions", recipe, out, models=recipe.models, sources=sources, prompts=prompts) as run:
+    with open_run("questions", recipe, out, recipe.models, sources, PROMPTS) as run:
         writer = run.models["writer"]
         make = partial(make_rows, recipe, writer, run.models.get("checker", writer))
         return run.write(mark_repeated(recipe.documents.read_texts()), make, total=total, progress=progress)

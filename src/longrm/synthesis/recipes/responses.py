@@ -27,7 +27,7 @@ from longrm.synthesis.perturbations import (
     contains_answer,
     passages_of,
 )
-from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run, prompt_hash
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import DocumentRecipe
 from longrm.types import Message, Outcome
 
@@ -81,9 +81,9 @@ def synthesize(recipe: ResponsesRecipe, out: Path, *, progress: Progress = no_pr
     """Writes candidates into the run folder `out`, continuing what is there."""
     models = {f"writer {number}": writer for number, writer in enumerate(recipe.writers, start=1)}
     example = View((Passage("", 1),), "", exemplars=("",), hints=("",))  # has all words of the prompt
-    prompts = {"answering": prompt_hash(str(_messages(example)))}
+    prompts = {"answering": (str(_messages(example)),)}
     sources = [recipe.documents.provenance()]
-    with open_run("responses", recipe, out, models=models, sources=sources, prompts=prompts) as run:
+    with open_run("responses", recipe, out, models, sources, prompts) as run:
         pool, total = gather_passages(recipe.documents.read(), recipe.seed)
         make = partial(make_rows, recipe, [*run.models.values()], pool)
         return run.write(recipe.documents.read(), make, total=total, progress=progress)

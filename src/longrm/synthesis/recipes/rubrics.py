@@ -28,7 +28,7 @@ from longrm.rng import seed_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.domains import free_name, wrapped
 from longrm.synthesis.models import AsyncModel, TaskRequest, ask
-from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run, prompt_hash
+from longrm.synthesis.pipeline import KEPT, InputOutcome, Steps, open_run
 from longrm.synthesis.settings import SourceSettings, WriterRecipe
 from longrm.types import Comparison, Criterion, Outcome, Query, presented_order, query_of
 
@@ -115,11 +115,10 @@ RECIPE = RubricsRecipe
 
 def synthesize(recipe: RubricsRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes comparisons with rubrics into the run folder `out`, continuing what is there."""
-    prompts = {name: prompt_hash(*texts) for name, texts in PROMPTS.items()}
     preferences = recipe.preferences
     sources = [preferences.provenance(find_files(preferences.place))]
     total = sum(1 for _ in preferences.read())
-    with open_run("rubrics", recipe, out, models=recipe.models, sources=sources, prompts=prompts) as run:
+    with open_run("rubrics", recipe, out, recipe.models, sources, PROMPTS) as run:
         writer = run.models["writer"]
         make = partial(make_rows, recipe, writer, run.models.get("checker", writer))
         return run.write(preferences.read(), make, total=total, progress=progress)

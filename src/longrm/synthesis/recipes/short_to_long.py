@@ -8,7 +8,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
-from longrm.synthesis.labeling import Answer, Labeling, gather_pool, prompt_hashes, read_judgment
+from longrm.synthesis.labeling import Answer, Labeling, gather_pool, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, ask
 from longrm.synthesis.pipeline import KEPT, open_run
@@ -32,9 +32,8 @@ RECIPE = ShortToLongRecipe
 def synthesize(recipe: ShortToLongRecipe, out: Path, *, progress: Progress = no_progress) -> dict[str, Any]:
     """Writes stage-1 rows into the run folder `out`, continuing what is there."""
     tokenizer = load_tokenizer(recipe.tokenizer or "words")
-    models = {"judge": recipe.judge}
-    sources, prompts = recipe.provenance(), prompt_hashes(recipe)
-    with open_run("short-to-long", recipe, out, models=models, sources=sources, prompts=prompts) as run:
+    models, sources, prompts = {"judge": recipe.judge}, recipe.provenance(), Labeling.prompts(recipe)
+    with open_run("short-to-long", recipe, out, models, sources, prompts) as run:
         pool = gather_pool(recipe, tokenizer)
         labeling = JudgeLabeling(recipe, tokenizer, pool, run.models["judge"])
         return run.write(recipe.read(), labeling.make_rows, total=pool.documents, progress=progress)

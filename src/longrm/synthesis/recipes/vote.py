@@ -18,7 +18,7 @@ from longrm.runs.logs import Log
 from longrm.runs.progress import Progress, no_progress
 from longrm.synthesis.chunks import DistractorPool
 from longrm.synthesis.documents import Document
-from longrm.synthesis.labeling import Answer, Labeling, gather_pool, prompt_hashes, read_judgment
+from longrm.synthesis.labeling import Answer, Labeling, gather_pool, read_judgment
 from longrm.synthesis.long_context import PaddedPrompt
 from longrm.synthesis.models import AsyncModel, ModelSettings, TaskRequest, ask
 from longrm.synthesis.pipeline import KEPT, InputOutcome, LogBatch, open_run
@@ -72,8 +72,7 @@ def synthesize(recipe: VoteRecipe, out: Path, *, progress: Progress = no_progres
     """Writes stage-2 rows and the votes into the run folder `out`, continuing what is there."""
     tokenizer = load_tokenizer(recipe.tokenizer or "words")
     models = {f"judge {number}": judge for number, judge in enumerate(recipe.judges, start=1)}
-    prompts = prompt_hashes(recipe)
-    with open_run("vote", recipe, out, models=models, sources=recipe.provenance(), prompts=prompts) as run:
+    with open_run("vote", recipe, out, models, recipe.provenance(), Labeling.prompts(recipe)) as run:
         judges = [*run.models.values()]
         pool = gather_pool(recipe, tokenizer)
         labeling = PanelLabeling(recipe, tokenizer, pool, judges, recipe.voting)

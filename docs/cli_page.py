@@ -1,4 +1,4 @@
-"""Writes `docs/cli.md` from the program itself; `--check` fails when the page is out of date."""
+"""Writes `docs/cli.md` from the help texts and the settings; `--check` fails if the page is out of date."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ from longrm.training.objectives import OBJECTIVES
 PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """# The command line
 
-This page is made by `make docs` from the `--help` texts and the settings' own descriptions.
+`make docs` writes this page from the `--help` texts and the docstrings of the settings.
 """
 TRAININGS = {f"train {name.replace('_', '-')}": spec.settings for name, spec in OBJECTIVES.items()}
 DATA = {
@@ -58,13 +58,13 @@ def sections(command: click.Command, words: list[str]) -> Iterator[str]:
 
 
 class Settings:
-    """Describes the settings of one command after another, each group and each setting that they share once."""
+    """Describes the settings of one command after another; groups and settings that they share are described once."""
 
     def __init__(self) -> None:
         self._described: dict[type[Config], tuple[str, str]] = {}
 
     def section(self, command: str, settings: type[Config]) -> Iterator[str]:
-        """The groups of a command's settings, as they are keyed in TOML and in `--set`."""
+        """The groups of a command's settings, under their keys in TOML and `--set`."""
         yield f"## Settings of `longrm {command}`\n"
         known: dict[str, list[str]] = {}
         for key, group in self._groups("", settings):
@@ -78,7 +78,7 @@ class Settings:
         yield from (f"{', '.join(places)}: {reference}\n" for reference, places in known.items())
 
     def _groups(self, key: str, settings: type[Config]) -> Iterator[tuple[str, type[Config]]]:
-        """A group and those inside it, each with its key; what is inside one that is described already is left out."""
+        """A group and the groups inside it, each with its key; those inside a described group are left out."""
         described = settings in self._described
         yield key, settings
         for name, field in {} if described else settings.model_fields.items():
@@ -92,7 +92,7 @@ class Settings:
         return f"as{where}" + ("" if other == command else f" for `longrm {other}`")
 
     def _entries(self, settings: type[Config], command: str, place: str) -> Iterator[str]:
-        """What the docstring of a group says of its settings, and those of the groups that it extends."""
+        """The docstring entries of a group's settings, and of the groups that it extends."""
         found: set[str] = set()
         for kind in (kind for kind in settings.__mro__ if issubclass(kind, Config)):
             entries = {name: entry for name, entry in documented(kind).items() if name not in found}
@@ -110,10 +110,10 @@ class Settings:
 
 
 def documented(settings: type[Config]) -> dict[str, str]:
-    """What a group's own docstring says of each setting."""
+    """The entry of each setting in a group's own docstring."""
     text = inspect.cleandoc(settings.__dict__.get("__doc__") or "").partition("Attributes:")[2]
     entries = (entry.partition(":") for entry in re.split(r"\n(?=\w)", inspect.cleandoc(text)) if entry)
-    return {name: " ".join(said.split()) for name, _, said in entries}
+    return {name: " ".join(text.split()) for name, _, text in entries}
 
 
 def same(settings: type[Config], other: type[Config], name: str) -> bool:
@@ -121,13 +121,13 @@ def same(settings: type[Config], other: type[Config], name: str) -> bool:
 
 
 def is_list(annotation: object) -> bool:
-    """Whether a setting takes a list, perhaps one that may be left out."""
+    """Whether a setting takes a list, which may be optional."""
     kinds = (annotation, *getattr(annotation, "__args__", ()))
     return any(get_origin(kind) in (tuple, list) for kind in kinds)
 
 
 def choices(annotation: object) -> Iterator[object]:
-    """The values that a setting, or the items of one that is a list, may have."""
+    """The allowed values of a setting, or of its items if it is a list."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif (
@@ -139,33 +139,33 @@ def choices(annotation: object) -> Iterator[object]:
 
 
 def given(settings: type[Config], name: str) -> str:
-    """What a setting may be and is by default, where that is a plain value."""
+    """The allowed values and the default of a setting, where these are plain values."""
     field = settings.model_fields.get(name)
     if field is None:
         return ""
-    told = []
+    notes = []
     if name == "kind" and issubclass(settings, LossSettings):
         return losses(settings)
     if values := ", ".join(shown(choice) for choice in choices(field.annotation)):
-        told.append(f"a list of some of {values}" if is_list(field.annotation) else f"one of {values}")
+        notes.append(f"a list of some of {values}" if is_list(field.annotation) else f"one of {values}")
     if field.is_required():
-        told.append("required")
+        notes.append("required")
     elif field.default not in (None, "", (), PydanticUndefined) and not isinstance(field.default, Config):
-        told.append(f"default {shown(field.default)}")
-    return f" *({'; '.join(told)})*" if told else ""
+        notes.append(f"default {shown(field.default)}")
+    return f" *({'; '.join(notes)})*" if notes else ""
 
 
 def losses(settings: type[LossSettings]) -> str:
     """The losses that an objective has, with what each compares and its own defaults."""
-    told = f" *(one of these; default {shown(settings.model_fields['kind'].default)})*"
+    text = f" *(one of these; default {shown(settings.model_fields['kind'].default)})*"
     for name, spec in settings.kinds().items():
         options = ", ".join(f"{option} {shown(default)}" for option, default in spec.options.items())
-        told += f'\n    - "{name}": {spec.title}, {spec.card_text}{options and f"; {options}"}'
-    return told
+        text += f'\n    - "{name}": {spec.title}, {spec.card_text}{options and f"; {options}"}'
+    return text
 
 
 def shown(value: object) -> str:
-    """A default as TOML has it, as code."""
+    """A default as TOML, in backticks."""
     plain = list(value) if isinstance(value, tuple) else value
     if isinstance(plain, list) and any(isinstance(item, Config) for item in plain):
         return "one table with its defaults"

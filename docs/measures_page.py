@@ -1,4 +1,4 @@
-"""Writes the table of metrics in `docs/measures.md`, and the schema of summaries; `--check` fails where one is old."""
+"""Writes the table of metrics in `docs/measures.md` and the schema of summaries; `--check` fails if one is outdated."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ PAGE = Path(__file__).with_name("measures.md")
 SCHEMA = Path(__file__).parents[1] / "src" / "longrm" / "runs" / "summary.schema.json"
 BEGIN, END = "<!-- metrics: made by `make docs` -->", "<!-- end of metrics -->"
 SIZES = (2, 3, 4)
-"""Numbers of responses whose chance levels the table tells."""
+"""Numbers of responses for which the table has chance levels."""
 NEEDS = {"ranks": "any verdict", "scores": "scores", "pairs": "pairs"}
 
 

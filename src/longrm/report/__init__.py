@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +183,10 @@ def _family(data: ReportData, family: str, number: int, metric: str, *, named: b
 
 def _measured(models: Sequence[Model]) -> list[str]:
     """The unit of lengths, the worlds and the depths: one line for all models, or one for each if they differ."""
-    told: Mapping[str, Any] = {model.label: model.summary.measured for model in models}
-    if len({*told.values()}) == 1:
-        return [measured_with(one) for one in {*told.values()} if one]
-    return [f"{label}: {measured_with(one)}" for label, one in told.items() if one]
+    measured = {model.label: model.summary.measured for model in models}
+    if len({*measured.values()}) == 1:
+        return [measured_with(one) for one in {*measured.values()} if one]
+    return [f"{label}: {measured_with(one)}" for label, one in measured.items() if one]
 
 
 def _incomplete(models: Sequence[Model]) -> list[str]:

@@ -94,7 +94,7 @@ def browser(models: Sequence[Model]) -> dict[str, Any] | None:
     Returns:
         What the template prints: `chunks`, the `index` (a chunk too), and counts: `judged`, `kept` (they open in full),
         `left_out` (kept by a run, but the page was full), `lost` (not judged right, and kept by no run), and
-        `unmatched` attributions of comparisons that nobody here judged. None without any comparison.
+        `unmatched` attributions of comparisons that no evaluation here judged. None without any comparison.
     """
     labels = list(dict.fromkeys(model.label for model in models))
     # Judgments of old logs have no digest: these are compared with nothing.

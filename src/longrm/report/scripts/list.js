@@ -45,8 +45,8 @@ function chosenItems({ models, items }, values) {
 function listRow(item, models, fragment, open) {
   const link = element("a", { href: fragment(item) }, item.key);
   if (open) link.setAttribute("aria-current", "true");
-  const asked = element("small", {}, item.words.split("\n")[0].slice(0, 120));
-  const name = element("th", { scope: "row" }, link, item.words ? asked : "");
+  const question = element("small", {}, item.words.split("\n")[0].slice(0, 120));
+  const name = element("th", { scope: "row" }, link, item.words ? question : "");
   const judged = models.map((_, number) => {
     const short = item.judged[number];
     if (!short) return element("td", {}, DASH);

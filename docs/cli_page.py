@@ -12,7 +12,7 @@ import click
 from click.testing import CliRunner
 from pydantic_core import PydanticUndefined
 
-from longrm.attribution.attribution_run import AttributionSettings
+from longrm.attribution.run import AttributionSettings
 from longrm.auditing import AuditSettings
 from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from measuring import circumstances, show
 
-from longrm.attribution.attribute import AblationSettings
-from longrm.attribution.attribution_run import AttributionSettings, run_attribution
+from longrm.attribution import run
+from longrm.attribution.run import AttributionSettings, run_attribution
 from longrm.data import write
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.loading import LoadedModel, load_scorer, new_scorer
@@ -49,8 +49,9 @@ def measure(arm: str, length: int, cache: bool, options: argparse.Namespace) -> 
         settings = AttributionSettings(
             model=options.models[0],
             bench=f"file:{data}",
-            ablation=AblationSettings(prefix_cache_bytes=(1 << 30) * cache, removal=options.removal),
+            removal=options.removal,
         )
+        run.PREFIX_CACHE_BYTES = (1 << 30) * cache
         judge = DiscriminativeRewardModel(model, name)
         records, summary, _ = run_attribution(settings, out, model=judge)
     part = summary.overall

@@ -2,19 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from sklearn.metrics import roc_auc_score
 
-from longrm.attribution import attention_run
-from longrm.attribution.attribution_records import ATTRIBUTIONS
-from longrm.attribution.attribution_run import AttributionSettings, run_attribution
-from longrm.attribution.evidence import evidence_found
+from longrm.attribution import run
+from longrm.attribution.records import ATTRIBUTIONS
+from longrm.attribution.run import AttributionSettings, evidence_found, run_attribution
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import ConfigError, DataError
@@ -165,9 +161,7 @@ def test_a_text_that_has_changed_is_refused_and_what_was_explained_stays(data, t
         run_attribution(settings(data, source={"limit": 2}), tmp_path / "why", model=again)
     else:
         assert old in text
-        with pytest.raises(
-            DataError, match=r"the text of 'records.*' has changed since it was explained, by .*--out"
-        ):
+        with pytest.raises(DataError, match=r"the text of 'records.*' has changed"):
             run_attribution(settings(data, source={"limit": 2}), tmp_path / "why", model=again)
     assert again.calls == 0
     assert (tmp_path / "why" / ATTRIBUTIONS).read_bytes() == before
@@ -239,17 +233,8 @@ def test_the_strongest_sentences_are_printed_with_who_leads(tmp_path):
 
 
 def test_an_item_that_is_not_there_is_named(data, tmp_path):
-    with pytest.raises(ConfigError, match="no comparison 'nowhere' in 'file:.*'; take an id of its rows, "):
+    with pytest.raises(ConfigError, match="no comparison 'nowhere'"):
         run_attribution(settings(data, items=("nowhere",)), tmp_path / "why", model=Reader())
-
-
-def test_an_item_beyond_the_limit_is_not_said_to_be_missing(data, tmp_path):
-    last = [json.loads(line)["id"] for line in data.read_text().splitlines()][-1]
-    asked = settings(data, items=(last,), source={"limit": 1})
-    with pytest.raises(
-        ConfigError, match=f"--limit 1 took no comparison '{last}' of 'file:.*'; leave --limit away"
-    ):
-        run_attribution(asked, tmp_path / "why", model=Reader())
 
 
 def test_a_run_is_explained_with_its_own_model_and_data(data, tmp_path):
@@ -279,91 +264,6 @@ def test_evidence_is_found_as_scikit_learn_counts_it():
     assert evidence_found(sentences, np.zeros(30), evidence).auc == 0.5
 
 
-def test_the_page_marks_what_is_shown_and_gives_the_reason_for_what_is_not(data, tmp_path):
-    _, summary, comparisons = result = run_attribution(settings(data), tmp_path / "why", model=Reader())
-    page = attribution_page(summary, result[0], comparisons)
-    assert page.count('<figure class="strip">') == 3
-    assert page.count("<mark") == page.count("</mark>") >= 3
-    evidence = next(iter(comparisons.values()))
-    span = evidence.evidence[0]
-    text = evidence.prompt[span.message]["content"][span.start : span.end]
-    assert re.search(rf'<mark class="weighs raises" style="--share: 100%"[^>]*>{re.escape(text)}', page)
-    hidden = [
-        replace(one, trust=replace(one.trust, shown=False, reason="the <b>reason</b>")) for one in result[0]
-    ]
-    page = attribution_page(summary, hidden, comparisons)
-    assert page.count("</strong> the &lt;b&gt;reason&lt;/b&gt;.") == 3
-    assert "<mark" not in page
-    assert '<figure class="strip">' not in page
-
-
-def test_hostile_texts_stay_text(data, tmp_path):
-    result, summary, comparisons = run_attribution(settings(data), tmp_path / "why", model=Reader())
-    hostile = "<script>alert(1)</script>\u202e"
-    changed = {
-        name: replace(
-            one, responses=tuple(({"role": "assistant", "content": hostile},) for _ in one.responses)
-        )
-        for name, one in comparisons.items()
-    }
-    page = attribution_page(summary, result, changed)
-    assert "<script" not in page
-    assert "\u202e" not in page
-    assert "&lt;script&gt;" in page
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ([], "--model"),
-        (["--model", "baseline:longest"], "--data"),
-        (["--data", "DATA"], "--model"),
-        (["--run", "nowhere"], "nowhere: there is no such folder"),
-        (["--run", "OTHER"], "OTHER is a run of kind 'attribution'"),
-        (["--model", "baseline:longest", "--data", "DATA", "--bench", "probe"], "--bench"),
-    ],
-)
-def test_what_is_missing_or_wrong_is_said_in_one_line(data, tmp_path, given, said):
-    run_attribution(settings(data, items=()), tmp_path / "OTHER", model=Reader())
-    places = {"DATA": str(data), "OTHER": str(tmp_path / "OTHER")}
-    words = [places.get(word, word) for word in given]
-    done = CliRunner().invoke(cli, ["attribute", *words, "--out", str(tmp_path / "why")])
-    assert done.exit_code == 1
-    assert said in str(done.exception)
-    assert not (tmp_path / "why").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("ablation.votes=2", "ablation.votes = 2 asks reader for the same answer each time"),
-    ],
-)
-def test_what_a_model_cannot_do_is_refused_and_nothing_is_left(data, tmp_path, given, said):
-    name, value = given.split("=")
-    how = {name.partition(".")[2]: json.loads(value)}
-    with pytest.raises(ConfigError, match=said) as told:
-        run_attribution(settings(data, ablation=how), tmp_path / "why", model=Reader())
-    assert "\n" not in str(told.value)
-    assert not (tmp_path / "why").exists()
-    run_attribution(settings(data), tmp_path / "why", model=Reader())
-    kept = [json.loads(line)["id"] for line in (tmp_path / "why/examples.jsonl").read_text().splitlines()]
-    assert kept == [row.id for row in generate(WorldPlan("records", 128), 3, words_tokenizer())], (
-        "the control"
-    )
-
-
-def test_a_missing_package_names_its_extra(data, tmp_path):
-    script = (
-        "import sys; sys.modules['sklearn'] = None; sys.argv = ['longrm', 'attribute', '--model', 'baseline:overlap', "
-        f"'--data', {str(data)!r}, '--out', {str(tmp_path / 'why')!r}]; from longrm.cli.main import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "pip install '.[attribution]'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_progress_counts_prompts_beside_comparisons(data, tmp_path):
     told = []
     run_attribution(
@@ -379,18 +279,16 @@ def test_progress_counts_prompts_beside_comparisons(data, tmp_path):
 
 
 def test_attention_that_was_measured_of_other_texts_is_refused(data, tmp_path, monkeypatch):
-    def unread(model, comparison, k):
+    def unread(model, comparison):
         raise DataError("cannot be read")
 
-    monkeypatch.setattr(attention_run, "attended_by", unread)
-    asked = settings(data, attention={"measured": True})
+    monkeypatch.setattr(run, "attended_by", unread)
+    asked = settings(data, attention=True)
     with pytest.raises(DataError, match="no attention could be measured"):
         run_attribution(asked, tmp_path / "why", model=Reader())
     assert not (tmp_path / "why" / ATTRIBUTIONS).exists()
     with pytest.raises(DataError, match="no attention could be measured"):  # the control
         run_attribution(asked, tmp_path / "why", model=Reader())
     data.write_text(data.read_text().replace(" keeps ", " holds "))
-    with pytest.raises(
-        DataError, match=r"has changed since it was explained, by attention.jsonl; take another"
-    ):
+    with pytest.raises(DataError, match=r"has changed since attention.jsonl"):
         run_attribution(asked, tmp_path / "why", model=Reader())

@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import longrm
 from longrm.attribution.attribute import attribute
-from longrm.attribution.attribution_records import Target
+from longrm.attribution.records import Target
 from longrm.types import query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 from tests.reward_models.tiny_models import make_scorer
@@ -62,7 +62,7 @@ def test_a_head_that_points_from_one_response_to_the_other_deviates_most_and_is_
         head.copy_((first - second)[None])
     assert model.head_deviation(query) == pytest.approx(math.sqrt(len(weight)), rel=1e-3)
     record = attribute(model, query, Target(0, 1))
-    assert "randomized head" not in record.trust.reason
+    assert "random head" not in record.trust.reason
 
 
 def test_a_random_head_is_named_as_the_reason(folder, query):
@@ -70,7 +70,7 @@ def test_a_random_head_is_named_as_the_reason(folder, query):
     assert abs(model.head_deviation(query)) < 3
     record = attribute(model, query, Target(0, 1))
     assert not record.trust.shown
-    assert "a randomized head would score alike" in record.trust.reason
+    assert "a random head would score alike" in record.trust.reason
 
 
 def test_models_without_a_head_say_nothing(query):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from longrm.attribution.attribution_records import (
+from longrm.attribution.records import (
     ATTRIBUTIONS,
     AttributionRecord,
     EvidenceFound,
@@ -20,7 +20,7 @@ from longrm.attribution.attribution_records import (
     TopDrop,
     Trust,
 )
-from longrm.attribution.summary import summary_of
+from longrm.attribution.run import summary_of
 from longrm.config import Config
 from longrm.evaluation.estimates import paired_difference
 from longrm.evaluation.summaries import AboveChanceReach, ContextBoundary, Crossing
@@ -243,7 +243,7 @@ def write_attribution(
             log.append(*records)
         with Log(folder / "examples.jsonl", ExampleRecord) as log:
             log.append(*examples)
-        run.write_summary(summary_of(records, model, "probe", 0).to_dict())
+        run.write_summary(summary_of(records, model, "probe").to_dict())
     return records
 
 

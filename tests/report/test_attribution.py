@@ -8,8 +8,8 @@ from html import unescape
 import pytest
 from click.testing import CliRunner
 
-from longrm.attribution.attribution_records import AttributionRecord, SentenceWeight, Target, TopDrop, Trust
-from longrm.attribution.summary import summary_of
+from longrm.attribution.records import AttributionRecord, SentenceWeight, Target, TopDrop, Trust
+from longrm.attribution.run import summary_of
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.evaluation.attention_table import AttentionTableRow
@@ -53,7 +53,7 @@ def page(sentences=SENTENCES, trust=TRUSTED, weights=WEIGHTS, **more):
     )
     cost = {"tokens_computed": 500, "prompts": 9}
     record = AttributionRecord("one", Target(0, 1), "group", 512, 0.1, True, weighed, trust, **cost | more)
-    return attribution_page(summary_of([record], "model", "bench", 0), [record], {"one": comparison})
+    return attribution_page(summary_of([record], "model", "bench"), [record], {"one": comparison})
 
 
 def test_sentences_are_shaded_by_sign_and_size_and_numbered_by_rank():
@@ -85,7 +85,7 @@ def test_the_gold_response_is_marked_whatever_the_model_prefers(ranks, target, g
     weights = tuple(SentenceWeight(0, one.start, one.end, 1.0) for one in spans)
     cost = {"tokens_computed": 500, "prompts": 9}
     record = AttributionRecord("one", target, "group", 512, 0.1, True, weights, TRUSTED, **cost)
-    text = attribution_page(summary_of([record], "model", "bench", 0), [record], {"one": comparison})
+    text = attribution_page(summary_of([record], "model", "bench"), [record], {"one": comparison})
     marked = re.findall(r'<li class="best"><p class="role">Response (\d)[^<]*<strong>gold</strong>', text)
     assert marked == gold
     assert text.count("gold</strong>") == len(gold)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from longrm.attribution.attribution_records import ATTRIBUTIONS
+from longrm.attribution.records import ATTRIBUTIONS
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import RunError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from longrm.attribution.summary import summary_of
+from longrm.attribution.run import summary_of
 from longrm.report import build
 from longrm.report.sections import SECTIONS
 
@@ -241,7 +241,7 @@ def test_weight_on_the_evidence_and_accuracy(synthetic: ModuleType, tmp_path: Pa
         )
         for number, one in enumerate(records)
     ]
-    summary = summary_of(moved, "tiny", "probe", 0).to_dict()
+    summary = summary_of(moved, "tiny", "probe").to_dict()
     (why / "summary.json").write_text(json.dumps(summary))
     build([run, why], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()

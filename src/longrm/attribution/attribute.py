@@ -1,171 +1,122 @@
-"""Which sentences of one context moved a score."""
+"""The attribution of one score: ablations, a sparse fit, and tests of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
 
-from pydantic import Field
-
-from longrm.attribution.ablated_scores import AblatedScores
-from longrm.attribution.ablation import Ablation, Removal
-from longrm.attribution.attribution_records import AttributionRecord, SentenceWeight, Target
-from longrm.attribution.search import sentence_weights
-from longrm.attribution.sentences import check_plain, context_sentences
+from longrm.attribution.ablation import AblatedScores, Removal, check_plain, sentence_weights
+from longrm.attribution.records import AttributionRecord, SentenceWeight, Target
 from longrm.attribution.trust import trust
-from longrm.config import OPERATIONAL, Config
 from longrm.data.chunking import approximate_tokens
 from longrm.data.spans import context_in
-from longrm.errors import ConfigError, DataError
+from longrm.errors import DataError
 from longrm.reward_models import RewardModel
 from longrm.reward_models.trials import points
 from longrm.rng import Draws
 from longrm.types import Query
 
-
-class AblationSettings(Config):
-    """How sentences are left out of a context, and weighed.
-
-    Attributes:
-        removal: What becomes of a sentence that is left out: "filler" of as many tokens takes its place, or it is gone
-            ("deletion").
-        masks: Prompts from which the weights of single sentences are fitted.
-        votes: Times that a judge that samples is asked in each order.
-        seed: Draws which sentences each prompt leaves out.
-        prefix_cache_bytes: Memory for what the prompts of one context begin with alike; 0 keeps nothing.
-    """
-
-    removal: Removal = "filler"
-    masks: int = Field(48, ge=8, le=4096)
-    votes: int = Field(1, ge=1, le=1000)
-    seed: int = Field(0, ge=0)
-    prefix_cache_bytes: Annotated[int, OPERATIONAL] = Field(1 << 30, ge=0)
+MASKS = 48
+"""Prompts to which the weights of single sentences are fitted."""
 
 
 def attribute(
     model: RewardModel,
     query: Query,
     target: Target,
-    settings: AblationSettings | None = None,
+    removal: Removal = "filler",
+    *,
+    masks: int = MASKS,
+    seed: int = 0,
     count: Callable[[str], int] = approximate_tokens,
-    told: Callable[[int], None] = lambda prompts: None,
+    report: Callable[[int], None] = lambda prompts: None,
 ) -> AttributionRecord:
-    """Tells which sentences of a query's context moved a score, and whether that can be trusted.
+    """Finds the sentences of a query's context that moved a score, and tests whether that can be trusted.
 
-    Sentences are left out of the context, and the model is asked again: parts of the context first, then what the
-    influential ones are made of, down to sentences, whose weights are those of a sparse linear model of
-    `settings.masks` prompts that leave out each with probability one half (ContextCite, Cohen-Wang et al. 2024).
+    The model is asked again without some sentences: without parts of a long context first, then without what the
+    influential parts consist of, down to sentences. Their weights are those of a sparse linear model of `masks` prompts
+    that leave out each with probability one half (ContextCite, Cohen-Wang et al. 2024).
 
     Args:
         model: Any reward model.
         query: The prompt, with the spans of its context where they are known, and the responses.
         target: What is explained.
-        settings: How.
-        count: How many tokens a text has; fillers are as long as what they stand for.
-        told: Is called with the number of prompts so far whenever some were answered.
-
-    Raises:
-        ConfigError: Several votes are asked of a model that always answers the same.
+        removal: What takes the place of a sentence: "filler" of as many tokens, or nothing ("deletion").
+        masks: Prompts to which the weights are fitted.
+        seed: Draws the prompts.
+        count: Counts the tokens of a text; fillers are as long as what they replace.
+        report: Called with the number of prompts so far.
     """
-    settings = settings or AblationSettings()
-    check_votes(settings.votes, model)
-    sentences = context_sentences(query)
-    ablation = Ablation(query, sentences, settings.removal, count)
-    scores = AblatedScores(model, query, target, ablation, settings.votes, told)
+    scores = AblatedScores(model, query, target, removal, count, report)
     try:
         check_plain(query)
-        if len(sentences) < 2:
-            raise DataError(
-                f"an attribution needs a context of two sentences at least, and this one has {len(sentences)}"
-            )
-        weights, constant = sentence_weights(
-            scores, settings.masks, Draws("attribution", settings.seed, query.id)
-        )
-        asked = replace(query, responses=tuple(query.responses[at] for at in target.responses()))
-        head = None if target.against is None else model.head_deviation(asked)
-        tried = trust(scores, weights, constant, head, Draws("trust", settings.seed, query.id))
+        if len(scores.sentences) < 2:
+            raise DataError(f"the context has {len(scores.sentences)} sentences; at least 2 are required")
+        weights, constant = sentence_weights(scores, masks, Draws("attribution", seed, query.id))
+        explained = replace(query, responses=tuple(query.responses[at] for at in target.responses()))
+        deviation = None if target.against is None else model.head_deviation(explained)
+        tested = trust(scores, weights, constant, deviation, Draws("trust", seed, query.id))
     except DataError as error:
         return AttributionRecord(
             query.id, target, tokens_computed=scores.tokens, prompts=scores.prompts, detail=str(error)
         )
-    weighed = tuple(
+    weighted = tuple(
         SentenceWeight(one.message, one.start, one.end, float(weight))
-        for one, weight in zip(sentences, weights, strict=True)
+        for one, weight in zip(scores.sentences, weights, strict=True)
     )
     return AttributionRecord(
         query.id,
         target,
-        sentences=weighed,
-        trust=tried,
+        sentences=weighted,
+        trust=tested,
         tokens_computed=scores.tokens,
         prompts=scores.prompts,
     )
 
 
-def check_votes(votes: int, model: RewardModel) -> None:
-    """Refuses several votes of a model that always answers the same.
-
-    Raises:
-        ConfigError: They are asked for.
-    """
-    if votes > 1 and not model.samples:
-        raise ConfigError(
-            f"ablation.votes = {votes} asks {model.name} for the same answer each time; give a generative "
-            "judge a judge.temperature above 0"
-        )
-
-
-def check_query(query: Query) -> None:
-    """Refuses a prompt and responses of which nothing can be explained, whatever the model.
-
-    Raises:
-        DataError: All responses are the same, or a part of the context cannot be left out.
-    """
-    if all(one == query.responses[0] for one in query.responses):
-        raise DataError("all responses are the same, so that none leads: give one that differs")
-    check_plain(query)
-
-
 def target_of(values: Sequence[float], ranks: Sequence[int] | None) -> Target:
-    """The lead of the response that a model prefers: over the best one where gold says that it erred, else the next.
+    """The lead of the response that a model prefers over the next one, or where gold says it erred, over the best.
 
-    Of equal scores it is taken to prefer what gold ranks higher.
+    Of equal scores the model is taken to prefer what gold ranks higher.
     """
     gold = [0] * len(values) if ranks is None else ranks
     order = sorted(range(len(values)), key=lambda at: (-values[at], gold[at], at))
     preferred, *others = order
     better = [at for at in others if gold[at] < gold[preferred]]
     worse = [at for at in others if gold[at] > gold[preferred]]
-    return Target(
-        preferred, min(better, key=lambda at: (gold[at], order.index(at))) if better else (worse or others)[0]
-    )
+    if better:
+        return Target(preferred, min(better, key=lambda at: (gold[at], order.index(at))))
+    return Target(preferred, (worse or others)[0])
 
 
 def attribute_prompt(
     model: RewardModel,
     query: Query,
     context: str | None = None,
-    count: Callable[[str], int] = approximate_tokens,
-    **settings: Any,
+    removal: Removal = "filler",
+    *,
+    masks: int = MASKS,
+    seed: int = 0,
 ) -> AttributionRecord:
-    """Explains the lead of the response that a model judges best over the one that comes nearest.
+    """Explains the lead of the response that a model judges best over the next one.
 
     Args:
         model: Any reward model.
-        query: The prompt and two responses or more.
-        context: The part of the prompt that is context, word for word; by default what the query says, or all of it.
-        count: How many tokens a text has.
-        settings: Those of `AblationSettings`.
+        query: The prompt and at least two responses.
+        context: The part of the prompt that is context, word for word; by default that of the query, or all of it.
+        removal: As for `attribute`.
+        masks: As for `attribute`.
+        seed: As for `attribute`.
 
     Raises:
-        DataError: As `check_query`; or the context is no part of the prompt, or the model gave no scores.
+        DataError: All responses are equal, `context` is not a part of the prompt, its content is a list of parts, or
+            the model gave no scores.
     """
     if context is not None:
         query = replace(query, context=context_in(query.prompt, context))
-    check_query(query)
-    whole = model.judge_in_all_orders([query])[0]
-    values = points(whole)
+    if all(one == query.responses[0] for one in query.responses):
+        raise DataError("all responses are equal: there is no lead to explain")
+    check_plain(query)
+    (trial,) = model.judge_in_all_orders([query])
+    values = points(trial)
     if not values:
-        raise DataError(f"{model.name} gave no scores ({whole.outcome}): {whole.detail}")
-    return attribute(
-        model, query, target_of(values, None), AblationSettings.resolve(overrides=settings), count
-    )
+        raise DataError(f"{model.name} gave no scores ({trial.outcome}): {trial.detail}")
+    return attribute(model, query, target_of(values, None), removal, masks=masks, seed=seed)

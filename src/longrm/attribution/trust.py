@@ -1,50 +1,47 @@
-"""Whether what an attribution says holds on prompts that it was not made from."""
+"""Tests of an attribution on prompts that it was not fitted to."""
 
 from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from longrm.attribution.ablated_scores import AblatedScores
-from longrm.attribution.attribution_records import TopDrop, Trust
-from longrm.attribution.search import left_out, random_masks
+from longrm.attribution.ablation import HALVES, PARTS, SINGLE, AblatedScores, left_out, random_masks
+from longrm.attribution.records import TopDrop, Trust
 from longrm.data.chunking import WORD_OR_MARK
 from longrm.rng import Draws
 
-FRESH = 24
-"""Prompts on which the linear model is tried."""
+# Fresh prompts for the LDS, and how many are needed: a context of few sentences has no more prompts than were fitted.
+_FRESH, _LEAST_FRESH = 24, 8
 
-LEAST_FRESH = 8
-"""Of these, so that they can be correlated: a context of few sentences has no more prompts than were fitted."""
+# Numbers of strongest sentences that are left out together, and how often as many random others are.
+_TOPS = (1, 3, 5)
+_RANDOM_DRAWS = 8
 
-TOPS = (1, 3, 5)
-"""Strongest sentences that are left out together, where there are as many others to compare them with."""
+# Two sentences may say the same if they share this part of their words; at most so many copies are tried.
+_SAME_WORDS, _COPIES = 0.8, 4
 
-DRAWS = 8
-"""Times that random others are left out for each of these."""
+# Thresholds of `Trust.shown`.
+_LEAST_LDS = 0.4
+_LEAST_DEVIATION = 3.0  # of a scalar head from random ones, in standard deviations
+_ALMOST_ZERO = 0.02  # of the largest weight
+_LEAST_SHARE = 0.25  # of the score that must be lost without the strongest sentences
+_LEAST_DROP = 0.25  # in log-odds; starting from an even preference this is six points of probability
 
-SAME = 0.8
-"""Share of the words of two sentences that both have, from which on they are tried as one said twice."""
 
-COPIES = 4
-"""Sentences that are tried as copies of the strongest one, at most."""
-
-LEAST_LDS = 0.4
-"""Of `lds`."""
-
-LEAST_DEVIATION = 3.0
-"""Of a scalar head from random ones, in standard deviations of these."""
-
-LEAST_LEAD = 0.02
-"""Of the largest weight: a score below that is almost zero."""
-
-LEAST_SHARE = 0.25
-"""Of the score, by which it falls without the five strongest sentences."""
-
-LEAST_DROP = 0.25
-"""In log-odds, of what the score loses without them; from an even preference that is six points of probability."""
+def prompts_at_most(sentences: int, masks: int) -> int:
+    """An upper bound of the prompts that the search, the fit and these tests score."""
+    if sentences < 2:
+        return 0
+    # The longest part is at least halved from one level of the search to the next.
+    levels = ((sentences - 1) // PARTS).bit_length() if sentences > SINGLE else 0
+    top = _TOPS[1]
+    tops = sum(2 * k <= sentences for k in _TOPS) * (_RANDOM_DRAWS + 3)
+    redundant = comb(top, 2) + top + 1 + _COPIES + 1
+    asked = 1 + levels * (PARTS + HALVES) + masks + _FRESH + tops + redundant
+    return min(asked, 1 << min(sentences, 62))  # there are no more sets of sentences
 
 
 def trust(
@@ -54,45 +51,70 @@ def trust(
     head_deviation: float | None,
     draws: Draws,
 ) -> Trust:
-    """Tries an attribution on fresh prompts; `head_deviation` is what the model says of its head."""
+    """Tests an attribution on fresh prompts.
+
+    Args:
+        scores: Scores of ablated prompts.
+        weights: The weights of the sentences.
+        constant: The predicted score without any sentence.
+        head_deviation: By how many standard deviations the score differs from that of a random head.
+        draws: Draws prompts and random sentences.
+    """
     whole = float(scores.of([()])[0])
     lds = _lds(scores, weights, constant, draws)
     raising = [int(at) for at in np.argsort(-weights, kind="stable") if weights[at] > 0]
-    sizes = [k for k in TOPS if 2 * k <= len(weights)]
-    tops = tuple(_top(scores, raising[:k], weights, whole, k, draws) for k in sizes)
-    redundant = _redundant(scores, raising[: TOPS[1]], whole)
-    reason = _unmoved(whole, head_deviation, weights) or _reason(
-        lds, whole, tops, LEAST_DROP if scores.scale == "logit" else 0.0
+    # As many others must be left to compare with.
+    tops = tuple(_top(scores, raising[:k], whole, k, draws) for k in _TOPS if 2 * k <= len(weights))
+    redundant = _redundant(scores, raising[: _TOPS[1]], whole)
+    reason = _unmoved(whole, head_deviation, weights) or _failed(
+        lds, whole, tops[-1], _LEAST_DROP if scores.scale == "logit" else 0.0
     )
     last = tops[-1]
     return Trust(not reason, reason, lds, whole, last.drop, last.drop_random, head_deviation, tops, redundant)
 
 
 def _unmoved(whole: float, deviation: float | None, weights: NDArray[np.float64]) -> str:
-    """Said where nothing leads, or where a randomized head would do the same (Adebayo et al. 2018)."""
+    """Why there is nothing to explain, or why a random head would do the same (Adebayo et al. 2018)."""
     if not whole:
-        return "the responses are tied, and there is no lead to explain"
-    if deviation is None or abs(deviation) >= LEAST_DEVIATION:
+        return "the responses are tied: there is no lead to explain"
+    if deviation is None or abs(deviation) >= _LEAST_DEVIATION:
         return ""
-    if abs(whole) < LEAST_LEAD * float(np.abs(weights).max(initial=0.0)):
-        return f"the lead is almost zero ({whole:.2g}): what raises and lowers it cancels, as with a randomized head"
+    if abs(whole) < _ALMOST_ZERO * float(np.abs(weights).max(initial=0.0)):
+        return f"the lead is almost zero ({whole:.2g}), as with a random head: positive and negative effects cancel"
     return (
-        f"a randomized head would score alike: the score is {abs(deviation):.1f} standard deviations away from "
-        f"that of one, less than {LEAST_DEVIATION:g}"
+        f"a random head would score alike: the score differs by {abs(deviation):.1f} standard deviations, less than "
+        f"{_LEAST_DEVIATION:g}"
     )
 
 
+def _failed(lds: float | None, whole: float, top: TopDrop, least_drop: float) -> str:
+    """The first threshold that is not met."""
+    falls = f"without the {'strongest sentence' if top.k == 1 else f'{top.k} strongest sentences'} the score falls by"
+    others = max(top.drop_random, top.drop_placebo)
+    if lds is None:
+        return "the context has too few sentences for prompts that were not fitted"
+    if lds < _LEAST_LDS:
+        return f"on fresh prompts predicted and true scores have a correlation of {lds:.2f}, less than {_LEAST_LDS}"
+    if top.drop <= least_drop:
+        return f"{falls} only {top.drop:.2f}"
+    if top.drop < _LEAST_SHARE * abs(whole):
+        return f"{falls} {top.drop:.2f} of {abs(whole):.2f}, less than a quarter"
+    if top.drop <= 2 * others:
+        return f"{falls} {top.drop:.2f}, and without others by {others:.2f}"
+    return ""
+
+
 def _lds(scores: AblatedScores, weights: NDArray[np.float64], constant: float, draws: Draws) -> float | None:
-    """The correlation on prompts that were never asked before; None where fewer than `LEAST_FRESH` are drawn."""
-    drawn = random_masks(draws, len(weights), 4 * FRESH)
-    every = [(at,) for at in range(len(weights))]
+    """The correlation of predicted and true scores on prompts that were not scored before."""
+    drawn = random_masks(draws, len(weights), 4 * _FRESH)
+    units = [(at,) for at in range(len(weights))]
     fresh = {
         tuple(out): mask
-        for out, mask in zip(left_out(drawn, every), drawn, strict=True)
-        if not scores.asked(out)
+        for out, mask in zip(left_out(drawn, units), drawn, strict=True)
+        if not scores.known(out)
     }
-    chosen = list(fresh)[:FRESH]
-    if len(chosen) < LEAST_FRESH:
+    chosen = list(fresh)[:_FRESH]
+    if len(chosen) < _LEAST_FRESH:
         return None
     predicted = np.array([fresh[out] for out in chosen]) @ weights + constant
     true = scores.of(chosen)
@@ -101,100 +123,52 @@ def _lds(scores: AblatedScores, weights: NDArray[np.float64], constant: float, d
     return float(spearmanr(predicted, true).statistic)
 
 
-def _top(
-    scores: AblatedScores,
-    top: Sequence[int],
-    weights: NDArray[np.float64],
-    whole: float,
-    k: int,
-    draws: Draws,
-) -> TopDrop:
-    every = range(len(weights))
-    others = [_alike(scores, top, draws) for _ in range(DRAWS)]
-    placebo = _neighbors(top, len(weights))
-    fell = whole - scores.of([top, placebo, *others])
+def _top(scores: AblatedScores, top: Sequence[int], whole: float, k: int, draws: Draws) -> TopDrop:
+    every = range(len(scores.texts))
+    size = scores.token_count
+    random_sets = []
+    for _ in range(_RANDOM_DRAWS):
+        chosen: list[int] = []
+        for one in top:  # another sentence, out of the eight whose length is nearest
+            rest = [at for at in every if at not in top and at not in chosen]
+            nearest = sorted(rest, key=lambda at: (abs(size(at) - size(one)), at))[:8]
+            chosen += [draws.one(nearest)] if nearest else []
+        random_sets.append(chosen)
+    neighbors: list[int] = []
+    for one in top:
+        free = [at for at in every if at not in top and at not in neighbors]
+        neighbors += sorted(free, key=lambda at: (abs(at - one), at))[:1]
+    fell = whole - scores.of([top, neighbors, *random_sets])
     only = scores.of([[at for at in every if at not in top]])[0]
     return TopDrop(k, float(fell[0]), float(fell[2:].mean()), float(fell[1]), float(only))
 
 
-def _alike(scores: AblatedScores, top: Sequence[int], draws: Draws) -> list[int]:
-    """As many other sentences, each drawn from the eight whose length is nearest."""
-    chosen: list[int] = []
-    size = scores.ablation.tokens
-    for one in top:
-        rest = [at for at in range(len(scores.ablation.texts)) if at not in top and at not in chosen]
-        nearest = sorted(rest, key=lambda at: (abs(size(at) - size(one)), at))[:8]
-        chosen += [draws.one(nearest)] if nearest else []
-    return chosen
-
-
-def _neighbors(top: Sequence[int], sentences: int) -> list[int]:
-    """For each sentence the nearest one that is none of them."""
-    free = [at for at in range(sentences) if at not in top]
-    chosen: list[int] = []
-    for one in top:
-        nearest = min(
-            (at for at in free if at not in chosen), key=lambda at: (abs(at - one), at), default=None
-        )
-        chosen += [] if nearest is None else [nearest]
-    return chosen
-
-
 def _redundant(scores: AblatedScores, top: Sequence[int], whole: float) -> tuple[tuple[int, ...], ...]:
-    """Sentences that matter only together: without all of them the score falls far, without any one it does not.
+    """Groups of the strongest sentences that only matter together.
 
-    These are pairs of the strongest ones; where no pair is enough, these three, and the strongest with its copies.
+    Pairs are tried first; if there is none, all of these sentences, and the strongest with its copies.
     """
     pairs = tuple(combinations(top, 2))
-    scores.of([*pairs, *((one,) for one in top)])  # at once, as an endpoint answers many together
-    groups = (list(top), _copies(scores.ablation.texts, top))
+    scores.of([*pairs, *((one,) for one in top)])  # at once: an endpoint answers many concurrently
     found = tuple(pair for pair in pairs if _matter_together(scores, pair, whole))
+    groups = dict.fromkeys((tuple(top), _copies(scores.texts, top)))
     return found or tuple(
-        dict.fromkeys(
-            tuple(group) for group in groups if len(group) > 2 and _matter_together(scores, group, whole)
-        )
+        group for group in groups if len(group) > 2 and _matter_together(scores, group, whole)
     )
 
 
 def _matter_together(scores: AblatedScores, group: Sequence[int], whole: float) -> bool:
-    """Whether the score falls without all of them twice as far as without each, summed, and by a quarter."""
+    """Whether the score falls by a quarter without all of them, and twice as far as the sum of the single falls."""
     together, *alone = whole - scores.of([group, *((one,) for one in group)])
-    return bool(together > LEAST_SHARE * abs(whole) and together > 2 * max(0.0, sum(alone)))
+    return bool(together > _LEAST_SHARE * abs(whole) and together > 2 * max(0.0, sum(alone)))
 
 
-def _copies(texts: Sequence[str], top: Sequence[int]) -> list[int]:
-    """The strongest sentence with those that have nearly the same words, the most alike first."""
+def _copies(texts: Sequence[str], top: Sequence[int]) -> tuple[int, ...]:
+    """The strongest sentence with those that have nearly the same words, most alike first."""
     if not top:
-        return []
+        return ()
     words = [{*WORD_OR_MARK.findall(text.lower())} for text in texts]
     own = words[top[0]]
     alike = [len(own & some) / max(1, len(own | some)) for some in words]
-    others = [at for at in range(len(texts)) if at != top[0] and alike[at] >= SAME]
-    return [top[0], *sorted(others, key=lambda at: -alike[at])[:COPIES]]
-
-
-def _reason(lds: float | None, whole: float, tops: Sequence[TopDrop], least: float) -> str:
-    """The first threshold that is not met."""
-    last = tops[-1]
-    strongest = (
-        "sentence that should raise it most"
-        if last.k == 1
-        else f"{last.k} sentences that should raise it most"
-    )
-    if lds is None:
-        return "the context has too few sentences to try the weights on prompts that they were not fitted to"
-    if lds < LEAST_LDS:
-        return f"on fresh prompts predicted and true scores correlate by {lds:.2f}, less than {LEAST_LDS}"
-    if last.drop <= least:
-        return f"without the {strongest} the score falls by {last.drop:.2f} only"
-    if last.drop < LEAST_SHARE * abs(whole):
-        return (
-            f"without the {strongest} the score falls by {last.drop:.2f} of "
-            f"{abs(whole):.2f}, less than a quarter"
-        )
-    if last.drop <= 2 * max(last.drop_random, last.drop_placebo):
-        return (
-            f"without the {strongest} the score falls by {last.drop:.2f}, and without others by "
-            f"{max(last.drop_random, last.drop_placebo):.2f}"
-        )
-    return ""
+    others = [at for at in range(len(texts)) if at != top[0] and alike[at] >= _SAME_WORDS]
+    return (top[0], *sorted(others, key=lambda at: -alike[at])[:_COPIES])

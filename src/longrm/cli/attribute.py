@@ -13,7 +13,7 @@ from longrm.errors import ConfigError, RunError, require
 from longrm.reading import cut, short
 
 if TYPE_CHECKING:
-    from longrm.attribution.attribution_records import AttributionRecord
+    from longrm.attribution.records import AttributionRecord
     from longrm.evaluation.summaries import AttributionSummary
     from longrm.types import Comparison
 
@@ -30,8 +30,8 @@ _ATTENTION_HELP = "Also measure FR and IG: what a scalar model attends to, layer
 @click.option("--run", "run", type=PATH, help="Explain comparisons of this evaluation.")
 @click.option("--items", metavar="ID,ID", help="Explain these comparisons only.")
 @setting("--limit", "source.limit", _LIMIT_HELP, int)
-@setting("--removal", "ablation.removal", _REMOVAL_HELP, ["filler", "deletion"])
-@setting("--attention", "attention.measured", _ATTENTION_HELP, bool)
+@setting("--removal", "removal", _REMOVAL_HELP, ["filler", "deletion"])
+@setting("--attention", "attention", _ATTENTION_HELP, bool)
 @click.option(
     "--html", "page", metavar="FILE", type=OUTPUT_FILE, help="Also write a page with shaded sentences."
 )
@@ -59,8 +59,7 @@ def command(
     longrm attribute --run runs/probe --items ID --out runs/why
     longrm attribute --model openai:URL#NAME --data pairs.jsonl --limit 10 --out runs/why
     """
-    from longrm.attribution.attention_run import attention_of
-    from longrm.attribution.attribution_run import AttributionSettings, run_attribution
+    from longrm.attribution.run import AttributionSettings, attention_of, run_attribution
     from longrm.report.attribution import write_attribution
 
     given = _settings_of(run) if run is not None else {}
@@ -73,12 +72,12 @@ def command(
     if config_file is None and not assignments and not {"model", "bench"} <= (given | named).keys():
         raise ConfigError("give --model with --data or --bench, or --run with the folder of an evaluation")
     settings = resolve(AttributionSettings, config_file, assignments, given | named)
-    if page is not None and settings.attention.measured:
+    if page is not None and settings.attention:
         require("altair", "vl_convert", user="--html")
     with progress() as report:
         records, summary, comparisons = run_attribution(settings, out, progress=report)
     if page is not None:
-        rows = attention_of(out, settings.ablation.seed) if settings.attention.measured else []
+        rows = attention_of(out) if settings.attention else []
         write_attribution(page, summary, records, comparisons, rows)
         echo(f"Wrote {page}", err=as_json)
     if as_json:

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from longrm.attribution.attribution_records import AttributionRecord, SentenceWeight, Trust, is_evidence
+from longrm.attribution.records import AttributionRecord, SentenceWeight, Trust, is_evidence
 from longrm.evaluation.attention_table import ATTENTION_MEASURES, AttentionTableRow
 from longrm.evaluation.summaries import AttributionSummary
 from longrm.reading import cut, short_name, visible

@@ -17,7 +17,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from longrm.attribution.attribution_records import ATTRIBUTIONS, AttributionRecord
+from longrm.attribution.records import ATTRIBUTIONS, AttributionRecord
 from longrm.evaluation.kept_examples import verdict
 from longrm.evaluation.summaries import depth_bin
 from longrm.jsonl import json_text

@@ -1,0 +1,356 @@
+"""`longrm attribute`: attributions of a benchmark's comparisons, in a run folder."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from longrm.attribution.ablation import Removal, context_sentences
+from longrm.attribution.attribute import MASKS, attribute, target_of
+from longrm.attribution.records import (
+    ATTRIBUTIONS,
+    AttentionRecord,
+    AttributionRecord,
+    EvidenceFound,
+    Target,
+    is_evidence,
+)
+from longrm.attribution.trust import prompts_at_most
+from longrm.benchmarks import BenchmarkSource, Leval, LoadedBenchmark, Probe
+from longrm.clients.remote_settings import ModelName, Remote
+from longrm.config import OPERATIONAL, Config
+from longrm.data.chunking import approximate_tokens
+from longrm.data.fields import length_and_depth
+from longrm.errors import ConfigError, DataError
+from longrm.evaluation.attention_table import AttentionTableRow, attention_table, write_attention_table
+from longrm.evaluation.estimates import RESAMPLES, ratio
+from longrm.evaluation.evaluation_run import Evaluation, load_benchmark, load_judge, own_tokenizer
+from longrm.evaluation.kept_examples import example_of
+from longrm.evaluation.summaries import DEPTH_BINS, AttributionPart, AttributionSummary, DepthBin, depth_bin
+from longrm.modeling.attended_regions import TOP_K, AttendedComparison
+from longrm.reward_models import Compress, JudgeSettings, RewardModel
+from longrm.reward_models.trials import points
+from longrm.runs.folder import RunFolder
+from longrm.runs.judgments import EXAMPLES, text_digest
+from longrm.runs.logs import Log
+from longrm.runs.progress import Progress, no_progress
+from longrm.runs.records import UNDEFINED, Estimate, ExampleRecord
+from longrm.types import Comparison, Outcome, Query, Span, query_of, text_of
+from longrm.worlds.words_tokenizer import load_tokenizer
+
+_log = logging.getLogger(__name__)
+
+ATTENTION, ATTENTION_TABLE = "attention.jsonl", "attention.csv"
+
+PREFIX_CACHE_BYTES = 1 << 30
+"""Memory for the common prefixes of the ablated prompts of a context."""
+
+
+class AttributionSettings(Config):
+    """Settings of `longrm attribute`.
+
+    Attributes:
+        model: A model, as `longrm evaluate` takes it.
+        bench: A benchmark, as `longrm evaluate` takes it.
+        items: Ids of the comparisons to explain; by default all.
+        source: How a benchmark's files are read.
+        probe: Settings of the probe.
+        leval: How answers become comparisons in `leval`.
+        judge: How a model is asked.
+        remote: How a model behind HTTP is reached.
+        compress: Settings of `compress:MODEL`.
+        removal: What takes the place of a sentence that is left out: "filler" of as many tokens, or nothing
+            ("deletion").
+        attention: Whether FR and IG are measured, too; only for scalar models on this machine.
+    """
+
+    model: ModelName
+    bench: str
+    items: tuple[str, ...] = ()
+    source: BenchmarkSource = BenchmarkSource()
+    probe: Probe = Probe()
+    leval: Leval = Leval()
+    judge: JudgeSettings = JudgeSettings()
+    remote: Remote = Remote()
+    compress: Compress = Compress()
+    removal: Removal = "filler"
+    attention: Annotated[bool, OPERATIONAL] = False
+
+
+def run_attribution(
+    settings: AttributionSettings,
+    out: Path,
+    *,
+    model: RewardModel | None = None,
+    progress: Progress = no_progress,
+) -> tuple[list[AttributionRecord], AttributionSummary, dict[str, Comparison]]:
+    """Attributes the scores of a benchmark's comparisons into a run folder, continuing a run that is there.
+
+    Comparisons that ended in an error, such as that of a busy server, are tried again.
+
+    Args:
+        settings: The settings.
+        out: The run folder.
+        model: The model; by default loaded as `settings` say.
+        progress: Called with the number of comparisons and prompts.
+
+    Returns:
+        The attributions, their summary, and the comparisons by id.
+
+    Raises:
+        ConfigError: An item is not in the benchmark, or the model's attention cannot be measured.
+        DataError: The text of a comparison has changed since it was explained.
+    """
+    with RunFolder(out, "attribution", settings) as folder:
+        shared = Evaluation.model_fields.keys() & AttributionSettings.model_fields.keys()
+        evaluation = Evaluation(**{name: getattr(settings, name) for name in shared})
+        bench = load_benchmark(evaluation)
+        chosen = _chosen(bench, settings)
+        _check_unchanged(out, bench.name, chosen)
+        judge = model or load_judge(evaluation, bench, out)
+        if PREFIX_CACHE_BYTES:
+            judge.keep_prefixes(PREFIX_CACHE_BYTES)
+        own = own_tokenizer(settings.model, settings.remote)
+        count = approximate_tokens if own is None else load_tokenizer(own.place).count
+        folder.record(model=judge.provenance, bench=bench.provenance)
+        if settings.attention:
+            _measure_attention(judge, chosen, out, progress)
+            write_attention_table(attention_of(out), out / ATTENTION_TABLE)
+        log, texts = Log(out / ATTRIBUTIONS, AttributionRecord), Log(out / EXAMPLES, ExampleRecord)
+        done = {one.id: one for one in log if not one.detail.startswith(f"{Outcome.ERROR}:")}
+        kept = {example.id for example in texts}
+        left = [one for one in chosen if one.id not in done]
+        most = {one.id: prompts_at_most(len(context_sentences(_query(one))), MASKS) for one in left}
+        _log_cost(left, most, judge, count)
+        before = 0
+        with log, texts:
+            for number, comparison in enumerate(chosen):
+                progress("attribute", number, len(chosen))
+                if comparison.id in most:
+
+                    def report(prompts: int, before: int = before) -> None:
+                        progress("prompts", before + prompts, sum(most.values()), "at most")
+
+                    done[comparison.id] = _attributed(judge, comparison, settings.removal, count, report)
+                    log.append(done[comparison.id])
+                    before += most[comparison.id]  # prompts that were not needed count as done
+                if comparison.id not in kept:
+                    texts.append(example_of(comparison))
+        progress("attribute", len(chosen), len(chosen))
+        records = [done[comparison.id] for comparison in chosen]
+        summary = summary_of(records, judge.name, bench.name)
+        folder.write_summary(summary.to_dict())
+    return records, summary, {comparison.id: comparison for comparison in chosen}
+
+
+def _chosen(bench: LoadedBenchmark, settings: AttributionSettings) -> list[Comparison]:
+    wanted = {*settings.items}
+    found = [one for one in bench.comparisons if not wanted or one.id in wanted]
+    if missing := wanted - {one.id for one in found}:
+        sampled = (
+            "not in the --limit sample; drop --limit" if settings.source.limit else "see items.csv of a run"
+        )
+        raise ConfigError(f"no comparison '{min(missing)}' in '{bench.name}': {sampled}")
+    return found
+
+
+def _check_unchanged(out: Path, bench: str, chosen: Sequence[Comparison]) -> None:
+    """Refuses to continue a run whose comparisons had other texts."""
+    digests = {one.id: _digest(one) for one in chosen}
+    for log in (Log(out / ATTRIBUTIONS, AttributionRecord), Log(out / ATTENTION, AttentionRecord)):
+        for record in log:
+            if digests.get(record.id, record.digest) != record.digest:
+                raise DataError(
+                    f"{bench}: the text of '{record.id}' has changed since {log.path.name} was written; choose another "
+                    "--out"
+                )
+
+
+def _digest(comparison: Comparison) -> str:
+    return text_digest(comparison.prompt, comparison.responses, comparison.tools)
+
+
+def _query(comparison: Comparison) -> Query:
+    return query_of(comparison, range(len(comparison.responses)))
+
+
+def _log_cost(
+    left: Sequence[Comparison], most: dict[str, int], model: RewardModel, count: Callable[[str], int]
+) -> None:
+    """Logs an upper bound of the prompts and tokens, before any is asked."""
+    times = 2 if model.sees_order else 1
+    sizes = [count(text_of(one.prompt)) + sum(count(text_of(r)) for r in one.responses) for one in left]
+    tokens = times * sum(most[one.id] * size for one, size in zip(left, sizes, strict=True))
+    if prompts := sum(most.values()):
+        each = f", each in {times} orders" if times > 1 else ""
+        _log.info(
+            "%d comparisons, at most %s prompts%s: at most %s tokens",
+            len(left),
+            f"{prompts:,}",
+            each,
+            f"{tokens:,}",
+        )
+
+
+def _attributed(
+    model: RewardModel,
+    comparison: Comparison,
+    removal: Removal,
+    count: Callable[[str], int],
+    report: Callable[[int], None],
+) -> AttributionRecord:
+    """Explains what a model prefers in a comparison."""
+    query, digest = _query(comparison), _digest(comparison)
+    (trial,) = model.judge_in_all_orders([query])
+    values = points(trial)
+    if not values:
+        return AttributionRecord(
+            comparison.id,
+            Target(0, 1),
+            group=comparison.group,
+            detail=f"{trial.outcome}: {trial.detail}",
+            digest=digest,
+            tokens_computed=0,
+            prompts=0,
+        )
+    ranks, target = comparison.ranks, target_of(values, comparison.ranks)
+    found = attribute(model, query, target, removal, count=count, report=report)
+    right = None
+    tied = target.against is not None and values[target.response] == values[target.against]
+    if ranks is not None and len({*ranks}) > 1 and not tied:
+        right = ranks[target.response] == min(ranks)
+    # Evidence speaks for the gold response: where the model prefers another, it has negative weight.
+    for_gold = np.array([one.weight for one in found.sentences]) * (-1 if right is False else 1)
+    length, depth = length_and_depth(comparison)
+    return replace(
+        found,
+        group=comparison.group,
+        length=length,
+        depth=depth,
+        right=right,
+        evidence=evidence_found([one.span for one in found.sentences], for_gold, comparison.evidence),
+        digest=digest,
+    )
+
+
+def evidence_found(
+    sentences: Sequence[Span], weights: NDArray[np.float64], evidence: Sequence[Span]
+) -> EvidenceFound | None:
+    """Compares weights with known evidence; None where none is known, or where every sentence is evidence."""
+    held = np.array([is_evidence(sentence, evidence) for sentence in sentences])
+    k = int(held.sum())
+    if not 0 < k < held.size:
+        return None
+    ranks = rankdata(weights)
+    auc = (ranks[held].sum() - k * (k + 1) / 2) / (k * (held.size - k))  # the Mann-Whitney U statistic
+    top = np.argsort(-weights, kind="stable")[:k]
+    recall = float(np.mean([held[at] and weights[at] > 0 for at in top]))
+    total = np.abs(weights).sum()
+    return EvidenceFound(float(auc), recall, float(np.abs(weights[held]).sum() / total) if total else 0.0)
+
+
+def summary_of(records: Sequence[AttributionRecord], model: str, bench: str) -> AttributionSummary:
+    """Means of attributions, overall and by length, depth and verdict, with cluster-bootstrap intervals."""
+    by_length: dict[str, list[AttributionRecord]] = defaultdict(list)
+    by_depth: dict[DepthBin, list[AttributionRecord]] = defaultdict(list)
+    by_verdict: dict[Literal["right", "wrong"], list[AttributionRecord]] = defaultdict(list)
+    for one in sorted(records, key=lambda one: (one.length or 0, one.depth or 0.0)):
+        if one.length is not None:
+            by_length[str(one.length)].append(one)
+        if one.depth is not None:
+            by_depth[depth_bin(one.depth)].append(one)
+        if one.right is not None:
+            by_verdict["right" if one.right else "wrong"].append(one)
+    return AttributionSummary(
+        model=model,
+        bench=bench,
+        comparisons=len(records),
+        explained=sum(one.trust is not None for one in records),
+        prompts=sum(one.prompts for one in records),
+        tokens_computed=sum(one.tokens_computed for one in records),
+        overall=_part(records),
+        by_length={length: _part(some) for length, some in by_length.items()},
+        by_depth={depth: _part(by_depth[depth]) for depth in DEPTH_BINS if depth in by_depth},
+        by_verdict={verdict: _part(some) for verdict, some in by_verdict.items()},
+    )
+
+
+def _part(records: Sequence[AttributionRecord]) -> AttributionPart:
+    def mean(values: Sequence[float | None]) -> Estimate:
+        known = [(value, one.group) for value, one in zip(values, records, strict=True) if value is not None]
+        if not known:
+            return UNDEFINED
+        numbers = np.array([value for value, _ in known])
+        groups = np.unique([group for _, group in known], return_inverse=True)[1]
+        span = (-1.0, 1.0) if numbers.min() < 0 else (0.0, 1.0)
+        return ratio(numbers, np.ones(len(known)), groups, span=span, seed=0, resamples=RESAMPLES)
+
+    trust, evidence = [one.trust for one in records], [one.evidence for one in records]
+    return AttributionPart(
+        shown=mean([None if one is None else float(one.shown) for one in trust]),
+        lds=mean([None if one is None else one.lds for one in trust]),
+        evidence_auc=mean([None if one is None else one.auc for one in evidence]),
+        evidence_recall=mean([None if one is None else one.recall for one in evidence]),
+        evidence_share=mean([None if one is None else one.share for one in evidence]),
+    )
+
+
+def attended_by(model: RewardModel, comparison: Comparison, k: int = TOP_K) -> AttendedComparison:
+    """FR and IG of a scalar model on this machine (LongRM, Eq. 3 and 4), by regions of a comparison's context.
+
+    Args:
+        model: The model.
+        comparison: A comparison with evidence, and with gold ranks that differ.
+        k: How many tokens a head attends to.
+
+    Raises:
+        ConfigError: The model is of another kind.
+        DataError: The comparison is too long for the model, or its regions cannot be found in the prompt.
+    """
+    from longrm.modeling.attention_scores import attended  # here, because it imports torch
+    from longrm.reward_models.discriminative import DiscriminativeRewardModel
+
+    if not isinstance(model, DiscriminativeRewardModel):
+        raise ConfigError(f"--attention requires a scalar model on this machine; {model.name} is not one")
+    model.open_whole(_query(comparison))
+    return attended(model.scorer, comparison, k=k, gradients=True)
+
+
+def _measure_attention(
+    model: RewardModel, comparisons: Sequence[Comparison], out: Path, progress: Progress
+) -> None:
+    """Logs FR and IG of all comparisons with known evidence and gold."""
+    known = [one for one in comparisons if one.evidence and one.ranks is not None and len({*one.ranks}) > 1]
+    if not known:
+        raise ConfigError(
+            f"--attention requires comparisons with evidence and gold ranks, as in rows of longrm world; none of "
+            f"{len(comparisons):,} has both"
+        )
+    log = Log(out / ATTENTION, AttentionRecord)
+    records = {record.id: record for record in log}
+    with log:
+        for number, one in enumerate(known):
+            progress("attend", number, len(known))
+            if one.id in records:
+                continue
+            try:
+                records[one.id] = AttentionRecord(one.id, attended_by(model, one), digest=_digest(one))
+            except DataError as error:
+                records[one.id] = AttentionRecord(one.id, detail=str(error), digest=_digest(one))
+            log.append(records[one.id])
+    progress("attend", len(known), len(known))
+    if all(record.attended is None for record in records.values()):
+        first = records[known[0].id]
+        raise DataError(f"no attention could be measured; the first: '{first.id}': {first.detail}")
+
+
+def attention_of(out: Path) -> list[AttentionTableRow]:
+    """The table of the attention in a run folder."""
+    records = Log(out / ATTENTION, AttentionRecord)
+    return attention_table([one.attended for one in records if one.attended is not None], seed=0)

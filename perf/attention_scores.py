@@ -24,10 +24,9 @@ from measuring import (
     peak_growth_in_fresh_process,
 )
 
-from longrm.modeling.attention_rows import attention_rows, embedding_gradients, scored_tokens
+from longrm.modeling.attention_scores import attention_rows, embedding_gradients, scored_rows
 from longrm.modeling.device_memory import return_freed_memory
-from longrm.modeling.heads import branch_scores
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import branch_scores, pack
 
 LENGTHS = (1024, 2048, 4096, 8192, 16_384, 32_768)
 LONGEST_FULL = 4096
@@ -36,7 +35,7 @@ _ALLOWED = 1.1
 
 def arms_of(load: Workload) -> dict[str, Arm]:
     packed, read = pack([load.tree]), partial(branch_scores, load.ours)
-    asking = scored_tokens(packed, load.ours.config.pad_token_id)
+    asking = scored_rows(packed, load.ours.config.pad_token_id)
     return {
         "rows": lambda: attention_rows(load.ours, packed, asking, read)[0],
         "embeddings": lambda: embedding_gradients(load.ours, packed, read),

@@ -20,10 +20,9 @@ from torch.nn import functional
 from longrm.data.joining import Encoded
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.encoding import build_trees
-from longrm.modeling.heads import branch_scores, hidden_states, token_logprobs
 from longrm.modeling.loading import load_scorer
-from longrm.modeling.shared_prefix import Packed, pack
+from longrm.modeling.shapes import build_trees
+from longrm.modeling.shared_prefix import Packed, branch_scores, hidden_states, pack, token_logprobs
 
 TOLERANCE = {"scores": 5e-5, "logprobs": 5e-5, "gradients": 2e-3}
 """How far the shared prefix in fp32 may be off, relative to the largest number of each tensor, over thirty layers."""
@@ -242,13 +241,13 @@ def _broken(fault: str | None) -> Iterator[None]:
     if fault != "branches":
         yield
         return
-    right = attention.over_layout
+    right = attention.packed_attention
 
-    def causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, *_: Any) -> Tensor:
-        return attention.sdpa(q, k, v, scaling, is_causal=True).transpose(1, 2)
+    def causal(q: Tensor, k: Tensor, v: Tensor, layout: Any, scale: float, *_: Any) -> Tensor:
+        return attention.sdpa(q, k, v, scale, is_causal=True).transpose(1, 2)
 
-    attention.over_layout = causal  # type: ignore[assignment]
+    attention.packed_attention = causal  # type: ignore[assignment]
     try:
         yield
     finally:
-        attention.over_layout = right
+        attention.packed_attention = right

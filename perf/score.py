@@ -20,8 +20,7 @@ from measuring import (
 from torch import Tensor
 from transformers import DynamicCache
 
-from longrm.modeling.heads import scores
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, scores
 
 
 def shared(work: Workload) -> Tensor:

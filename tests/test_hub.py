@@ -21,12 +21,7 @@ from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, MissingPackageError, ModelError, RunError
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.evaluation_run import run_evaluation as evaluate
-from longrm.modeling.loading import (
-    load_language_model,
-    load_scorer,
-    new_language_model,
-    new_scorer,
-)
+from longrm.modeling.loading import load_language_model, load_scorer, new_language_model, new_scorer
 from longrm.modeling.saving import merge, save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import pinned

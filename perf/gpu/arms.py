@@ -12,9 +12,8 @@ import torch
 
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.heads import scores
 from longrm.modeling.shapes import TokenTree
-from longrm.modeling.shared_prefix import Packed, pack
+from longrm.modeling.shared_prefix import Packed, pack, scores
 from longrm.training.losses.ranking_losses import bradley_terry
 
 

@@ -30,13 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config
 
-from longrm.modeling.attention_varlen import (
-    ForwardTensors,
-    SequenceBounds,
-    TorchKernel,
-    calls_of,
-    varlen_attention,
-)
+from longrm.modeling.attention_cuda import TorchKernel
+from longrm.modeling.attention_varlen import Attended, SequenceBounds, plan_calls, varlen_attention
 from longrm.training.objectives.bradley_terry import BradleyTerrySettings
 from longrm.training.plan.peak_memory import PeakMemory
 from longrm.training.plan.training_plan import plan_training
@@ -130,16 +125,16 @@ class Kernel(TorchKernel):
         return output, lse
 
     def backward(
-        self, grad: Tensor, known: ForwardTensors, bounds: SequenceBounds, scale: float
+        self, grad: Tensor, attended: Attended, bounds: SequenceBounds, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `VarlenKernel`."""
-        query, key, value, output, _ = known
+        query, key, value, output, _ = attended
         _demand([grad, query, key, value, output], bounds)
         tokens, heads, size = query.shape
         # FlashAttention 2: the queries' gradient is summed in fp32, and keys' and values' once a query head.
         summed = query.new_empty((tokens + 128 * (len(bounds.queries) - 1), heads, size), dtype=torch.float32)
         copies = [query.new_empty((len(key), heads, size)) for _ in range(2 * (key.shape[1] != heads))]
-        found = super().backward(grad, known, bounds, scale)
+        found = super().backward(grad, attended, bounds, scale)
         del summed, copies
         return found
 
@@ -177,14 +172,14 @@ def as_on_a_gpu(calls: Counter[str]) -> Iterator[None]:
 
     with (
         patch("longrm.modeling.attention.kernel_for", lambda query, key: attend),
-        patch("longrm.modeling.heads._at_ends", lambda scored, packed: False),
+        patch("longrm.modeling.shared_prefix._at_ends", lambda scored, packed: False),
         patch("transformers.modeling_utils.save_on_cpu", to_host, create=True),
     ):
-        calls_of.cache_clear()
+        plan_calls.cache_clear()
         try:
             yield
         finally:
-            calls_of.cache_clear()  # it holds fake tensors
+            plan_calls.cache_clear()  # it holds fake tensors
 
 
 def _fill(model: nn.Module) -> None:

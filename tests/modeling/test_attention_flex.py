@@ -8,9 +8,8 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from longrm.modeling import attention_flex
-from longrm.modeling.attention_flex import block_mask, blocks_of, flex_attention_of, sees_of
-from longrm.modeling.attention_kernels import TRIAL
+from longrm.modeling import attention_cuda
+from longrm.modeling.attention_cuda import TRIAL, block_mask, blocks_of, sees_of
 from longrm.modeling.shapes import PackedLayout, TreeShape
 
 from .test_attention_kernels import CPU, LAYOUTS, path_a
@@ -67,7 +66,7 @@ def test_flex_attention_with_these_masks_is_path_a():
     # Not compiled, as a CPU cannot, it is a plain computation with the mask written out from the blocks' function.
     with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
         found = flex_attention(q, k, v, block_mask=block_mask(layout, CPU), enable_gqa=True)
-    truth = path_a(q, k, v, layout, None)
+    truth = path_a(q, k, v, layout, 0.25)
     torch.testing.assert_close(found.transpose(1, 2), truth, rtol=1e-5, atol=1e-5)
 
 
@@ -77,20 +76,20 @@ def compiled(monkeypatch):
     counter = CompileCounterWithBackend("eager")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     torch._dynamo.reset()
-    attention_flex._compiled.cache_clear()
+    attention_cuda._compiled_flex.cache_clear()
     yield counter
     torch._dynamo.reset()
-    attention_flex._compiled.cache_clear()
+    attention_cuda._compiled_flex.cache_clear()
 
 
-def flex(layout, scaling=0.5):
+def flex(layout, scale=0.5):
     states = (torch.randn(1, heads, layout.tokens, 16) for heads in (4, 2, 2))
-    return flex_attention_of(*states, layout, scaling)
+    return attention_cuda.flex_packed_attention(*states, layout, scale)
 
 
 def test_flex_attention_is_compiled_for_no_length_no_tree_and_no_precision(compiled):
     with torch.no_grad():
-        flex(TRIAL, None)
+        flex(TRIAL, 0.25)
         for name in ("one", "tiny", "aligned"):
             flex(LAYOUTS[name])
         with torch.autocast("cpu", torch.bfloat16):
@@ -102,7 +101,7 @@ def test_flex_attention_is_compiled_for_no_length_no_tree_and_no_precision(compi
 
 
 def test_flex_attention_is_never_computed_uncompiled(compiled, monkeypatch):
-    monkeypatch.setattr(attention_flex, "KINDS", 1)
+    monkeypatch.setattr(attention_cuda, "MAX_COMPILED", 1)
     with torch.no_grad():
         flex(TRIAL)
     with torch.inference_mode(), pytest.raises(FailOnRecompileLimitHit):

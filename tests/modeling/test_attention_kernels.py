@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch.utils.checkpoint import CheckpointError
 
-from longrm.modeling import attention, attention_flex, attention_kernels
-from longrm.modeling.attention_cpu import CpuKernel
-from longrm.modeling.attention_flex import sees_of
-from longrm.modeling.attention_kernels import (
+from longrm.modeling import attention, attention_cuda
+from longrm.modeling.attention_cuda import (
     CANDIDATES,
     ONE_TOKEN,
     TRIAL,
     AttentionHeads,
     KernelCandidate,
+    TorchKernel,
     choose_kernel,
     deviation,
+    sees_of,
 )
-from longrm.modeling.attention_varlen import ForwardTensors, TorchKernel, calls_of, varlen_attention
+from longrm.modeling.attention_varlen import Attended, CpuKernel, plan_calls, varlen_attention
 from longrm.modeling.device_memory import checkpoint_activations
 from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import pack
@@ -107,7 +107,7 @@ class OwnGradientsOnly(WrittenOut):
     """What autograd makes of two calls whose log-sum-exps have no gradient: each call's own softmax."""
 
     def backward(self, grad, known, bounds, scale):
-        own = ForwardTensors(*known[:3], *self.forward(*known[:3], bounds, scale))
+        own = Attended(*known[:3], *self.forward(*known[:3], bounds, scale))
         return super().backward(grad, own, bounds, scale)
 
 
@@ -118,12 +118,12 @@ class SeesAll(WrittenOut):
 def masked(change):
     """Attention with the mask that `change` makes of the right one, rounded where a kernel rounds: P and the output."""
 
-    def attend(query, key, value, layout, scaling):
+    def attend(query, key, value, layout, scale):
         dtype, group = query.dtype, query.shape[1] // key.shape[1]
         key, value = (states.repeat_interleave(group, 1).float() for states in (key, value))
         tokens = torch.arange(layout.tokens)
         right = sees_of(layout, CPU)(tokens, tokens, tokens[:, None], tokens)
-        own, root, fork = (torch.from_numpy(part)[:, None] for part in attention_flex._segments(layout))
+        own, root, fork = (torch.from_numpy(part)[:, None] for part in attention_cuda._segments(layout))
         sees = change(own, root, fork, tokens[:, None], tokens, right)
         logits = query.float() @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
         shares = logits.masked_fill(~sees, -torch.inf).softmax(-1).to(dtype).float()
@@ -148,8 +148,8 @@ FAULTS = {TRIAL: [branch_before, one_future_token, one_key_missing], ONE_TOKEN: 
 """By layout: a branch of one token has no future, and these no branch before."""
 
 
-def path_a(query, key, value, layout, scaling):
-    return attention._by_branches(query, key, value, layout, scaling)
+def path_a(query, key, value, layout, scale):
+    return attention._by_branches(query, key, value, layout, scale)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -175,8 +175,7 @@ def test_the_kernel_of_a_cpu_in_half_precision(dtype):
     heads = AttentionHeads(CPU, dtype, 4, 2, 64)
     for layout in LAYOUTS.values():
         assert (
-            deviation(partial(varlen_attention, CpuKernel()), heads, layout)
-            < attention_kernels.TOLERANCE[dtype]
+            deviation(partial(varlen_attention, CpuKernel()), heads, layout) < attention_cuda.TOLERANCE[dtype]
         )
 
 
@@ -190,7 +189,7 @@ def test_where_only_ends_ask_they_get_what_all_get(layout):
     weights = torch.randn(len(ends), 4, 16, dtype=torch.float64)
     found = []
     for only_ends in (False, True):
-        output = varlen_attention(CpuKernel(), *states, layout, None, only_ends)
+        output = varlen_attention(CpuKernel(), *states, layout, 0.25, only_ends)
         found.append([output[0, ends], *torch.autograd.grad((output[0, ends] * weights).sum(), states)])
     for whole, part in zip(*found, strict=True):
         torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
@@ -201,7 +200,7 @@ def test_gradients_of_the_kernel_of_a_cpu_are_finite_differences():
     layout = PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 2))))
     states = [torch.randn(1, n, layout.tokens, 4, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2)]
     for only_ends in (False, True):
-        attend = partial(varlen_attention, CpuKernel(), layout=layout, scaling=0.3, only_ends=only_ends)
+        attend = partial(varlen_attention, CpuKernel(), layout=layout, scale=0.3, only_ends=only_ends)
         assert torch.autograd.gradcheck(attend, states)
 
 
@@ -214,7 +213,7 @@ def test_a_wrong_kernel_is_a_hundred_times_off(wrong):
 @pytest.mark.parametrize("layout", [TRIAL, ONE_TOKEN], ids=["several", "one token"])
 def test_half_precision_is_told_from_a_wrong_mask(dtype, layout):
     heads = AttentionHeads(CPU, dtype, 4, 2, 64)
-    tolerance = attention_kernels.TOLERANCE[dtype]
+    tolerance = attention_cuda.TOLERANCE[dtype]
     assert deviation(masked(lambda own, root, fork, query, key, right: right), heads, layout) < tolerance / 2
     for fault in FAULTS[layout]:
         assert deviation(masked(fault), heads, layout) > 2 * tolerance, fault.__name__
@@ -240,40 +239,39 @@ def test_a_model_with_a_kernel_computes_what_separate_sequences_do(family, monke
 def test_keys_of_one_prefix_are_copied_for_no_branch():
     kernel = WrittenOut()
     key = torch.randn(1, 2, 694, 16)
-    varlen_attention(kernel, torch.randn(1, 4, 694, 16), key, key, LAYOUTS["one"], None)
+    varlen_attention(kernel, torch.randn(1, 4, 694, 16), key, key, LAYOUTS["one"], 0.25)
     own, before = kernel.keys
     assert own.data_ptr() == before.data_ptr() == key.data_ptr()
     assert len(before) == 501
 
 
 def test_spans_of_a_packed_tree():
-    calls = calls_of(PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 0)))), CPU)
+    calls = plan_calls(PackedLayout((TreeShape(5, (2, 3)), TreeShape(4, (1, 0)))), CPU)
     assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 7, 10, 14, 15, 15]
-    assert calls.before.bounds.queries.tolist() == [0, 5, 6]
-    assert calls.before.bounds.keys.tolist() == [0, 5, 9]
-    assert calls.before.branches.tolist() == [5, 6, 7, 8, 9, 14]
-    assert calls.before.prefixes.tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13]
+    assert calls.on_prefix.queries.tolist() == [0, 5, 6]
+    assert calls.on_prefix.keys.tolist() == [0, 5, 9]
+    assert calls.branches.tolist() == [5, 6, 7, 8, 9, 14]
+    assert calls.prefixes.tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13]
     assert (
         calls.own.longest_queries,
-        calls.before.bounds.longest_queries,
-        calls.before.bounds.longest_keys,
+        calls.on_prefix.longest_queries,
+        calls.on_prefix.longest_keys,
     ) == (5, 5, 5)
-    assert (calls.own.causal, calls.before.bounds.causal) == (True, False)
+    assert (calls.own.causal, calls.on_prefix.causal) == (True, False)
     assert calls.own.queries.dtype == torch.int32
 
 
 def test_a_prefix_with_one_branch_is_one_sequence():
     mixed = PackedLayout((TreeShape(4, (1,)), TreeShape(5, (2, 3)), TreeShape(3, (2,))))
-    calls = calls_of(mixed, CPU)
+    calls = plan_calls(mixed, CPU)
     assert calls.own.queries.tolist() == calls.own.keys.tolist() == [0, 5, 10, 12, 15, 20]
-    before = calls.before
-    assert (before.bounds.queries.tolist(), before.bounds.keys.tolist()) == ([0, 5], [0, 5])
-    assert (before.branches, before.prefixes) == (slice(10, 15), slice(5, 10))
-    ends = calls_of(mixed, CPU, only_ends=True)
+    assert (calls.on_prefix.queries.tolist(), calls.on_prefix.keys.tolist()) == ([0, 5], [0, 5])
+    assert (calls.branches, calls.prefixes) == (slice(10, 15), slice(5, 10))
+    ends = plan_calls(mixed, CPU, only_ends=True)
     assert ends.own.queries.tolist() == [0, 1, 1, 2, 3, 4]
-    assert (ends.before.bounds.queries.tolist(), ends.before.branches) == ([0, 2], slice(1, 3))
+    assert (ends.on_prefix.queries.tolist(), ends.branches) == ([0, 2], slice(1, 3))
     assert ends.ends.tolist() == [4, 11, 14, 19]
-    assert calls_of(PackedLayout((TreeShape(4, (1,)), TreeShape(3, (2,)))), CPU).before is None
+    assert plan_calls(PackedLayout((TreeShape(4, (1,)), TreeShape(3, (2,)))), CPU).on_prefix is None
 
 
 def there(name, attend, missing=None):
@@ -385,7 +383,7 @@ def test_without_any_kernel_there_is_one_warning(caplog):
 
 def test_what_a_kernel_lacks_is_told(monkeypatch):
     flash_attn, torch_s, flex = CANDIDATES
-    monkeypatch.setattr(attention_kernels.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(attention_cuda.importlib.util, "find_spec", lambda name: None)
     assert flash_attn.missing(HEADS) == "not installed"
     assert torch_s.missing(HEADS) == "it computes in half precision, and this is float32"
     assert flex.missing(HEADS) == "triton is not installed"
@@ -393,22 +391,22 @@ def test_what_a_kernel_lacks_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert torch_s.missing(half) == "it needs a GPU of compute capability 8.0 or later"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(attention_kernels.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(attention_cuda.importlib.util, "find_spec", lambda name: object())
     assert [candidate.missing(half) for candidate in CANDIDATES] == [None, None, None]
 
 
 def test_a_cpu_has_no_kernel_of_a_gpu():
     q, k = torch.zeros(1, 4, 8, 16), torch.zeros(1, 2, 8, 16)
-    assert attention_kernels.kernel_for(q, k) is None
+    assert attention_cuda.kernel_for(q, k) is None
 
 
 def test_torch_s_kernel_takes_what_it_is_handed():
     """By its shapes alone: an argument that another torch renames is seen without a GPU."""
     q, k, v = (torch.empty(TRIAL.tokens, n, 64, device="meta", dtype=torch.bfloat16) for n in (8, 2, 2))
-    own = calls_of(TRIAL, CPU).own
+    own = plan_calls(TRIAL, CPU).own
     output, lse = TorchKernel().forward(q, k, v, own, 0.1)
     assert (output.shape, lse.shape, lse.dtype) == (q.shape, (8, TRIAL.tokens), torch.float32)
-    found = TorchKernel().backward(output, ForwardTensors(q, k, v, output, lse), own, 0.1)
+    found = TorchKernel().backward(output, Attended(q, k, v, output, lse), own, 0.1)
     assert [part.shape for part in found] == [q.shape, k.shape, v.shape]
 
 
@@ -420,7 +418,7 @@ def test_every_kernel_of_a_gpu_is_path_a(candidate, layout, size):
     heads = AttentionHeads(torch.device("cuda", 0), torch.bfloat16, 8, 2, size)
     if reason := candidate.missing(heads):
         pytest.skip(f"{candidate.name}: {reason}")
-    tolerance = attention_kernels.TOLERANCE[torch.bfloat16]
+    tolerance = attention_cuda.TOLERANCE[torch.bfloat16]
     assert deviation(path_a, heads, layout) < tolerance
     assert deviation(candidate.make(), heads, layout) < tolerance
 
@@ -439,10 +437,10 @@ def test_heads_of_every_kind_have_a_kernel_of_a_gpu(dtype, queries, keys, size):
         pytest.skip("no flash kernel takes these heads, and FlexAttention does not have to")
     assert attend is not None
     for layout in LAYOUTS.values():
-        assert deviation(attend, heads, layout) < attention_kernels.TOLERANCE[dtype]
+        assert deviation(attend, heads, layout) < attention_cuda.TOLERANCE[dtype]
 
 
 @pytest.mark.gpu
 def test_a_gpu_has_a_kernel_that_copies_nothing():
     q, k = (torch.zeros(1, heads, 8, 128, device="cuda", dtype=torch.bfloat16) for heads in (8, 2))
-    assert attention_kernels.kernel_for(q, k) is not None
+    assert attention_cuda.kernel_for(q, k) is not None

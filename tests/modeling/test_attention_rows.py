@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longrm.modeling import attention_rows as module
-from longrm.modeling.attention_rows import (
-    AskingTokens,
+from longrm.modeling import attention_scores as module
+from longrm.modeling.attention_scores import (
     AttentionRows,
+    RowTokens,
     attention_rows,
     embedding_gradients,
-    scored_tokens,
+    scored_rows,
 )
-from longrm.modeling.heads import branch_scores, scores, token_logprobs
 from longrm.modeling.shapes import TokenTree
-from longrm.modeling.shared_prefix import Packed, pack
+from longrm.modeling.shared_prefix import Packed, branch_scores, pack, scores, token_logprobs
 
 from .conftest import CONFIGS, VOCABULARY, make_pair
 
@@ -66,7 +65,7 @@ def deviation(found: list[AttentionRows], truth: list[tuple[Tensor, Tensor]], ro
 
 def of_scores(ours: Any, packed: Packed) -> tuple[Tensor, list[list[AttentionRows]]]:
     """Scores and, branch by branch, the layers' rows."""
-    asking = scored_tokens(packed, ours.config.pad_token_id)
+    asking = scored_rows(packed, ours.config.pad_token_id)
     values, layers = attention_rows(ours, packed, asking, partial(branch_scores, ours))
     return values, [list(layers_of) for layers_of in zip(*layers, strict=True)]
 
@@ -126,8 +125,8 @@ def test_a_branch_that_saw_the_one_before_it_is_far_off(monkeypatch: pytest.Monk
     trees = [TokenTree(make_trees()[0].prefix, [[5, 6, 7], [8, 9, 10]])]
     (_, (matrices, last)) = truth_of_scores(stock, trees)
     packed = pack(trees)
-    right = scored_tokens(packed, 0)
-    leaking = [right[0], AskingTokens((right[1].before[0], right[0].before[1]), right[1].own)]
+    right = scored_rows(packed, 0)
+    leaking = [right[0], RowTokens((right[1].before[0], right[0].before[1]), right[1].own)]
     _, layers = attention_rows(ours, packed, leaking, partial(branch_scores, ours))
     assert deviation([layer[1] for layer in layers], matrices, slice(last, last + 1)) > FAULT
 
@@ -145,7 +144,7 @@ def test_several_rows_of_a_model_that_writes():
 
     truth = reference(stock, ids, loss)
     packed = pack([TokenTree(ids[:start], [ids[start:]])])
-    asking = [AskingTokens((range(start),), range(start, len(ids)))]
+    asking = [RowTokens((range(start),), range(start, len(ids)))]
     values, layers = attention_rows(
         ours, packed, asking, lambda hidden, rows: -token_logprobs(ours, hidden, rows, range(1, written + 1))
     )

@@ -19,8 +19,8 @@ from longrm.modeling.attended_regions import (
     RegionAttention,
     context_regions,
 )
-from longrm.modeling.attention_rows import AttentionRows
 from longrm.modeling.attention_scores import (
+    AttentionRows,
     attended,
     embedding_gradient_norms,
     region_scores,
@@ -143,16 +143,12 @@ def test_a_closed_form():
     """Two heads, one row, four tokens: [1/2, 1/4, 1/8, 1/8] and [1/8, 1/8, 1/4, 1/2], with gradients of 1 and -2."""
     weights = torch.tensor([[[0.5, 0.25, 0.125, 0.125]], [[0.125, 0.125, 0.25, 0.5]]])
     gradients = torch.stack([torch.ones(1, 4), torch.full((1, 4), -2.0)])
-    found = token_attention(AttentionRows(weights, gradients), 2)
-    assert found.attended.tolist() == [0.5, 0.5, 0.5, 0.5]
-    assert token_attention(AttentionRows(weights, gradients), 3).attended.tolist() == [
-        1.0,
-        0.5,
-        1.0,
-        0.5,
-    ]  # ties: earlier
-    assert found.mass.tolist() == [0.3125, 0.1875, 0.1875, 0.3125]
-    assert found.flow.tolist() == [0.375, 0.25, 0.3125, 0.5625]
+    fr, ig, mass = token_attention(AttentionRows(weights, gradients), 2)
+    assert fr.tolist() == [0.5, 0.5, 0.5, 0.5]
+    tied, *_ = token_attention(AttentionRows(weights, gradients), 3)
+    assert tied.tolist() == [1.0, 0.5, 1.0, 0.5]  # the earlier of equal weights
+    assert mass.tolist() == [0.3125, 0.1875, 0.1875, 0.3125]
+    assert ig.tolist() == [0.375, 0.25, 0.3125, 0.5625]
 
 
 def test_a_verdict_is_measured_at_the_tokens_before_its_own():
@@ -199,7 +195,7 @@ def test_a_verdict_is_measured_at_the_tokens_before_its_own():
         )
         assert abs(late / wanted - 1) > 100 * TOLERANCE, "the control: rows one token later"
     assert (found.tokens, found.chance) == (len(ids) - 1, K / (len(ids) - 1))
-    with pytest.raises(DataError, match="no token of what was written stands in its characters 90 to 95"):
+    with pytest.raises(DataError, match="90 to 95"):
         verdict_attention(judge, messages, written, (90, 95), regions)
 
 
@@ -225,7 +221,7 @@ def test_gradients_by_embeddings_are_those_of_the_margin(scorer, comparisons):
         )
     alone = embedding_gradient_norms(scorer, replace(pair, responses=pair.responses[:1]), regions)
     assert abs(alone[SUPPORTING] / found[SUPPORTING] - 1) > 0.01
-    with pytest.raises(ValueError, match="a margin is of two responses, and this query has 3"):
+    with pytest.raises(ValueError, match="two responses"):
         embedding_gradient_norms(scorer, query_of(comparison), regions)
 
 
@@ -278,8 +274,8 @@ def test_regions_share_no_character_and_leave_out_the_question(comparisons):
 
 def test_what_cannot_be_measured_is_refused(scorer, comparisons):
     query = query_of(comparisons[0])
-    with pytest.raises(ValueError, match="a head attends to 1 token at least, got k = 0"):
+    with pytest.raises(ValueError, match="k must be"):
         region_scores(scorer, query, {}, k=0)
     small = new_scorer(replace(SHAPE, max_positions=64), scorer.tokenizer, seed=0)
-    with pytest.raises(DataError, match=r"records.*: \d+ > 64 tokens, the most that the model reads"):
+    with pytest.raises(DataError, match="records.*64"):
         region_scores(small, query, {}, k=1)

@@ -6,8 +6,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.errors import ModelError
-from longrm.modeling.attention import per_segment
-from longrm.modeling.continuation import continuation_attention, over_before
+from longrm.modeling.attention import _per_segment, continuation_attention, segment_attention
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
@@ -59,17 +58,17 @@ def test_a_mask_or_dropout_is_refused():
 def test_a_packed_sequence_is_refused():
     q, k, v = states(2, 2, 6, 6)
     layout = pack([TokenTree([1, 2], [[3, 4], [5, 6]])]).layout
-    with pytest.raises(ModelError, match="packs several over shared prefixes") as caught:
+    with pytest.raises(ModelError, match="not a packed one") as caught:
         continuation_attention(nn.Module(), q, k, v, None, layout=layout)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("compute", [over_before, per_segment])
+@pytest.mark.parametrize("compute", [_per_segment, segment_attention])
 @pytest.mark.parametrize("lengths", [[37], [1], [5, 1, 20], [16, 16]])
 def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, lengths):
     q, k, v = states(6, 2, sum(lengths), 100 + sum(lengths))
     before, own = zip(*(part.split([100, sum(lengths)], dim=2) for part in (k, v)), strict=True)
-    found = compute(q, k, v, lengths, None)
+    found = compute(q, k, v, lengths, 0.25)
     begin, expected, mixed = 0, [], []
     for length in lengths:
         end = begin + length
@@ -85,9 +84,9 @@ def test_segments_continue_the_same_tokens_and_do_not_see_each_other(compute, le
         assert (found - torch.cat(mixed, dim=1)).abs().max() > 1e-2, (
             "a control that sees the others is far off"
         )
-    if compute is over_before:
+    if compute is segment_attention:
         ends = [end - 1 for end in accumulate(lengths)]
-        asked = compute(q, k, v, lengths, None, only_ends=True)
+        asked = compute(q, k, v, lengths, 0.25, only_ends=True)
         torch.testing.assert_close(asked[:, ends], found[:, ends], atol=2e-5, rtol=2e-4)
         asked[:, ends] = 0
         assert not asked.any(), "nobody asks for the others"

@@ -2,8 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longrm.data.joining import Encoded, common_prefix, encode
-from longrm.modeling.encoding import build_trees, within_budget
-from longrm.modeling.shapes import TokenTree
+from longrm.modeling.shapes import TokenTree, build_trees, within_budget
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
 tokens = st.lists(st.integers(0, 1), max_size=12)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from longrm.modeling import attention, heads
-from longrm.modeling.attention_flex import sees_of
+from longrm.modeling import attention, shared_prefix
+from longrm.modeling.attention_cuda import sees_of
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
 from longrm.modeling.shared_prefix import Packed, pack
 
@@ -47,9 +47,9 @@ def separate(model: Any, kind: str, trees: list[TokenTree]) -> list[Tensor]:
 
 def shared(model: Any, kind: str, packed: Packed) -> list[Tensor]:
     return (
-        list(heads.scores(model, packed).split(1))
+        list(shared_prefix.scores(model, packed).split(1))
         if kind == "scores"
-        else heads.response_logprobs(model, packed)
+        else shared_prefix.response_logprobs(model, packed)
     )
 
 
@@ -68,9 +68,9 @@ def deviation(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
     return max(float((found[k] - truth[k]).abs().max() / truth[k].abs().max()) for k in truth)
 
 
-def copied(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, layout: PackedLayout, _: bool) -> Tensor:
+def copied(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float, _: bool) -> Tensor:
     """What is computed where no kernel works."""
-    return attention._by_branches(q, k, v, layout, scaling)
+    return attention._by_branches(q, k, v, layout, scale)
 
 
 @pytest.mark.parametrize("kind", ["scores", "logprobs"])
@@ -79,8 +79,8 @@ def test_shared_prefix_equals_separate_sequences(family: str, kind: str, monkeyp
     stock, ours = make_pair(family, kind)
     trees = make_trees()
     truth = values_and_gradients(stock, separate(stock, kind, trees))
-    for computed in (attention.over_layout, copied):
-        monkeypatch.setattr(attention, "over_layout", computed)
+    for computed in (attention.packed_attention, copied):
+        monkeypatch.setattr(attention, "packed_attention", computed)
         found = values_and_gradients(ours, shared(ours, kind, pack(trees)))
         assert deviation(found, truth) < TOLERANCE, computed
 
@@ -88,18 +88,16 @@ def test_shared_prefix_equals_separate_sequences(family: str, kind: str, monkeyp
 def test_the_last_layer_is_asked_for_the_ends_alone_where_scores_are_read(monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def recorded(
-        q: Tensor, k: Tensor, v: Tensor, scaling: float | None, layout: PackedLayout, ends: bool
-    ) -> Tensor:
+    def recorded(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float, ends: bool) -> Tensor:
         asked.append(ends)
-        output = right(q, k, v, scaling, layout, ends)
+        output = right(q, k, v, layout, scale, ends)
         zero = [index for index in range(layout.tokens) if not output[0, index].any()]
         others = [index for index in range(layout.tokens) if index not in layout.branch_ends()]
         assert zero == (others if ends else [])
         return output
 
-    right = attention.over_layout
-    monkeypatch.setattr(attention, "over_layout", recorded)
+    right = attention.packed_attention
+    monkeypatch.setattr(attention, "packed_attention", recorded)
     for kind in ("scores", "logprobs"):
         _, ours = make_pair("llama", kind)
         with torch.no_grad():
@@ -141,10 +139,10 @@ def test_faults_are_a_hundred_times_beyond_the_tolerance(
     else:
         sees = fault(packed.layout)
 
-        def masked(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, *_: Any) -> Tensor:
-            return attention.sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+        def masked(q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scale: float, *_: Any) -> Tensor:
+            return attention.sdpa(q, k, v, scale, attn_mask=sees).transpose(1, 2)
 
-        monkeypatch.setattr(attention, "over_layout", masked)
+        monkeypatch.setattr(attention, "packed_attention", masked)
     with torch.no_grad():
         found = {"values": torch.cat(shared(ours, kind, packed))}
         truth = {"values": torch.cat(separate(stock, kind, trees))}
@@ -155,11 +153,11 @@ def test_scores_do_not_depend_on_packing_or_order():
     _, ours = make_pair("llama", "scores")
     trees = make_trees()
     with torch.no_grad():
-        together = heads.scores(ours, pack(trees))
+        together = shared_prefix.scores(ours, pack(trees))
         alone = torch.cat(
-            [heads.scores(ours, pack([TokenTree(t.prefix, [b])])) for t in trees for b in t.branches]
+            [shared_prefix.scores(ours, pack([TokenTree(t.prefix, [b])])) for t in trees for b in t.branches]
         )
-        backwards = heads.scores(
+        backwards = shared_prefix.scores(
             ours, pack([TokenTree(t.prefix, t.branches[::-1]) for t in trees[::-1]])
         ).flip(0)
     torch.testing.assert_close(together, alone, rtol=0, atol=TOLERANCE)
@@ -171,8 +169,8 @@ def test_scoring_without_gradients_does_not_spoil_training_with_them():
     _, ours = make_pair("llama", "scores")
     packed = pack(make_trees([TreeShape(11, (3, 2))]))
     with torch.inference_mode():
-        heads.scores(ours, packed)
-    heads.scores(ours, packed).sum().backward()
+        shared_prefix.scores(ours, packed)
+    shared_prefix.scores(ours, packed).sum().backward()
     assert ours.score.weight.grad is not None
 
 
@@ -190,16 +188,16 @@ def test_head_is_fp32_in_a_bf16_model():
     stock, ours = make_pair("llama", "scores")
     ours.model.bfloat16()
     packed = pack(make_trees(SHAPES[1:2]))
-    hidden = heads.hidden_states(ours, packed)
+    hidden = shared_prefix.hidden_states(ours, packed)
     assert hidden.dtype == torch.bfloat16
     ends = hidden[packed.layout.branch_ends()].double()
     exact = (ends @ stock.score.weight.double().T)[:, 0]
-    error = (heads.branch_scores(ours, hidden, packed) - exact).abs().max()
+    error = (shared_prefix.branch_scores(ours, hidden, packed) - exact).abs().max()
     rounded = (ends.bfloat16() @ stock.score.weight.bfloat16().T)[:, 0]
     assert error < 1e-6
     assert (rounded - exact).abs().max() > 1e-4  # what a bf16 head would have lost
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert (heads.branch_scores(ours, hidden, packed) - exact).abs().max() < 1e-6
+        assert (shared_prefix.branch_scores(ours, hidden, packed) - exact).abs().max() < 1e-6
 
 
 def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
@@ -208,7 +206,7 @@ def test_auxiliary_next_token_loss_of_a_classifier_uses_tied_embeddings():
     packed = pack([tree])
     begin = packed.layout.branch_tokens()[0]
     targets = [begin, begin + 4]  # the first token is predicted from the end of the prefix
-    found = heads.token_logprobs(ours, heads.hidden_states(ours, packed), packed, targets)
+    found = shared_prefix.token_logprobs(ours, shared_prefix.hidden_states(ours, packed), packed, targets)
     ids = torch.tensor([[*tree.prefix, *tree.branches[0]]])
     states = stock.model(input_ids=ids).last_hidden_state[0]
     logits = states @ stock.model.embed_tokens.weight.T

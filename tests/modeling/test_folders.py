@@ -26,7 +26,7 @@ def shards(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_the_kind_is_read_from_what_the_folder_holds(family: str, tmp_path: Path):
+def test_the_kind_is_read_from_weights_and_config(family: str, tmp_path: Path):
     config = CONFIGS[family]()
     assert kind_of(saved(AutoModelForCausalLM, config, tmp_path / "discriminative-name")) == "generative"
     config.num_labels = 1
@@ -34,7 +34,7 @@ def test_the_kind_is_read_from_what_the_folder_holds(family: str, tmp_path: Path
     assert kind_of(scorer) == "discriminative"
 
 
-def test_a_head_is_found_in_whatever_shard(tmp_path: Path):
+def test_a_head_is_found_in_any_shard(tmp_path: Path):
     config = LlamaConfig(**SIZES, num_labels=1)
     folder = saved(AutoModelForSequenceClassification, config, tmp_path, max_shard_size="20KB")
     assert shards(folder) > 2
@@ -53,113 +53,39 @@ def test_the_head_decides_whatever_the_config_says(tmp_path: Path):
     assert kind_of(tmp_path) == "discriminative"
 
 
-def header_of_garbage(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
-
-
-def header_cut_short(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:40])
-
-
-def header_of_no_object(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"[]")
-
-
-def config_of_no_json(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-
-
-def config_of_no_object(folder: Path) -> None:
-    (folder / "config.json").write_text("[]")
-
-
-def config_with(**values: Any) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | values))
-
-    return damage
-
-
-def weights_that_are(kind: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        path = folder / "model.safetensors"
-        path.unlink()
-        {"folder": path.mkdir, "loop": lambda: path.symlink_to(path.name)}[kind]()
-
-    return damage
-
-
-def header_with(**values: Any) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        told = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | values
-        text = json.dumps({"a": told}).encode()
-        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
-
-    return damage
-
-
-def index_with(name: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-
-    return damage
-
-
-def no_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def pickled(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def change_config(folder: Path, **values: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
 
 
 @pytest.mark.parametrize(
-    ("damage", "line"),
+    ("damage", "named"),
     [
-        (header_of_garbage, "its weights cannot be read"),
-        (header_cut_short, "its weights cannot be read"),
-        (header_of_no_object, "its weights cannot be read"),
-        (config_of_no_json, r"config\.json: "),
-        (config_of_no_object, r"config\.json: "),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 64), "model.safetensors"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "config.json").unlink(), "config.json"),
+        (lambda folder: change_config(folder, architectures="LlamaForCausalLM"), "architectures"),
+        # A model of the Hub that would fill the memory, or reads files of other folders.
+        (lambda folder: change_config(folder, num_hidden_layers=1_000_000), "num_hidden_layers"),
+        (lambda folder: change_config(folder, intermediate_size=[48, 10**9]), "intermediate_size"),
         (
-            config_with(num_hidden_layers=1_000_000),
-            "'num_hidden_layers': needs a whole number from 1 to 1,000, got",
+            lambda folder: (folder / "model.safetensors.index.json").write_text(
+                json.dumps({"weight_map": {"a": "../other.safetensors"}})
+            ),
+            "weight_map",
         ),
-        (
-            config_with(num_hidden_layers=-1),
-            "'num_hidden_layers': needs a whole number from 1 to 1,000, got -1",
-        ),
-        (config_with(hidden_size="32"), "'hidden_size': needs a whole number from 1 to 1,000,000, got '32'"),
-        (config_with(hidden_size=True), "'hidden_size': needs a whole number .* got True"),
-        (config_with(vocab_size=10**12), "'vocab_size': needs a whole number"),
-        (
-            config_with(intermediate_size=[48, 10**9]),
-            "'intermediate_size': needs a whole number .* got 1000000000",
-        ),
-        (config_with(architectures="LlamaForCausalLM"), "field 'architectures'"),
-        (config_with(model_type=7), "field 'model_type'"),
-        (weights_that_are("folder"), r"model\.safetensors: "),
-        (header_with(shape=[-1]), r"model\.safetensors, field 'a\.shape\.0'"),
-        (header_with(shape="8"), r"model\.safetensors, field 'a\.shape'"),
-        (header_with(data_offsets=None), r"model\.safetensors, field 'a\.data_offsets'"),
-        (header_with(dtype=5), r"model\.safetensors, field 'a\.dtype'"),
-        (index_with("../other.safetensors"), r"index\.json, field 'weight_map\.a'"),
-        (no_config, "no config.json"),
-        (pickled, "pickled weights"),
+        (lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"), "pickled"),
     ],
 )
-def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], None], line: str, tmp_path: Path):
+def test_a_folder_with_a_wrong_file_is_refused(damage: Callable[[Path], object], named: str, tmp_path: Path):
     folder = saved(AutoModelForCausalLM, LlamaConfig(**SIZES), tmp_path / "model")
     damage(folder)
-    with pytest.raises(ModelError, match=line) as caught:
+    with pytest.raises(ModelError, match=named) as caught:
         kind_of(folder)
-    assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
 
 
-def test_what_neither_scores_nor_writes_is_refused_with_what_it_is(tmp_path: Path):
+def test_a_model_that_neither_scores_nor_generates_is_refused(tmp_path: Path):
     config = T5Config(vocab_size=97, architectures=["T5ForConditionalGeneration"])
     config.save_pretrained(tmp_path)
     save_file({"shared.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
@@ -171,14 +97,14 @@ def test_a_name_that_is_neither_folder_nor_model_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("")
     for source, line in [
         (tmp_path / "absent", "no such model folder"),
-        (tmp_path / "file", "give the model's folder"),
+        (tmp_path / "file", "not a model folder"),
         ("nobody/no-such-model", "nor can it be had from the Hub"),
     ]:
         with pytest.raises(ModelError, match=line):
             kind_of(source)
 
 
-def test_asking_for_the_kind_imports_no_torch(tmp_path: Path):
+def test_kind_of_imports_no_torch(tmp_path: Path):
     saved(AutoModelForCausalLM, LlamaConfig(**SIZES), tmp_path)
     probe = (
         "import sys; from longrm.modeling.folders import kind_of; print(kind_of(sys.argv[1])); "

@@ -12,7 +12,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from longrm.modeling import attention
-from longrm.modeling.continuation import continuation_attention
+from longrm.modeling.attention import continuation_attention
 from longrm.modeling.shapes import TreeShape
 
 HEADS, GROUPS, SIZE = 8, 2, 64
@@ -65,7 +65,7 @@ def continued(last: int, groups: int, dtype: torch.dtype, device: str) -> None:
 
 def shared(groups: int, dtype: torch.dtype, device: str) -> None:
     q, k = states(dtype, device, (HEADS, TREE.tokens), (groups, TREE.tokens))
-    attention._per_branch(q, k, k, TREE, None)
+    attention._tree_batch(q, k, k, TREE, 0.125)
 
 
 WAYS = {

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from longrm.errors import ConfigError
-from longrm.modeling import heads, kept_prefixes
-from longrm.modeling.kept_prefixes import KeptPrefixes
-from longrm.modeling.prefix_table import BLOCK
+from longrm.modeling import kept_prefixes, shared_prefix
+from longrm.modeling.kept_prefixes import BLOCK, KeptPrefixes
 from longrm.modeling.shapes import TokenTree
 from longrm.modeling.shared_prefix import pack
 
@@ -36,10 +35,10 @@ FORWARDS = [
 @torch.inference_mode()
 def computed(model, packed, kind):
     if kind == "scores":
-        return heads.scores(model, packed)
+        return shared_prefix.scores(model, packed)
     if kind == "next":
-        return heads.next_logprobs(model, packed, [5, 9]).flatten()
-    return torch.cat(heads.response_logprobs(model, packed))
+        return shared_prefix.next_logprobs(model, packed, [5, 9]).flatten()
+    return torch.cat(shared_prefix.response_logprobs(model, packed))
 
 
 @torch.inference_mode()
@@ -96,10 +95,10 @@ def test_what_was_not_kept_is_never_found():
         packed = kept.pack(FORWARDS[0])  # its forward fails
         assert packed.layout.trees[0].kept == 0
     assert len(kept.table) == 0
-    assert len(kept.table._free) + len(kept._reserved) == kept.table.blocks
+    assert len(kept.table._free) + len(kept._pending.reserved) == kept.table.blocks
 
 
-@pytest.mark.parametrize("place", ["pack", "_reserve", "keep"])
+@pytest.mark.parametrize("place", ["pack", "keep"])
 def test_what_fails_in_between_gives_no_place_to_two_prefixes(place, monkeypatch):
     stock, ours = make_pair("llama", "scores")
     stock.eval(), ours.eval()
@@ -120,7 +119,7 @@ def test_what_fails_in_between_gives_no_place_to_two_prefixes(place, monkeypatch
         packed = kept.pack(trees)
         assert distance(computed(ours, packed, "scores"), expected(stock, trees, "scores")) < ROUNDING
         kept.keep(packed)
-        held = [*kept.table._places.values(), *kept.table._free]
+        held = [*kept.table._slots.values(), *kept.table._free]
         assert len(held) == len(set(held)) <= kept.table.blocks
 
 
@@ -138,7 +137,7 @@ def test_a_small_budget_is_never_exceeded_and_changes_no_score():
         assert distance(computed(ours, packed, "scores"), expected(stock, trees, "scores")) < ROUNDING
         kept.keep(packed)
         assert len(kept.table) <= 5
-    with pytest.raises(ConfigError, match="holds no block of 16 tokens"):
+    with pytest.raises(ConfigError, match="one block of 16 tokens"):
         KeptPrefixes([ours], kept.block_bytes - 1)
 
 

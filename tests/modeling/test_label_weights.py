@@ -67,10 +67,7 @@ def test_the_score_is_the_weighted_sum_of_the_logits(folder: Path):
 
 
 def test_what_labels_count_has_to_be_said(folder: Path, tmp_path: Path):
-    with pytest.raises(
-        ModelError,
-        match=r"has 3 labels \(helpfulness, correctness, verbosity\); to read scores, say what each",
-    ):
+    with pytest.raises(ModelError, match=r"3 labels \(helpfulness, correctness, verbosity\)"):
         load_scorer(folder)
     with pytest.raises(ModelError, match="no label 'verbositi'; .*verbosity"):
         load_scorer(folder, weights={"verbositi": 1})
@@ -79,7 +76,7 @@ def test_what_labels_count_has_to_be_said(folder: Path, tmp_path: Path):
     model = load_scorer(folder, weights=WEIGHTS)
     model.model.save_pretrained(tmp_path)
     words_tokenizer().save(tmp_path)
-    with pytest.raises(ModelError, match="one label, which needs no weights"):
+    with pytest.raises(ModelError, match="one label"):
         load_scorer(tmp_path, weights=WEIGHTS)
 
 

@@ -30,7 +30,7 @@ from transformers import (
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError, RunError
-from longrm.modeling import heads
+from longrm.modeling import shared_prefix
 from longrm.modeling.attention import SHARED_PREFIX
 from longrm.modeling.loading import Scorer, load_language_model, load_scorer, new_scorer, rescale_rope
 from longrm.modeling.saving import save
@@ -61,7 +61,7 @@ def make_tree(seed: int = 0) -> TokenTree:
 
 def scores(scorer: Scorer) -> torch.Tensor:
     with torch.no_grad():
-        return heads.scores(scorer.model, pack([make_tree()]))
+        return shared_prefix.scores(scorer.model, pack([make_tree()]))
 
 
 def test_saved_folder_gives_the_same_scores_here_and_in_a_batched_plain_forward(scorer: Scorer, folder: Path):
@@ -78,7 +78,7 @@ def test_saved_folder_gives_the_same_scores_here_and_in_a_batched_plain_forward(
     assert plain.config._attn_implementation != SHARED_PREFIX
 
 
-def test_where_the_weights_lie_in_memory_changes_scores_by_rounding_alone(scorer: Scorer):
+def test_the_alignment_of_weights_changes_scores_by_rounding_only(scorer: Scorer):
     truth = scores(scorer)
     for offset in (1, 2, 3):
         with torch.no_grad():
@@ -111,7 +111,7 @@ def test_same_seed_same_weights_and_the_callers_random_state_is_left_alone(token
     assert not torch.equal(scores(one), scores(other))
 
 
-def test_padding_is_never_the_end_of_a_response_in_a_model_of_our_own(tokenizer: Tokenizer, tmp_path: Path):
+def test_a_new_model_is_never_padded_with_the_end_of_a_response(tokenizer: Tokenizer, tmp_path: Path):
     # Transformers would read the score one token early; one that was trained so is left as it is.
     confused = Tokenizer.from_backend(tokenizer.backend, bos="<bos>", eos="<eos>", pad="<eos>")
     scorer = new_scorer(SHAPE, confused, seed=1)
@@ -163,10 +163,6 @@ def without(*patterns: str) -> Callable[[Path], None]:
     return remove
 
 
-def pickled(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
 def truncated(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -186,10 +182,6 @@ def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], obj
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def broken_config(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-
-
 def unknown_kind(folder: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "no-such-thing"}')
 
@@ -201,37 +193,23 @@ def tokens_of_another_model(folder: Path) -> None:
     file.write_text(json.dumps(told))
 
 
-def broken_template(folder: Path) -> None:
-    (folder / "chat_template.jinja").write_text("{% for message in messages %}")
-
-
-MISSING = [
-    (shutil.rmtree, "no such model folder"),
-    (without("config.json"), "no config.json"),
-    (without("*.safetensors"), "no weights"),
-    (without("tokenizer*"), "tokenizer"),
-    (pickled, "pickled weights"),
-]
-
-
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        *MISSING,
-        (truncated, "weights cannot be read"),
+        (shutil.rmtree, "no such model folder"),
+        (without("*.safetensors"), "no weights"),
+        (without("tokenizer*"), "tokenizer"),
+        (truncated, "model.safetensors"),
         (two_labels, "its head has 2 labels"),
-        (one_weight_less, "1 weights are missing.*up_proj"),
-        (broken_config, r"config\.json: not valid JSON"),
-        (unknown_kind, "config cannot be read"),
-        (tokens_of_another_model, r"1 tokens, such as 'more' \(97\), have no place in its 97 embeddings"),
-        (broken_template, "the chat template is not valid jinja2"),
+        (one_weight_less, "up_proj"),
+        (unknown_kind, "its config"),
+        (tokens_of_another_model, "'more'"),
     ],
 )
-def test_a_damaged_folder_is_refused_in_one_line(damage: Callable[[Path], None], line: str, folder: Path):
+def test_a_damaged_scorer_is_refused(damage: Callable[[Path], None], line: str, folder: Path):
     damage(folder)
     with pytest.raises(ModelError, match=line) as caught:
         load_scorer(folder)
-    assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
 
 
@@ -257,19 +235,15 @@ def test_a_language_model_keeps_its_weights_and_dtype(writing: Path):
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        *MISSING,
+        (without("tokenizer*"), "tokenizer"),
         (truncated, "cannot load it"),
-        (one_weight_less, "1 weights are missing.*up_proj"),
-        (broken_config, r"config\.json: not valid JSON"),
+        (one_weight_less, "up_proj"),
     ],
 )
-def test_a_damaged_language_model_is_refused_in_one_line(
-    damage: Callable[[Path], None], line: str, writing: Path
-):
+def test_a_damaged_language_model_is_refused(damage: Callable[[Path], None], line: str, writing: Path):
     damage(writing)
     with pytest.raises(ModelError, match=line) as caught:
         load_language_model(writing)
-    assert "\n" not in str(caught.value)
     assert str(writing) in str(caught.value)
 
 
@@ -283,14 +257,14 @@ def test_a_damaged_language_model_is_refused_in_one_line(
         (Gemma3Config(text_config={"vocab_size": 97}), "multimodal"),
     ],
 )
-def test_what_cannot_write_is_refused_by_capability(config: Any, line: str, writing: Path):
+def test_a_model_that_cannot_generate_is_refused_by_capability(config: Any, line: str, writing: Path):
     config.save_pretrained(writing)  # weights are never reached
     with pytest.raises(ModelError, match=line):
         load_language_model(writing)
 
 
 def test_a_scorer_is_no_language_model(folder: Path):
-    with pytest.raises(ModelError, match="cannot write: name a causal language model$"):
+    with pytest.raises(ModelError, match="cannot write"):
         load_language_model(folder)
 
 
@@ -362,7 +336,7 @@ def test_saving_replaces_a_model_and_nothing_else(scorer: Scorer, folder: Path, 
     assert file.read_text() == "precious"
 
 
-def test_what_a_save_that_was_killed_left_is_in_nobodys_way(scorer: Scorer, folder: Path, tmp_path: Path):
+def test_leftovers_of_a_killed_save_do_not_matter(scorer: Scorer, folder: Path, tmp_path: Path):
     for left in (".model.tmp", ".model.0123abcd.longrm-trash"):
         shutil.copytree(folder, tmp_path / left)
     save(new_scorer(SHAPE, scorer.tokenizer, seed=9), folder)

@@ -2,7 +2,7 @@
 
 import random
 
-from longrm.modeling.prefix_table import BLOCK, PrefixTable, block_keys
+from longrm.modeling.kept_prefixes import BLOCK, PrefixTable, block_keys
 
 
 def enter(table, keys):
@@ -51,12 +51,10 @@ def test_places_are_never_given_twice_and_never_lost():
         ]
         keys = block_keys(ids)
         enter(table, keys)
-        places = [*table._places.values(), *table._free]
+        places = [*table._slots.values(), *table._free]
         assert sorted(places) == list(range(20))
         found = table.count(keys)
-        assert not any(key in table._places for key in keys[found:]), (
-            "nothing is kept whose beginning is gone"
-        )
+        assert not any(key in table._slots for key in keys[found:]), "nothing is kept whose beginning is gone"
 
 
 def test_what_is_in_use_stays():

@@ -73,7 +73,7 @@ def test_a_process_that_is_gone_is_told_by_one_of_those_that_miss_it(as_process)
     store = dist.HashStore()
     as_process(1)
     with (
-        pytest.raises(RunError, match="another process of this run has ended") as said,
+        pytest.raises(RunError, match="another process of this run ended") as said,
         report_first_failure(store),
     ):
         raise dist.DistNetworkError("connection closed")
@@ -145,10 +145,7 @@ def test_what_the_user_sets_stays_and_one_machine_is_left_alone(on_two_machines,
 
 def test_a_machine_whose_name_leads_to_itself_asks_for_the_interface(on_two_machines):
     on_two_machines("127.0.0.1")
-    with pytest.raises(
-        ConfigError,
-        match="node-1, where .* leads this one to itself: .* set GLOO_SOCKET_IFNAME here \\(one of docker0, eth0\\)",
-    ):
+    with pytest.raises(ConfigError, match="GLOO_SOCKET_IFNAME here .one of docker0, eth0"):
         choose_interface()
 
 
@@ -159,9 +156,7 @@ def test_an_unknown_first_machine_is_told(on_two_machines, monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(
-        ConfigError, match="MASTER_ADDR = node-1, where the processes meet, is not known here"
-    ):
+    with pytest.raises(ConfigError, match="MASTER_ADDR = node-1"):
         choose_interface()
 
 
@@ -175,7 +170,7 @@ def test_processes_that_do_not_meet_are_told_in_one_line(as_process, monkeypatch
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(process_group, "_RENDEZVOUS_TIMEOUT", timedelta(seconds=1))
     with (
-        pytest.raises(ConfigError, match=r"the 2 processes, which meet at 127.0.0.1:\d+, do not") as said,
+        pytest.raises(ConfigError, match=r"2 processes do not reach each other at 127.0.0.1:\d+") as said,
         join(),
     ):
         pass

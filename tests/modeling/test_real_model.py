@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.heads import response_logprobs
 from longrm.modeling.loading import load_language_model
 from longrm.modeling.shapes import TokenTree
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, response_logprobs
 from tests import tiny_gguf
 
 pytestmark = pytest.mark.real_model

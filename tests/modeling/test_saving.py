@@ -19,10 +19,8 @@ from transformers import (
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ModelError
-from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.continuation import CONTINUATION
+from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
 from longrm.modeling.device_memory import set_precision
-from longrm.modeling.heads import response_logprobs, scores, token_logprobs
 from longrm.modeling.loading import (
     LanguageModel,
     check_savable,
@@ -34,7 +32,7 @@ from longrm.modeling.loading import (
 )
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, response_logprobs, scores, token_logprobs
 from longrm.training.checkpoints import write_weights
 
 from .conftest import CONFIGS, ROUNDING, SIZES, distance

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -261,10 +260,6 @@ def test_an_adapter_is_read_where_peft_reads_it_on_its_base(family: str, pairs: 
     theirs.base_model.config.pad_token_id = theirs.base_model.model.config.pad_token_id = None
     last = plain_scores(base, model=theirs)
     assert distance(ours, last) > 100 * TOLERANCE
-    # Adapters of our own were once trained at the very last token; they say nothing of their format.
-    weights = adapter / "adapter_model.safetensors"
-    save_file(load_file(weights), weights)
-    assert distance(longrm.load(str(adapter)).score(PROMPT, RESPONSES), last) < TOLERANCE
 
 
 ids = st.lists(st.integers(0, 3), min_size=1, max_size=6)

@@ -42,10 +42,10 @@ def test_equal_neighbors_make_one_run():
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ([], "at least one tree"),
+        ([], "no tree"),
         ([TokenTree([1], [[2]]), TokenTree([], [[2]])], "tree 1 has an empty prefix"),
-        ([TokenTree([1], [])], "tree 0 has no branch"),
-        ([TokenTree([1], [[2], []])], "branch 1 of tree 0 is empty"),
+        ([TokenTree([1], [])], "tree 0 needs"),
+        ([TokenTree([1], [[2], []])], "tree 0 needs"),
     ],
 )
 def test_what_cannot_be_packed_is_named(wrong: list[TokenTree], line: str):

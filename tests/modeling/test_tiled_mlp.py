@@ -11,9 +11,8 @@ from longrm.errors import ModelError
 from longrm.modeling import device_memory
 from longrm.modeling.adapters import adapt
 from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
-from longrm.modeling.heads import response_logprobs, scores
 from longrm.modeling.shapes import tile_length
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 
 from .conftest import CONFIGS, make_pair
 from .test_device_memory import TREE, differently_weighted, far, gradients
@@ -96,5 +95,5 @@ def test_tiles_are_as_long_as_states_are_wide():
 def test_a_layer_without_a_plain_feed_forward_module_is_refused():
     model = make_pair("llama", "scores")[1]
     model.base_model.layers[1].mlp = nn.Identity()
-    with pytest.raises(ModelError, match=r"memory\.tiled_mlp: LlamaDecoderLayer has no plain feed-forward"):
+    with pytest.raises(ModelError, match=r"memory\.tiled_mlp.*LlamaDecoderLayer"):
         tile_feed_forward(model, LENGTH)

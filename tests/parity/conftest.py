@@ -21,7 +21,7 @@ from transformers import (
 from longrm.data.joining import encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.encoding import build_trees
+from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import pack
 from longrm.rng import Draws
 from longrm.training.batches import Example, MicroBatch

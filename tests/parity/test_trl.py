@@ -16,10 +16,9 @@ from torch import Tensor
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 
 from longrm.data.tokenizing import Tokenizer
-from longrm.modeling.encoding import build_trees
-from longrm.modeling.heads import response_logprobs
 from longrm.modeling.loading import LanguageModel
-from longrm.modeling.shared_prefix import Packed, pack
+from longrm.modeling.shapes import build_trees
+from longrm.modeling.shared_prefix import Packed, pack, response_logprobs
 from longrm.reward_models.likelihood import LikelihoodRewardModel
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.objectives.bradley_terry import BradleyTerryObjective, RankingLossSettings

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from longrm.modeling.heads import scores
+from longrm.modeling.shared_prefix import scores
 from longrm.training.plan.flops import forward_flops, training_flops
 from longrm.training.plan.model_sizes import ModelSizes
 from longrm.training.plan.workload import Workload

@@ -20,10 +20,9 @@ from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.runner import evaluate
 from longrm.modeling import attention, loading
-from longrm.modeling.attention_flex import sees_of
-from longrm.modeling.encoding import build_trees
+from longrm.modeling.attention_cuda import sees_of
 from longrm.modeling.loading import new_scorer
-from longrm.modeling.shapes import ModelShape
+from longrm.modeling.shapes import ModelShape, build_trees
 from longrm.reward_models import Compress, JudgeSettings
 from longrm.reward_models import discriminative as scoring
 from longrm.reward_models.compress import CompressRewardModel
@@ -87,13 +86,13 @@ def poison(scorer, rows, at, response):
 
 @pytest.mark.parametrize("response", [0, 1])
 def test_a_number_that_is_none_is_that_of_its_response_alone(scorer, model, response, monkeypatch):
-    def masked(q, k, v, scaling, layout, _):
+    def masked(q, k, v, layout, scale, _):
         """As kernels with masks compute it."""
         tokens = torch.arange(layout.tokens)
         sees = sees_of(layout, tokens.device)(tokens, tokens, tokens[:, None], tokens)
-        return attention.sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+        return attention.sdpa(q, k, v, scale, attn_mask=sees).transpose(1, 2)
 
-    monkeypatch.setattr(attention, "over_layout", masked)
+    monkeypatch.setattr(attention, "packed_attention", masked)
     rows = comparisons(responses=3)
     plain = model.judge(queries(rows))
     poisoned = poison(scorer, rows, 4, response)

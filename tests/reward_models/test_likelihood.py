@@ -7,7 +7,7 @@ import torch
 
 import longrm
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.modeling import heads
+from longrm.modeling import shared_prefix
 from longrm.modeling.loading import load_language_model
 from longrm.reward_models import JudgeSettings, pinned
 from longrm.reward_models import likelihood as likelihoods
@@ -84,9 +84,11 @@ def test_questions_share_the_encoding_of_their_document(folder, monkeypatch):
 
 
 def test_logits_are_only_computed_at_the_responses_and_in_slices(folder, monkeypatch):
-    rows, real = [], heads._linear
-    monkeypatch.setattr(heads, "_linear", lambda states, head: rows.append(len(states)) or real(states, head))
-    monkeypatch.setattr(heads, "LOGITS_AT_ONCE", 16 * bytes_tokenizer().vocab_size)
+    rows, real = [], shared_prefix._linear
+    monkeypatch.setattr(
+        shared_prefix, "_linear", lambda states, head: rows.append(len(states)) or real(states, head)
+    )
+    monkeypatch.setattr(shared_prefix, "LOGITS_AT_ONCE", 16 * bytes_tokenizer().vocab_size)
     asked = queries((200, 4), (60, 2))
     model = longrm.load(f"likelihood:{folder}")
     expected = sum(sum(map(len, item.written)) for query in asked for item in model._items(query))

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from longrm.errors import ConfigError, ModelError
-from longrm.modeling.heads import response_logprobs, scores
 from longrm.modeling.loading import (
     LanguageModel,
     Scorer,
@@ -15,7 +14,7 @@ from longrm.modeling.loading import (
 )
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape, TokenTree
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 from longrm.training.initial_model import initial_model
 from longrm.training.objectives.bradley_terry import BradleyTerrySettings
 from longrm.training.objectives.sft import SFTSettings

@@ -1,9 +1,12 @@
-"""Models: how they are loaded, and how they read a prefix that several responses share."""
+"""The shared-prefix transformer: loading, attention, scores and log-probabilities, generation, prefix cache.
+
+Start with `shared_prefix` (what is computed) and `attention` (how).
+"""
 
 import logging
 
-# Transformers imports DeepSpeed, wherever it is installed, as soon as it saves or trains a model. DeepSpeed then warns,
-# on standard output, where results belong, of a CPU that nobody asked it to use.
+# Wherever DeepSpeed is installed, transformers imports it when it saves or trains a model. DeepSpeed then logs, on
+# standard output, where results belong, a warning about a CPU.
 logging.getLogger("DeepSpeed").addFilter(
     lambda record: "Setting accelerator to CPU" not in record.getMessage()
 )

@@ -1,7 +1,7 @@
-"""Low-rank adapters (Hu et al. 2021) on the frozen weights of a model, in PEFT's own files.
+"""Low-rank adapters (LoRA, Hu et al. 2021) on the frozen weights of a model, in PEFT's own files.
 
-They are injected into the model, which stays the transformers model it was: its body, head and embeddings keep
-their names. A scalar head is trained in full beside them, and saved and merged with them always.
+Adapters are injected into the model, which stays the transformers model it was: body, head and embeddings keep their
+names. A scalar head is trained in full, and always saved and merged with them.
 """
 
 import json
@@ -19,11 +19,10 @@ from torch import nn
 
 from longrm.errors import ModelError, first_line
 from longrm.modeling.folders import ADAPTER, ADAPTER_HEAD, ADAPTER_WEIGHTS
-from longrm.modeling.heads import TransformersModel
-from longrm.reading import read_json
+from longrm.modeling.shared_prefix import TransformersModel
 
-_PREFIX = "base_model.model."
-_NAME = "default"  # PEFT's own name for the one adapter of a model
+_PREFIX = "base_model.model."  # of PEFT's names of weights
+_NAME = "default"  # PEFT's name of the one adapter of a model
 
 
 def adapt(
@@ -36,25 +35,30 @@ def adapt(
     seed: int,
     revision: str | None = None,
 ) -> None:
-    """Freezes a model and gives its linear layers adapters, in place; a scalar head stays trainable.
+    """Freezes a model and adds adapters to its linear layers, in place; a scalar head stays trainable.
 
     Args:
-        model: A scorer's or a language model's.
-        base: The folder or Hub id that its weights come from, recorded for loading the adapter.
-        rank: Of the update of every matrix.
-        alpha: The update is scaled by alpha / rank.
-        targets: Names of the linear modules that get one; every linear layer of the body when None.
-        seed: The seed of the random half of the update; the other half is zero, so that training starts from the base.
+        model: The model of a scorer or language model.
+        base: The folder or Hub id of its weights, recorded for loading the adapter.
+        rank: The rank of every update.
+        alpha: Updates are scaled by alpha / rank.
+        targets: Names of the linear modules to adapt; None for every linear layer of the body.
+        seed: The seed of the random half of the updates; the other half is zero, so that training starts from the base.
         revision: The commit of a base of the Hub.
 
     Raises:
-        ModelError: A target names no linear layer of the body.
+        ModelError: A target is no linear layer of the body.
     """
+    linear = [name for name, module in model.base_model.named_modules() if isinstance(module, nn.Linear)]
+    known = sorted({name.rpartition(".")[2] for name in linear})
+    for target in targets or ():
+        if not any(f".{name}".endswith(f".{target}") for name in linear):
+            raise ModelError(f"no linear layer is named '{target}' (adapter targets); there are {known}")
     head, folder = getattr(model, "score", None), Path(base).expanduser()
     config = LoraConfig(
         r=rank,
         lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]  # any number will do
-        target_modules=_targets(model, targets),
+        target_modules=list(targets or known),
         task_type=TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS,
         base_model_name_or_path=str(folder.resolve()) if folder.exists() else base,
         revision=revision,
@@ -73,8 +77,8 @@ def write_adapter(model: TransformersModel, folder: Path) -> None:
     head = getattr(model, "score", None)
     saved = None if head is None else ["score"]
     replace(model.peft_config[_NAME], modules_to_save=saved, inference_mode=True).save_pretrained(folder)
-    config = read_json(folder / ADAPTER, ModelError)
-    config["target_modules"].sort()  # PEFT keeps them as a set, which every process writes in another order
+    config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
+    config["target_modules"].sort()  # PEFT has a set, which every process writes in another order
     (folder / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     weights = {_PREFIX + name: tensor for name, tensor in _weights(model).items()}
     if head is not None:
@@ -84,7 +88,7 @@ def write_adapter(model: TransformersModel, folder: Path) -> None:
 
 
 def read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
-    """Gives a model the adapter of a folder, in place and frozen; the scalar head is left to the caller.
+    """Adds the adapter of a folder to a model, in place and frozen; the caller sets the scalar head.
 
     Raises:
         ModelError: The adapter cannot be read, does not fit the model, or trains more than matrices and the head.
@@ -98,8 +102,9 @@ def read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
         cast_adapter_dtype(model, _NAME)
         stored = {name.removeprefix(_PREFIX): tensor for name, tensor in weights.items()}
         report: Any = set_peft_model_state_dict(model, stored)
-    except Exception as error:  # what values of the wrong kind do there has no narrower type
+    except Exception as error:  # PEFT raises errors of many types for values of the wrong kind
         raise ModelError(f"{where}: its adapter cannot be applied: {first_line(error)}") from None
+    # PEFT itself would leave what is missing at zero and ignore what is unknown.
     missing = sorted(_weights(model).keys() - stored.keys())
     if missing or report.unexpected_keys:
         name = (missing or sorted(report.unexpected_keys))[0]
@@ -109,10 +114,10 @@ def read_adapter(model: TransformersModel, folder: Path, where: str) -> None:
 
 
 def merge_adapter(model: TransformersModel) -> None:
-    """Adds the adapter of a model to its weights, in place, in fp32; weights keep their dtype.
+    """Adds the adapter of a model to its weights, in place; sums are fp32, and weights keep their dtype.
 
     Raises:
-        ModelError: The sum is not finite.
+        ModelError: A sum is not finite.
     """
     for name, module in list(model.named_modules()):
         if not isinstance(module, BaseTunerLayer):
@@ -133,15 +138,3 @@ def _weights(model: TransformersModel) -> dict[str, torch.Tensor]:
     """Returns the adapter's weights, never embeddings: PEFT would ask the Hub whether their size has changed."""
     found: dict[str, torch.Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
     return found
-
-
-def _targets(model: TransformersModel, wanted: Sequence[str] | None) -> list[str]:
-    body = model.base_model.named_modules()
-    linear = [name for name, module in body if isinstance(module, nn.Linear)]
-    known = sorted({name.rpartition(".")[2] for name in linear})
-    for target in wanted or ():
-        if not any(f".{name}".endswith(f".{target}") for name in linear):
-            raise ModelError(
-                f"no linear layer is called '{target}', so it can have no adapter; there are {known}"
-            )
-    return list(wanted or known)

@@ -1,8 +1,8 @@
-"""What a reward model attends to in the regions of a context; the tensors are those of `attention_scores`.
+"""What a reward model attends to in the regions of a context: the results of `attention_scores`, without torch.
 
-The two measures are those of LongRM (arXiv 2510.06915, appendix C), for the rows of attention that a score or verdict
-is read from. Beside them stands what the code of their source (Context Denoising Training, arXiv 2510.05862) plots
-under the same names. Nothing here imports torch.
+The two measures are those of LongRM (arXiv 2510.06915, appendix C), for the rows of attention from which a score or
+verdict is read. The code of their source (Context Denoising Training, arXiv 2510.05862) plots other quantities under
+the same names; both are here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from longrm.data.spans import disjoint_spans
 from longrm.types import Comparison, Span
 
 TOP_K = 200
-"""Tokens that a head attends to, of each row. The paper does not tell its number; this is the one of its source's code,
+"""Tokens that a head attends to, per row. The paper does not state its number; this is the one of its source's code,
 for contexts of 900 to 11,900 tokens."""
 
 SUPPORTING, INTERFERING, IRRELEVANT = "supporting", "interfering", "irrelevant"
@@ -23,14 +23,13 @@ Regions = Mapping[str, Sequence[Span]]
 
 @dataclass(frozen=True, slots=True)
 class RegionAttention:
-    """What one region gets of the attention of the tokens that are read: a number a layer, from the first to the last.
+    """The attention that one region gets, one number per layer from the first to the last.
 
     Attributes:
         tokens: Tokens of the region.
-        fr: FR (Eq. 3): which share of these is among the k tokens that a head attends to most; the mean over heads.
-        ig: IG (Eq. 4): attention times the score's gradient by it, without its sign; the mean over heads and tokens. In
-            the unit of what is read.
-        mass: The share of all attention that its tokens have together, the mean over heads; the source plots it as FR.
+        fr: FR (Eq. 3): the share of these that are among the k tokens to which a head attends most; mean over heads.
+        ig: IG (Eq. 4): |attention x gradient of the score by it|; mean over heads and tokens, in units of the score.
+        mass: The share of all attention that its tokens get together; mean over heads. The source plots it as FR.
     """
 
     tokens: int
@@ -45,9 +44,9 @@ class ResponseAttention:
 
     Attributes:
         score: The response's score, or the log-probability of the verdict.
-        tokens: Tokens that the scored token sees, itself included; of a verdict's, those that the last one sees.
-        chance: The FR of every region if a head's k tokens were drawn at random: k / `tokens`, 1 at most.
-        regions: By name; a region without a token is left out.
+        tokens: Tokens that the scored token sees, itself included; for a verdict, those that its last token sees.
+        chance: The FR of every region if a head's k tokens were drawn at random: min(1, k / `tokens`).
+        regions: By name; a region without a token is omitted.
     """
 
     score: float
@@ -61,12 +60,12 @@ class AttendedComparison:
     """One comparison and what all its responses attend to.
 
     Attributes:
-        id: The comparison's.
-        group: The document that it shares with others.
+        id: The comparison's id.
+        group: Its group, such as the document that it shares with others.
         right: Whether a response of the best gold rank has the highest score, and no other one has.
         responses: In the order of the comparison.
-        embedding_gradient: For each region the mean over its tokens of the L1 norm of the margin's gradient by their
-            embeddings, which the source plots as IG; None where it was not asked for.
+        embedding_gradient: For each region, the mean over its tokens of the L1 norm of the gradient of the margin by
+            their embeddings, which the source plots as IG; None if it was not computed.
     """
 
     id: str
@@ -77,14 +76,13 @@ class AttendedComparison:
 
 
 def context_regions(comparison: Comparison, interfering: Sequence[Span] = ()) -> dict[str, list[Span]]:
-    """The regions of a comparison's context: supporting text is its evidence, irrelevant text all that is neither.
+    """Returns the regions of a comparison's context: its evidence, interfering text, and the irrelevant rest.
 
     Args:
-        comparison: The comparison; where it names no context, nothing is irrelevant.
-        interfering: Text that misleads, such as that which the wrong response came from.
+        comparison: The comparison; without a context, nothing is irrelevant.
+        interfering: Misleading text, such as the source of a wrong response.
     """
-    named = [*comparison.evidence, *interfering]
     rest = disjoint_spans(comparison.context, comparison.question)
-    for span in named:
+    for span in [*comparison.evidence, *interfering]:
         rest = disjoint_spans(rest, span)
     return {SUPPORTING: list(comparison.evidence), INTERFERING: list(interfering), IRRELEVANT: rest}

@@ -1,16 +1,27 @@
-"""Attention over a shared prefix, as one function that transformers calls by name.
+"""Attention over a shared prefix, as functions that transformers calls by name.
 
-A prefix is read causally, and every branch against its prefix and itself: by two calls of a flash kernel whose
-softmaxes are put together (`attention_varlen`), which copies nothing and needs no mask. A CPU has such a kernel, a GPU
-one of several (`attention_kernels`). Where none works, there is one attention a branch, over copies of the prefix's
-keys and values and its own. No way ever builds a mask over pairs of prefix tokens, so memory is linear in the prefix.
+A prefix token sees the prefix up to itself; a branch token sees its whole prefix, and its branch up to itself. Three
+ways compute that, and none builds a mask over pairs of prefix tokens, so memory is linear in the prefix:
 
-Letters: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, R tokens of a branch, H query
-heads, G key heads, D head size.
+| device | way |
+|---|---|
+| CPU | two calls of torch's flash kernel, merged (`attention_varlen`) |
+| CUDA | the same by a varlen flash kernel, or FlexAttention (`attention_cuda` chooses) |
+| any other | one `scaled_dot_product_attention` per branch, over a copy of the prefix's keys and its own |
+
+Two names are registered with transformers. `longrm_shared_prefix` reads packed sequences without a cache.
+`longrm_continuation` reads one sequence block by block, over transformers' cache, for generation.
+
+Transformers passes to an attention function whatever a model's architecture needs: soft caps, sinks, windows. Ignoring
+one would be silently wrong, so what is not computed here is refused at the call, and mostly earlier (`loading`).
+
+Shapes: S tokens of the packed sequence, T trees of one shape, L tokens of a tree, R tokens read now, H query heads, G
+key heads, D head size.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -21,16 +32,28 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from longrm.errors import ModelError
-from longrm.modeling.attention_cpu import CpuKernel
-from longrm.modeling.attention_kernels import kernel_for
-from longrm.modeling.attention_varlen import varlen_attention
+from longrm.modeling.attention_cuda import kernel_for
+from longrm.modeling.attention_varlen import (
+    CpuKernel,
+    Keys,
+    Output,
+    Queries,
+    varlen_attention,
+    varlen_segments,
+)
 from longrm.modeling.sequence_parallel import SequenceGroup, over_heads, over_tokens
 from longrm.modeling.shapes import PackedLayout, TreeShape
+from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, hidden_states
 
 SHARED_PREFIX = "longrm_shared_prefix"
-"""The `attn_implementation` under which transformers finds the attention of a shared prefix."""
+"""The `attn_implementation` of packed sequences over shared prefixes."""
 
-# What a model may hand to its attention that changes the result and that neither path computes.
+CONTINUATION = "longrm_continuation"
+"""The `attn_implementation` of one sequence that is read block by block over a cache."""
+
+BatchKeys = Float[Tensor, "T G S D"]
+LayerKeys = Float[Tensor, "G S D"]
+
 _UNSUPPORTED = {
     "attention_mask": "an attention mask of its own",
     "softcap": "soft-capped attention logits",
@@ -39,115 +62,105 @@ _UNSUPPORTED = {
     "sliding_window": "a sliding window",
     "head_mask": "a head mask",
 }
-
-
-class LayerByLayer(Protocol):
-    """What computes the attention of each layer of a model by itself."""
-
-    def attend(
-        self,
-        layer: int,
-        query: Float[Tensor, "1 H S D"],
-        key: Float[Tensor, "1 G S D"],
-        value: Float[Tensor, "1 G S D"],
-        layout: PackedLayout,
-        scaling: float | None,
-        only_ends: bool,
-    ) -> Float[Tensor, "1 S H D"]:
-        """Computes the attention of one layer; layers count from 0."""
-        ...
+"""Keyword arguments of transformers' models that change attention and are not computed here."""
 
 
 def shared_prefix_attention(
     module: nn.Module,
-    query: Float[Tensor, "1 H S D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
+    query: Queries,
+    key: Keys,
+    value: Keys,
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     layout: PackedLayout | None = None,
     sequence: SequenceGroup | None = None,
     only_ends: bool = False,
-    kept: LayerByLayer | None = None,
+    layer_attention: LayerAttention | None = None,
     **extra: Any,
-) -> tuple[Float[Tensor, "1 S H D"], None]:
-    """Computes the attention of a packed sequence; registered with transformers under `SHARED_PREFIX`.
+) -> tuple[Output, None]:
+    """Computes the attention of a packed sequence; registered with transformers as `SHARED_PREFIX`.
 
-    With `sequence`, the processes that share it, every tensor holds the tokens of a process's own share. With
-    `only_ends` nobody reads the model's last states but at the last token of every branch: in the last layer a CPU
-    leaves the others at zero. With `kept`, the keys and values of prefixes that were read before, that computes the
-    attention.
+    The arguments before `layout` are transformers' own; queries and keys are rotated by position.
+
+    Args:
+        module: The attention module of a layer.
+        query: Queries.
+        key: Keys.
+        value: Values.
+        attention_mask: None; transformers makes none for an attention that it does not know.
+        dropout: 0.
+        scaling: The factor of attention logits; None for 1 / sqrt(D).
+        layout: The layout of the packed sequence.
+        sequence: The processes that share the sequence. All tensors then hold the process's own tokens.
+        only_ends: The last hidden states are read at the ends of branches alone: a CPU leaves the others of the last
+            layer at zero. In all other layers every token is a key of later ones.
+        layer_attention: Computes the attention in place of `packed_attention`.
+        extra: Further arguments of the model.
 
     Raises:
-        ModelError: the call has no layout (a plain forward, whose padding would be ignored), or the model
-            asks for something that changes attention and is not computed here.
+        ModelError: There is no layout (a plain forward pass, whose padding would be ignored), or the model needs
+            something that is not computed here.
     """
     if layout is None:
         raise ModelError(
-            f"{SHARED_PREFIX} attention computes packed sequences only: call longrm.modeling.heads, "
-            "or model.set_attn_implementation('sdpa') for a plain forward"
+            f"{SHARED_PREFIX} attention computes packed sequences only: use longrm.modeling.shared_prefix, or "
+            "model.set_attn_implementation('sdpa') for a plain forward pass"
         )
-    refuse_unsupported(module, dropout, {"attention_mask": attention_mask, **extra})
-    query, key = as_values(query, key, value)
+    _refuse_unsupported(module, dropout, {"attention_mask": attention_mask, **extra})
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotation and norms leave fp32 under autocast
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if sequence is not None:
         query, key, value = over_heads(query, key, value, layout.tokens, sequence)
     assert query.shape[:1] + query.shape[2:3] == (1, layout.tokens), "the layout does not fit the sequence"
-    only_ends = only_ends and _is_last(module)
-    if kept is not None:
-        return kept.attend(_index(module), query, key, value, layout, scaling, only_ends), None
-    output = over_layout(query, key, value, scaling, layout, only_ends)
+    layer: Any = module
+    only_ends = only_ends and layer.layer_idx == layer.config.num_hidden_layers - 1
+    if layer_attention is not None:
+        return layer_attention(layer.layer_idx, query, key, value, layout, scale, only_ends), None
+    output = packed_attention(query, key, value, layout, scale, only_ends)
     return (output if sequence is None else over_tokens(output, sequence)), None
 
 
-def _index(layer: Any) -> int:
-    return int(layer.layer_idx)
+def continuation_attention(
+    module: nn.Module,
+    query: Float[Tensor, "1 H R D"],
+    key: Keys,
+    value: Keys,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **extra: Any,
+) -> tuple[Float[Tensor, "1 R H D"], None]:
+    """Computes the causal attention of the last R of S tokens; registered with transformers as `CONTINUATION`.
+
+    Unlike transformers' own attention it needs no mask.
+
+    Raises:
+        ModelError: The call is of a packed sequence, or the model needs something that is not computed here.
+    """
+    if extra.get("layout") is not None:
+        raise ModelError(
+            f"{CONTINUATION} attention reads one sequence, not a packed one: load the model with packed=True, or call "
+            f"model.set_attn_implementation('{SHARED_PREFIX}')"
+        )
+    _refuse_unsupported(module, dropout, {"attention_mask": attention_mask, **extra})
+    assert len(query) == 1, "one sequence at a time: padding would be ignored"
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    read, tokens = query.shape[2], key.shape[2]
+    if read in (1, tokens):
+        return sdpa(query, key, value, scale, is_causal=read > 1).transpose(1, 2), None
+    if query.device.type == "cpu":  # which would make a dense mask of `causal_lower_right`
+        return segment_attention(query, key, value, [read], scale), None
+    mask = causal_lower_right(read, tokens)
+    return sdpa(query, key, value, scale, attn_mask=mask).transpose(1, 2), None
 
 
-def _is_last(layer: Any) -> bool:
-    return bool(_index(layer) == layer.config.num_hidden_layers - 1)
+AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)
+AttentionInterface.register(CONTINUATION, continuation_attention)
 
 
-def over_layout(
-    query: Float[Tensor, "1 H S D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    scaling: float | None,
-    layout: PackedLayout,
-    only_ends: bool = False,
-) -> Float[Tensor, "1 S H D"]:
-    """Computes the attention of a packed sequence; see `shared_prefix_attention`."""
-    kernel = kernel_for(query, key)
-    if kernel is not None:
-        return kernel(query, key, value, layout, scaling)
-    if len(layout.trees) == 1 and not layout.trees[0].forks and not only_ends:
-        return sdpa(query, key, value, scaling, is_causal=True).transpose(1, 2)
-    if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
-        return varlen_attention(CpuKernel(), query, key, value, layout, scaling, only_ends)
-    return _by_branches(query, key, value, layout, scaling)
-
-
-def _by_branches(
-    query: Float[Tensor, "1 H S D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    layout: PackedLayout,
-    scaling: float | None,
-) -> Float[Tensor, "1 S H D"]:
-    """Computes run by run of equal trees, which are viewed as a batch; copies a prefix's keys once a branch."""
-    runs = list(layout.runs())
-    sizes = [shape.tokens * count for shape, count in runs]
-    # The backward of one split is one concatenation; slices would each fill a tensor of full size.
-    parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
-    outputs: list[Tensor] = []
-    for (shape, count), part in zip(runs, parts, strict=True):
-        q, k, v = (states.unflatten(2, (count, -1))[0].transpose(0, 1) for states in part)
-        outputs.append(_per_branch(q, k, v, shape, scaling).flatten(0, 1)[None])
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-
-
-def refuse_unsupported(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None:
-    """Refuses a call that asks for what changes attention and is not computed; the `ModelError` names it."""
+def _refuse_unsupported(module: nn.Module, dropout: float, given: Mapping[str, Any]) -> None:
     if dropout:
         raise ModelError("this attention does not support dropout: set attention_dropout to 0")
     for name, what in _UNSUPPORTED.items():
@@ -155,67 +168,115 @@ def refuse_unsupported(module: nn.Module, dropout: float, given: Mapping[str, An
             raise ModelError(f"{type(module).__name__} uses {what}, which this attention does not support")
 
 
-def as_values(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Casts queries and keys to the dtype of values: under autocast rotation and norms leave them in fp32."""
-    return query.to(value.dtype), key.to(value.dtype)
+def packed_attention(
+    query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float, only_ends: bool = False
+) -> Output:
+    """Computes the attention of a packed sequence as the device needs; `only_ends` as in the registered function."""
+    kernel = kernel_for(query, key)
+    if kernel is not None:
+        return kernel(query, key, value, layout, scale)
+    if len(layout.trees) == 1 and not layout.trees[0].forks and not only_ends:  # one plain sequence
+        return sdpa(query, key, value, scale, is_causal=True).transpose(1, 2)
+    if query.device.type == "cpu" and query.shape[-1] == value.shape[-1]:
+        return varlen_attention(CpuKernel(), query, key, value, layout, scale, only_ends)
+    return _by_branches(query, key, value, layout, scale)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, **how: Any) -> Tensor:
-    """Attention by a kernel of torch; query heads may share keys."""
-    grouped = q.shape[1] != k.shape[1]
-    if grouped and not _takes_groups(q, k, v):
-        k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
-        grouped = False
-    return functional.scaled_dot_product_attention(q, k, v, scale=scaling, enable_gqa=grouped, **how)
+def segment_attention(
+    q: Float[Tensor, "T H R D"],
+    k: BatchKeys,
+    v: BatchKeys,
+    lengths: Sequence[int],
+    scale: float,
+    only_ends: bool = False,
+) -> Float[Tensor, "T R H D"]:
+    """Attends from segments, the last R of S tokens, to all tokens before them and, causally, each to its own.
 
-
-def _takes_groups(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether a kernel that never holds the scores of all pairs of tokens takes query heads that share keys.
-
-    On a CPU there is one. On CUDA flash does, in half precision; with shared keys, the kernel that would compute
-    fp32, or anything on an older GPU, is passed over for one that writes all scores out.
+    Args:
+        q: The queries of the segments, one segment after the other.
+        k: The keys of the tokens that every segment continues (one at least), and then of the segments.
+        v: The values likewise.
+        lengths: Tokens of each segment.
+        scale: The factor of attention logits.
+        only_ends: The output is read at the last token of every segment alone: a CPU leaves the others at zero.
     """
-    if q.device.type != "cuda":
-        return True
-    # Neither a mask nor `is_causal`: of `causal_lower_right`, which is both, torch asks the same.
-    return bool(can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, False, True)))
+    if q.device.type == "cpu":
+        return varlen_segments(CpuKernel(), q, k, v, lengths, scale, only_ends)
+    return _per_segment(q, k, v, lengths, scale)
 
 
-def _per_branch(
-    q: Float[Tensor, "T H L D"],
-    k: Float[Tensor, "T G L D"],
-    v: Float[Tensor, "T G L D"],
-    shape: TreeShape,
-    scaling: float | None,
+def _by_branches(query: Queries, key: Keys, value: Keys, layout: PackedLayout, scale: float) -> Output:
+    """The way without a varlen kernel: trees of equal shape are a batch, and keys of a prefix are copied per branch."""
+    runs = list(layout.runs())
+    sizes = [shape.tokens * count for shape, count in runs]
+    # Backward, one split is one concatenation; slices would each fill a tensor of full size.
+    parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
+    outputs: list[Tensor] = []
+    for (shape, count), part in zip(runs, parts, strict=True):
+        # [1, H, T * L, D] -> [T, H, L, D]
+        q, k, v = (states.unflatten(2, (count, -1))[0].transpose(0, 1) for states in part)
+        outputs.append(_tree_batch(q, k, v, shape, scale).flatten(0, 1)[None])
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+
+def _tree_batch(
+    q: Float[Tensor, "T H L D"], k: BatchKeys, v: BatchKeys, shape: TreeShape, scale: float
 ) -> Float[Tensor, "T L H D"]:
     sizes = [shape.prefix, shape.branch_tokens]
     (q_prefix, q_own), (k_prefix, _), (v_prefix, _) = (
         torch.split(states, sizes, dim=2) for states in (q, k, v)
     )
-    prefix = sdpa(q_prefix, k_prefix, v_prefix, scaling, is_causal=True).transpose(1, 2)
-    return torch.cat([prefix, per_segment(q_own, k, v, shape.branches, scaling)], dim=1)
+    prefix = sdpa(q_prefix, k_prefix, v_prefix, scale, is_causal=True).transpose(1, 2)
+    return torch.cat([prefix, _per_segment(q_own, k, v, shape.branches, scale)], dim=1)
 
 
-def per_segment(
-    q: Float[Tensor, "T H R D"],
-    k: Float[Tensor, "T G L D"],
-    v: Float[Tensor, "T G L D"],
-    lengths: Sequence[int],
-    scaling: float | None,
+def _per_segment(
+    q: Float[Tensor, "T H R D"], k: BatchKeys, v: BatchKeys, lengths: Sequence[int], scale: float
 ) -> Float[Tensor, "T R H D"]:
-    """Attends from segments, the last R of L tokens, to all tokens before them and, causally, each to its own.
-
-    One attention a segment, over copies of what came before, with a mask that kernels of a GPU know.
-    """
+    """One attention per segment, over a copy of what comes before; see `segment_attention`."""
     before = k.shape[2] - q.shape[2]
-    parts = [torch.split(states, [before, *lengths], dim=2) for states in (k, v)]
-    (k_before, *k_own), (v_before, *v_own) = parts
+    (k_before, *k_own), (v_before, *v_own) = (
+        torch.split(states, [before, *lengths], dim=2) for states in (k, v)
+    )
     outputs = []
     for queries, keys, values in zip(torch.split(q, list(lengths), dim=2), k_own, v_own, strict=True):
         keys, values = torch.cat([k_before, keys], dim=2), torch.cat([v_before, values], dim=2)
+        # The mask is aligned to the end: query i of R sees keys up to S - R + i. Kernels of GPUs know it.
         mask = causal_lower_right(queries.shape[2], keys.shape[2])
-        outputs.append(sdpa(queries, keys, values, scaling, attn_mask=mask).transpose(1, 2))
+        outputs.append(sdpa(queries, keys, values, scale, attn_mask=mask).transpose(1, 2))
     return torch.cat(outputs, dim=1)
 
 
-AttentionInterface.register(SHARED_PREFIX, shared_prefix_attention)
+def sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, **how: Any) -> Tensor:
+    """Torch's `scaled_dot_product_attention`, with query heads that may share keys; heads come before tokens."""
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and not _takes_groups(q, k, v):
+        k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
+        grouped = False
+    return functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped, **how)
+
+
+def _takes_groups(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether a kernel of linear memory takes query heads that share keys.
+
+    A CPU has one. On CUDA flash does, in half precision. For the rest (fp32, older GPUs) `enable_gqa` would pass over
+    the memory-efficient kernel for one that writes out all scores, so keys are repeated instead.
+    """
+    if q.device.type != "cuda":
+        return True
+    # Without mask and `is_causal`: torch asks the same of `causal_lower_right`, which is both.
+    return bool(can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, False, True)))
+
+
+@torch.no_grad()
+def keys_and_values(model: TransformersModel, packed: Packed) -> list[tuple[LayerKeys, LayerKeys]]:
+    """Returns the keys and values of every layer, as attention sees them (rotated), by one forward pass."""
+    layers: list[tuple[Tensor, Tensor]] = []
+
+    def record(layer: int, query: Queries, key: Keys, value: Keys, *how: Any) -> Output:
+        assert layer == len(layers), "layers are computed in order"
+        layers.append((key[0], value[0]))
+        return packed_attention(query, key, value, *how)  # how: layout, scale, only_ends
+
+    hidden_states(model, replace(packed, attention_for=lambda model: record))
+    return layers

@@ -1,22 +1,36 @@
-"""Attention over a shared prefix in two calls of a flash kernel for sequences of varying length.
+"""Attention over a shared prefix in two calls of a flash kernel for sequences of varying length, and that of CPUs.
 
-The first call: every prefix and every branch attends to itself, causally; a prefix that has one branch is one sequence
-with it, and done. The second: the branches of a tree attend to their prefix, without a mask, all of them as one
-sequence of queries. Both softmaxes are put together by their log-sum-exps, as flash attention does with blocks (Dao et
-al. 2022) and ring attention with devices (Liu et al. 2023). So the prefix's keys and values are read where they lie
-and copied for no branch, and no mask is made.
+**The calls.** First, every prefix and every branch attends causally to itself; a prefix with a single branch is one
+plain sequence with it, and done. Second, the branches of a tree attend to their prefix without a mask, all of them as
+one sequence of queries: every branch token sees the whole prefix, so causality needs no mask there. Thus the prefix's
+keys and values are read where they are and copied for no branch, and no mask is built.
 
-Autograd cannot do this by itself: the kernels give no gradient of a log-sum-exp. None is needed: a backward that is
-given the output and the log-sum-exp of the whole returns for each part its share of the gradient of the whole.
+**The merge.** A query's scores over own keys (1) and prefix keys (2) are halves of one softmax. From each call come its
+output o = sum_j softmax(s)_j v_j and lse = log sum_j exp(s_j). The softmax over both is their mean, weighted by
+exp(lse):
 
-Letters: S tokens of the packed sequence, N branch tokens of all trees, P prefix tokens of all trees, T tokens of a
-call's queries, U of its keys, H query heads, G key heads, D head size.
+    output = (exp(lse1) o1 + exp(lse2) o2) / (exp(lse1) + exp(lse2)) = (1 - share) o1 + share o2
+    share  = sigmoid(lse2 - lse1)              lse = logaddexp(lse1, lse2)
+
+as flash attention merges blocks (Dao et al. 2022) and ring attention merges devices (Liu et al. 2023).
+
+**The gradient.** Autograd cannot differentiate this, as the kernels give no gradient of an lse. None is needed. Flash
+attention's backward recomputes P = exp(s - lse) and dS = P * (dO v^T - rowsum(dO * O)). Given the output and lse of the
+*whole* softmax, a call on some of the keys returns exactly their part of the whole gradient; parts are added.
+
+To add to every path: a soft cap and a window are arguments of the kernels; for the second call a window has to be
+shifted by the distance between branch and prefix. An attention sink is one more term of the merge, with lse = the sink
+and o = 0.
+
+Shapes: S tokens of the packed sequence, N branch tokens and P prefix tokens of trees that fork, T query tokens of a
+call, U key tokens, H query heads, G key heads, D head size, B sequences of equal length.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, starmap
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -25,13 +39,25 @@ from torch import Tensor
 
 from longrm.modeling.shapes import PackedLayout
 
+# Heads before tokens, as transformers calls attention; keys stands for values, too. The output has tokens first.
+Queries = Float[Tensor, "1 H S D"]
+Keys = Float[Tensor, "1 G S D"]
+Output = Float[Tensor, "1 S H D"]
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Tokens before heads and no batch, as varlen kernels take them.
+FlatQueries = Float[Tensor, "T H D"]
+FlatKeys = Float[Tensor, "U G D"]
+LogSumExps = Float[Tensor, "H T"]
+
+Rows = Int[Tensor, " rows"] | slice
+"""Indices of tokens; a slice where they are contiguous, which copies nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # no eq: hashed by identity, as a key of caches
 class SequenceBounds:
-    """The bounds of the sequences in one call of a kernel: the index of every one's first query and key.
+    """Where each sequence of a call begins among its queries and keys, with one past the last as a final entry.
 
-    One past the last of all follows these. Where the call is causal, a query sees the keys up to its own place only,
-    else all keys of its sequence.
+    If `causal`, a query sees the keys up to its own position in the sequence, else all keys of its sequence.
     """
 
     queries: Int[Tensor, " sequences+1"]
@@ -42,172 +68,151 @@ class SequenceBounds:
 
     @property
     def positional(self) -> tuple[Tensor, Tensor, int, int]:
-        """The bounds and the longest lengths, in the order in which kernels take them."""
+        """Bounds and longest lengths, in the order in which CUDA kernels take them."""
         return self.queries, self.keys, self.longest_queries, self.longest_keys
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefixCall:
-    """The call in which the tokens of `branches` are the queries, and those of `prefixes` the keys.
-
-    Where there is one tree, both are slices, which copy nothing.
-    """
-
-    bounds: SequenceBounds
-    branches: Int[Tensor, " N"] | slice
-    prefixes: Int[Tensor, " P"] | slice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
     """The calls for a layout.
 
-    `own` is that of every sequence on itself, `before` that of branches on prefixes that have several, if any has;
-    `ends` are the tokens that ask, if not all do.
+    Attributes:
+        own: The first call: every sequence on itself.
+        on_prefix: The second call: branches on prefixes that several branches continue; None if there is no such
+            prefix.
+        branches: The queries of the second call among those of the first.
+        prefixes: The keys of the second call among those of the first.
+        ends: The tokens that are queries, if not all are.
     """
 
     own: SequenceBounds
-    before: PrefixCall | None
-    ends: Int[Tensor, " branches"] | None = None
+    on_prefix: SequenceBounds | None
+    branches: Rows
+    prefixes: Rows
+    ends: Int[Tensor, " branches"] | None
 
 
-class ForwardTensors(NamedTuple):
-    """Inputs and results of a call, from which its gradients follow; `lse` are the log-sum-exps of the scores."""
+class Attended(NamedTuple):
+    """Inputs and results of a call, which its gradient is computed from."""
 
-    query: Float[Tensor, "T H D"]
-    key: Float[Tensor, "U G D"]
-    value: Float[Tensor, "U G D"]
-    output: Float[Tensor, "T H D"]
-    lse: Float[Tensor, "H T"]
+    query: FlatQueries
+    key: FlatKeys
+    value: FlatKeys
+    output: FlatQueries
+    lse: LogSumExps
 
 
 class VarlenKernel(Protocol):
     """A flash kernel for sequences of varying length, laid end to end."""
 
     def forward(
-        self,
-        query: Float[Tensor, "T H D"],
-        key: Float[Tensor, "U G D"],
-        value: Float[Tensor, "U G D"],
-        bounds: SequenceBounds,
-        scale: float,
-    ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]:
-        """Computes the output and the log-sum-exp of every query's scores."""
+        self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, scale: float
+    ) -> tuple[FlatQueries, LogSumExps]:
+        """Returns the output and the log-sum-exp of every query's scores."""
 
     def backward(
-        self, grad: Float[Tensor, "T H D"], known: ForwardTensors, bounds: SequenceBounds, scale: float
-    ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "U G D"], Float[Tensor, "U G D"]]:
-        """Computes the gradients of queries, keys and values, from the output and log-sum-exps that it is given."""
+        self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, scale: float
+    ) -> tuple[FlatQueries, FlatKeys, FlatKeys]:
+        """Returns the gradients of queries, keys and values; output and lse may be those of more keys than these."""
+
+
+def varlen_attention(
+    kernel: VarlenKernel,
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    layout: PackedLayout,
+    scale: float,
+    only_ends: bool = False,
+) -> Output:
+    """Computes the attention of a packed sequence.
+
+    With `only_ends`, only for the last token of every branch: the rest of the output is zero, and the kernel must
+    accept sequences without queries.
+    """
+    # The cached plan may serve training later, where tensors made in inference mode are refused.
+    with torch.inference_mode(False):
+        calls = plan_calls(layout, query.device, only_ends)
+    return _attend(kernel, query, key, value, calls, scale)
+
+
+def varlen_segments(
+    kernel: VarlenKernel,
+    query: Float[Tensor, "1 H R D"],
+    key: Keys,
+    value: Keys,
+    lengths: Sequence[int],
+    scale: float,
+    only_ends: bool = False,
+) -> Float[Tensor, "1 R H D"]:
+    """Computes the attention of segments, the last R of S tokens, to all tokens before them and each to itself.
+
+    `only_ends` as in `varlen_attention`.
+    """
+    with torch.inference_mode(False):
+        calls = _plan_segments(key.shape[2] - sum(lengths), tuple(lengths), query.device, only_ends)
+    return _attend(kernel, query, key, value, calls, scale)
 
 
 @lru_cache(maxsize=4)
-def calls_of(layout: PackedLayout, device: torch.device, only_ends: bool = False) -> Calls:
-    """Returns the calls for a layout, computed once for all layers; with `only_ends` every branch's last token asks."""
-    seen = [
-        n for tree in layout.trees for n in ((tree.prefix, *tree.branches) if tree.forks else (tree.tokens,))
-    ]
-    asking, ends = seen, None
-    if only_ends:  # the last token of a sequence sees all of it
-        counts = [len(tree.branches) for tree in layout.trees]
-        asking = [n for count in counts for n in ((0, *[1] * count) if count > 1 else (count,))]
-        ends = torch.tensor(layout.branch_ends(), device=device)
-    own = _bounds(asking, seen, device, causal=not only_ends)
-    forks = [(start, tree) for start, tree in zip(layout.roots(), layout.trees, strict=True) if tree.forks]
-    if not forks:
-        return Calls(own, None, ends)
-    queries, branches = _asking_branches(layout, only_ends)
-    prefixes = [range(start, start + tree.prefix) for start, tree in forks]
-    bounds = _bounds(queries, [len(prefix) for prefix in prefixes], device, causal=False)
-    return Calls(own, PrefixCall(bounds, rows_at(branches, device), rows_at(prefixes, device)), ends)
-
-
-def _asking_branches(layout: PackedLayout, only_ends: bool) -> tuple[list[int], list[range]]:
-    """How many tokens of every fork's branches ask, and where they stand among all that ask."""
-    places, start = [], 0
-    for tree in layout.trees:
-        count = len(tree.branches) if only_ends else tree.branch_tokens
-        start += 0 if only_ends else tree.prefix
+def plan_calls(layout: PackedLayout, device: torch.device, only_ends: bool = False) -> Calls:
+    """Returns the calls for a layout, computed once for all layers of a forward pass."""
+    queries: list[int] = []  # of every sequence of the first call: how many of its tokens are queries
+    keys: list[int] = []
+    branches: list[range] = []
+    prefixes: list[range] = []
+    for root, tree in zip(layout.roots(), layout.trees, strict=True):
+        parts = (tree.prefix, *tree.branches) if tree.forks else (tree.tokens,)
+        asking = parts
+        if only_ends:  # one query a branch, its last token; none of a prefix that is a sequence of its own
+            asking = (0, *(1 for _ in tree.branches)) if tree.forks else (1,)
         if tree.forks:
-            places.append(range(start, start + count))
-        start += count
-    return [len(place) for place in places], places
+            first = sum(queries) + asking[0]
+            branches.append(range(first, first + sum(asking[1:])))
+            prefixes.append(range(root, root + tree.prefix))
+        queries += asking
+        keys += parts
+    ends = torch.tensor(layout.branch_ends(), device=device) if only_ends else None
+    # The last token of a sequence sees all of it, so that without the other queries there is nothing to mask.
+    own = _bounds(queries, keys, device, causal=not only_ends)
+    if not prefixes:
+        return Calls(own, None, slice(0), slice(0), ends)
+    on_prefix = _bounds(
+        [len(part) for part in branches], [len(part) for part in prefixes], device, causal=False
+    )
+    return Calls(own, on_prefix, rows_at(branches, device), rows_at(prefixes, device), ends)
+
+
+@lru_cache(maxsize=4)
+def _plan_segments(before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool) -> Calls:
+    """Returns the calls for segments that continue the same `before` tokens, of which none is a query."""
+    asking = tuple(1 for _ in lengths) if only_ends else lengths
+    own = _bounds((0, *asking), (before, *lengths), device, causal=not only_ends)
+    on_prefix = _bounds([sum(asking)], [before], device, causal=False)
+    ends = torch.tensor([end - 1 for end in accumulate(lengths)], device=device) if only_ends else None
+    return Calls(own, on_prefix, slice(None), slice(before), ends)
 
 
 def _bounds(
     queries: Sequence[int], keys: Sequence[int], device: torch.device, *, causal: bool
 ) -> SequenceBounds:
-    """The bounds of sequences of so many queries and keys."""
-    of_queries, of_keys = (
+    """The bounds of sequences with these numbers of queries and keys."""
+    query_bounds, key_bounds = (
         torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device) for counts in (queries, keys)
     )
-    return SequenceBounds(of_queries, of_keys, max(queries), max(keys), causal)
+    return SequenceBounds(query_bounds, key_bounds, max(queries), max(keys), causal)
 
 
-def rows_at(places: Sequence[range], device: torch.device | None = None) -> Int[Tensor, " rows"] | slice:
-    """A slice where the places follow upon each other, which copies nothing."""
+def rows_at(places: Sequence[range], device: torch.device | None = None) -> Rows:
+    """The indices in all places: a slice where each place follows the one before."""
     if all(one.stop == other.start for one, other in pairwise(places)):
         return slice(places[0].start, places[-1].stop)
     return torch.tensor([row for place in places for row in place], device=device)
 
 
-@lru_cache(maxsize=4)
-def _calls_after(before: int, lengths: tuple[int, ...], device: torch.device, only_ends: bool) -> Calls:
-    """Returns the two calls for segments that continue the same tokens, of which none asks."""
-    asking = tuple(1 for _ in lengths) if only_ends else lengths
-    own = _bounds((0, *asking), (before, *lengths), device, causal=not only_ends)
-    bounds = _bounds([sum(asking)], [before], device, causal=False)
-    ends = torch.tensor([end - 1 for end in accumulate(lengths)], device=device) if only_ends else None
-    return Calls(own, PrefixCall(bounds, slice(None), slice(before)), ends)
-
-
-def segment_attention(
-    kernel: VarlenKernel,
-    query: Float[Tensor, "1 H R D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    lengths: Sequence[int],
-    scaling: float | None,
-    only_ends: bool = False,
-) -> Float[Tensor, "1 R H D"]:
-    """Computes the attention of segments, the last R of S tokens, to all tokens before them and each to itself.
-
-    With `only_ends` it is computed for the last token of every segment, and zero elsewhere. The kernel must take
-    sequences without queries.
-    """
-    with torch.inference_mode(False):
-        calls = _calls_after(key.shape[2] - sum(lengths), tuple(lengths), query.device, only_ends)
-    return _two_calls(kernel, query, key, value, calls, scaling)
-
-
-def varlen_attention(
-    kernel: VarlenKernel,
-    query: Float[Tensor, "1 H S D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    layout: PackedLayout,
-    scaling: float | None,
-    only_ends: bool = False,
-) -> Float[Tensor, "1 S H D"]:
-    """Computes the attention of a packed sequence by a kernel for sequences of varying length.
-
-    With `only_ends` it is computed for the last token of every branch, and zero elsewhere; the kernel must then take
-    sequences without queries.
-    """
-    # A tensor that is made in inference mode would be refused later, when the cached calls serve training.
-    with torch.inference_mode(False):
-        calls = calls_of(layout, query.device, only_ends)
-    return _two_calls(kernel, query, key, value, calls, scaling)
-
-
-def _two_calls(
-    kernel: VarlenKernel,
-    query: Float[Tensor, "1 H T D"],
-    key: Float[Tensor, "1 G S D"],
-    value: Float[Tensor, "1 G S D"],
-    calls: Calls,
-    scaling: float | None,
-) -> Float[Tensor, "1 T H D"]:
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+def _attend(
+    kernel: VarlenKernel, query: Queries, key: Keys, value: Keys, calls: Calls, scale: float
+) -> Output:
     asking = query if calls.ends is None else query[:, :, calls.ends]
     q, k, v = (states[0].transpose(0, 1) for states in (asking, key, value))
     output: Tensor = _TwoCalls.apply(q, k, v, kernel, calls, scale)  # type: ignore[no-untyped-call]  # torch's own
@@ -217,112 +222,126 @@ def _two_calls(
 
 
 class _TwoCalls(torch.autograd.Function):
+    """The two calls, their merge and its gradient; see the module."""
+
     @staticmethod
     def forward(
         ctx: Any,
-        query: Float[Tensor, "S H D"],
-        key: Float[Tensor, "S G D"],
-        value: Float[Tensor, "S G D"],
+        query: FlatQueries,
+        key: FlatKeys,
+        value: FlatKeys,
         kernel: VarlenKernel,
         calls: Calls,
         scale: float,
-    ) -> Float[Tensor, "S H D"]:
+    ) -> FlatQueries:
         output, lse = kernel.forward(query, key, value, calls.own, scale)
-        if calls.before is not None:
-            rows, seen = calls.before.branches, calls.before.prefixes
-            before, before_lse = kernel.forward(
-                query[rows], key[seen], value[seen], calls.before.bounds, scale
+        if calls.on_prefix is not None:
+            rows, seen = calls.branches, calls.prefixes
+            on_prefix, prefix_lse = kernel.forward(
+                query[rows], key[seen], value[seen], calls.on_prefix, scale
             )
-            own_lse = lse[:, rows]
-            share = torch.sigmoid(before_lse - own_lse).T.unsqueeze(-1)
-            output[rows] = (share * before + (1 - share) * output[rows]).to(output.dtype)
-            lse[:, rows] = torch.logaddexp(own_lse, before_lse)
+            own_lse = lse[:, rows]  # [H, N]
+            share = torch.sigmoid(prefix_lse - own_lse).T.unsqueeze(-1)  # [N, H, 1]
+            output[rows] = (share * on_prefix + (1 - share) * output[rows]).to(output.dtype)
+            lse[:, rows] = torch.logaddexp(own_lse, prefix_lse)
         ctx.save_for_backward(query, key, value, output, lse)
         ctx.kernel, ctx.calls, ctx.scale = kernel, calls, scale
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        known = ForwardTensors(*ctx.saved_tensors)
-        (grad,) = grads
         kernel, calls, scale = ctx.kernel, ctx.calls, ctx.scale
-        gradients = kernel.backward(grad, known, calls.own, scale)
-        if calls.before is not None:
-            rows, seen = calls.before.branches, calls.before.prefixes
-            of_branches = ForwardTensors(
-                known.query[rows],
-                known.key[seen],
-                known.value[seen],
-                known.output[rows],
-                known.lse[:, rows].contiguous(),
-            )
-            more = kernel.backward(grad[rows], of_branches, calls.before.bounds, scale)
-            for whole, tokens, part in zip(gradients, (rows, seen, seen), more, strict=True):
-                whole[tokens] += part
+        (grad,) = grads
+        # Output and lse are the merged ones: each call returns its keys' part of the whole gradient.
+        query, key, value, output, lse = whole = Attended(*ctx.saved_tensors)
+        gradients = kernel.backward(grad, whole, calls.own, scale)
+        if calls.on_prefix is not None:
+            rows, seen = calls.branches, calls.prefixes
+            part = Attended(query[rows], key[seen], value[seen], output[rows], lse[:, rows].contiguous())
+            more = kernel.backward(grad[rows], part, calls.on_prefix, scale)
+            for total, tokens, added in zip(gradients, (rows, seen, seen), more, strict=True):
+                total[tokens] += added
         return *gradients, None, None, None
 
 
-class TorchKernel:
-    """The kernel behind `torch.nn.attention.varlen`, which itself hands over no backward for a part of a softmax."""
+class CpuKernel:
+    """The flash kernel of `scaled_dot_product_attention` on a CPU; called directly it returns log-sum-exps, too.
+
+    It takes batches, so sequences of equal lengths are computed as one. It has no grouped heads: without a mask the
+    query heads of a group are stacked as more queries of one head, as their order is free; causally it is not, and the
+    keys are repeated.
+    """
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
-    ) -> tuple[Tensor, Tensor]:
+        self, query: FlatQueries, key: FlatKeys, value: FlatKeys, bounds: SequenceBounds, scale: float
+    ) -> tuple[FlatQueries, LogSumExps]:
         """See `VarlenKernel`."""
-        output, lse, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, *bounds.positional, 0.0, bounds.causal, False, scale=scale
-        )
+        heads = query.shape[1]
+        output = torch.empty_like(query)
+        # The kernel's log-sum-exps are fp32 for every dtype but fp64.
+        lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+        lse = torch.empty(heads, len(query), dtype=lse_dtype)
+        for count, rows, seen in _batches(bounds):
+            q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
+            # The kernel is a tenth slower on strided heads; backward, there is no memory to spare for copies.
+            q, k, v = (states.contiguous() for states in _one_to_one(q, k, v, bounds.causal))
+            found, found_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                q, k, v, is_causal=bounds.causal, scale=scale
+            )
+            output[rows] = found.reshape(count, heads, -1, found.shape[-1]).transpose(1, 2).flatten(0, 1)
+            lse[:, rows] = found_lse.reshape(count, heads, -1).transpose(0, 1).flatten(1)
         return output, lse
 
     def backward(
-        self, grad: Tensor, known: ForwardTensors, bounds: SequenceBounds, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, grad: FlatQueries, attended: Attended, bounds: SequenceBounds, scale: float
+    ) -> tuple[FlatQueries, FlatKeys, FlatKeys]:
         """See `VarlenKernel`."""
-        # The state of dropout, of which there is none.
-        state = torch.zeros(2, dtype=torch.uint64, device=grad.device)
-        unused = torch.empty(0, device=grad.device)
-        of_query, of_key, of_value = torch.ops.aten._flash_attention_backward(
-            grad, *known, *bounds.positional, 0.0, bounds.causal, state, unused, scale=scale
-        )
-        return of_query, of_key, of_value
+        query, key, value, output, lse = attended
+        # Zeros, as keys of sequences without queries get no gradient below.
+        query_grad, key_grad, value_grad = (torch.zeros_like(states) for states in (query, key, value))
+        heads, groups = query.shape[1], key.shape[1]
+        for count, rows, seen in _batches(bounds):
+            q, k, v = _batch(query[rows], count), _batch(key[seen], count), _batch(value[seen], count)
+            q, k, v = _one_to_one(q, k, v, bounds.causal)
+            above, known = (_batch(states[rows], count).reshape(q.shape) for states in (grad, output))
+            own_lse = lse[:, rows].reshape(heads, count, -1).transpose(0, 1).reshape(q.shape[:3])
+            of_query, *of_keys = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                above, q, k, v, known, own_lse, 0.0, bounds.causal, scale=scale
+            )
+            query_grad[rows] = of_query.reshape(count, heads, -1, q.shape[-1]).transpose(1, 2).flatten(0, 1)
+            for total, part in zip((key_grad, value_grad), of_keys, strict=True):
+                # Where keys were repeated for the heads of a group, the group's gradients are added.
+                summed = part.unflatten(1, (groups, -1)).sum(2) if part.shape[1] != groups else part
+                total[seen] = summed.transpose(1, 2).flatten(0, 1)
+        return query_grad, key_grad, value_grad
 
 
-class FlashAttnKernel:
-    """The kernel of the package flash-attn, 2.7 or later."""
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _batches(bounds: SequenceBounds) -> tuple[tuple[int, Rows, Rows], ...]:
+    """Sequences of equal lengths together: how many, and where their queries and keys are."""
+    alike: dict[tuple[int, int], list[tuple[range, range]]] = defaultdict(list)
+    queries, keys = (starmap(range, pairwise(ends.tolist())) for ends in (bounds.queries, bounds.keys))
+    for own, seen in zip(queries, keys, strict=True):
+        if own:
+            alike[len(own), len(seen)].append((own, seen))
+    return tuple(
+        (len(found), rows_at([own for own, _ in found]), rows_at([seen for _, seen in found]))
+        for found in alike.values()
+    )
 
-    def __init__(self) -> None:
-        from flash_attn import flash_attn_interface  # late: few machines have it
 
-        self._interface: Any = flash_attn_interface
+def _batch(states: FlatQueries, count: int) -> Float[Tensor, "B H R D"]:
+    return states.reshape(count, -1, *states.shape[1:]).transpose(1, 2)
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, bounds: SequenceBounds, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """See `VarlenKernel`."""
-        output, lse, *_ = self._interface._flash_attn_varlen_forward(
-            query, key, value, *bounds.positional, dropout_p=0.0, softmax_scale=scale, causal=bounds.causal
-        )
-        return output, lse
 
-    def backward(
-        self, grad: Tensor, known: ForwardTensors, bounds: SequenceBounds, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `VarlenKernel`."""
-        of_query, of_key, of_value = (torch.empty_like(states) for states in known[:3])
-        self._interface._flash_attn_varlen_backward(
-            grad,
-            *known,
-            of_query,
-            of_key,
-            of_value,
-            *bounds.positional,
-            dropout_p=0.0,
-            softmax_scale=scale,
-            causal=bounds.causal,
-            window_size_left=-1,
-            window_size_right=-1,
-            softcap=0.0,
-            alibi_slopes=None,
-            deterministic=torch.are_deterministic_algorithms_enabled(),
-        )
-        return of_query, of_key, of_value
+def _one_to_one(
+    q: Float[Tensor, "B H R D"], k: Float[Tensor, "B G K D"], v: Float[Tensor, "B G K D"], causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gives every query head a key head: repeats keys if causal, else stacks the queries of a group."""
+    group = q.shape[1] // k.shape[1]
+    if group == 1:
+        return q, k, v
+    if causal:
+        return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    return q.reshape(len(q), k.shape[1], group * q.shape[2], -1), k, v

@@ -1,6 +1,6 @@
-"""The precision that a model computes in, activation checkpointing, and memory that is freed or runs out.
+"""Precision, activation checkpointing, tiled feed-forward layers, and running out of memory.
 
-Letters: S tokens of the sequence, C hidden size.
+Shapes: S tokens of the sequence, C hidden size.
 """
 
 import ctypes
@@ -22,23 +22,19 @@ from longrm.modeling.sequence_parallel import sequence_group
 
 _log = logging.getLogger(__name__)
 
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
-_MMAP_BYTES = 4 * 2**20
-
 Precision = Literal["float32", "bfloat16"]
 
-_RAN_OUT = re.compile(r"out of memory|_STATUS_ALLOC_FAILED|(can't allocate|not enough) memory")
-"""The words of errors without a class of their own: from CUDA, the libraries on it, Apple's GPUs, and CPUs."""
+_PRECISION = "longrm_precision"  # attribute of a model: the precision of its body, which travels with it
 
-_PRECISION = "longrm_precision"
-"""The attribute of a model that holds the precision of its body; it travels with the model, as weights do."""
+# Errors without a class of their own: from CUDA, the libraries on it, Apple's GPUs, and CPUs.
+_RAN_OUT = re.compile(r"out of memory|_STATUS_ALLOC_FAILED|(can't allocate|not enough) memory")
 
 
 def set_precision(model: nn.Module, precision: Precision) -> None:
-    """Brings the weights of a model to the precision of training, in place.
+    """Converts the weights of a model to the precision of training, in place.
 
-    Trained weights and scalar heads are fp32 always: an update of 1e-6 would be lost in bf16. With "bfloat16" all
-    other weights are bf16, and `hidden_states` computes the body's matrix products in bf16.
+    Trained weights and scalar heads are always fp32: bf16 would lose an update of 1e-6. With "bfloat16" all other
+    weights are bf16, and `hidden_states` computes the body's matrix products in bf16.
     """
     frozen = torch.bfloat16 if precision == "bfloat16" else torch.float32
     head = getattr(model, "score", None)
@@ -50,81 +46,77 @@ def set_precision(model: nn.Module, precision: Precision) -> None:
 
 
 def precision_of(model: nn.Module) -> Precision:
-    """The precision of a model's body; "float32" stands for that of its weights where none was set."""
+    """Returns the precision of a model's body; "float32", which is no conversion at all, if none was set."""
     precision: Precision = getattr(model, _PRECISION, "float32")
     return precision
 
 
 def autocast_body(model: Any) -> AbstractContextManager[Any]:
-    """The context in which the body of a model computes."""
-    # Every weight is read once a forward: a cache of the converted ones would only hold memory.
+    """Returns the context in which the body of a model computes."""
+    # Each weight is used once per forward pass: a cache of converted ones would only take memory.
     return torch.autocast(
         model.device.type, torch.bfloat16, enabled=precision_of(model) == "bfloat16", cache_enabled=False
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, that of a GPU or of the machine."""
+    """Whether an error reports that a GPU or the machine ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and _RAN_OUT.search(str(error)) is not None
 
 
 def concerns_one_query(error: BaseException, model: Any) -> bool:
-    """Whether memory ran out over one query, and the model may be given another one.
+    """Whether memory ran out for one query and the model can go on with the next.
 
-    It may not where other processes compute the model with this one: they wait for it in the middle of a layer.
+    It cannot if other processes compute the model with this one: they are waiting in the middle of a layer.
     """
-    alone = sequence_group(model) is None and not any(
-        hasattr(weight, "ds_id") for weight in model.parameters()
-    )
-    return alone and is_out_of_memory(error)
+    sharded = any(hasattr(weight, "ds_id") for weight in model.parameters())  # by DeepSpeed ZeRO
+    return sequence_group(model) is None and not sharded and is_out_of_memory(error)
 
 
 def checkpoint_activations(model: Any, *, offload: bool) -> None:
-    """Keeps only the input of every layer for the backward pass, which computes the layer again.
+    """Stores only the input of every layer for the backward pass, which computes the layer again.
 
-    This works in training mode only, as transformers has it.
+    Transformers does so in training mode only.
 
     Args:
         model: A transformers model.
-        offload: Keep these inputs in the CPU's memory.
+        offload: Store these inputs in the CPU's memory.
 
     Raises:
         ModelError: The installed transformers cannot offload.
     """
     on_cpu = model.device.type == "cpu"
     if offload and on_cpu:
-        _log.info("memory.activation_offloading does nothing here: the model is on the CPU already")
-    # transformers before 5.23 has the older name only, which goes when 5.23 is the oldest that is supported.
+        _log.info("memory.activation_offloading has no effect: the model is on the CPU")
+    # transformers before 5.23 has the older name only.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     if not offload or on_cpu:
         enable()
     elif "offload" in inspect.signature(enable).parameters:
         enable(offload=True)
     else:
-        raise ModelError(
-            "memory.activation_offloading needs transformers 5.17 or later: update it, or go without"
-        )
+        raise ModelError("memory.activation_offloading requires transformers 5.17 or later")
 
 
 def tile_feed_forward(model: Any, length: int) -> None:
     """Makes the feed-forward layers of a model compute `length` tokens at a time, in place; gradients stay exact.
 
-    A feed-forward layer looks at one token at a time, and what it keeps of one for the backward pass is several times
-    as wide as the token's state. In tiles (Liu and Abbeel 2023) it keeps their inputs, and computes each tile again
-    when its gradient comes: only one tile's wide states exist at once.
+    What a feed-forward layer stores of a token for the backward pass is several times as wide as the token's state. In
+    tiles (Liu and Abbeel 2023) it stores their inputs and computes each tile again when its gradient is due: only one
+    tile's wide activations exist at once.
 
     Raises:
-        ModelError: A layer has no feed-forward module of which that is known.
+        ModelError: A layer has no feed-forward module that is known to treat tokens one by one.
     """
     for layer in model.base_model.layers:
         module = getattr(layer, "mlp", None)
         if not isinstance(module, nn.Module) or not hasattr(module, "down_proj"):
             raise ModelError(
-                f"memory.tiled_mlp: {type(layer).__name__} has no plain feed-forward module: set it to false"
+                f"memory.tiled_mlp = true: {type(layer).__name__} has no plain feed-forward module"
             )
-        # What is hooked to a module, such as the gathering of weights that are cut over devices, stays around it.
+        # The forward of the module, not the module: hooks on it, such as those gathering sharded weights, stay outside.
         module.forward = partial(_in_tiles, module.forward, length)
 
 
@@ -133,17 +125,17 @@ def _in_tiles(
 ) -> Float[Tensor, "1 S C"]:
     tile_by_tile = compute
     if torch.is_grad_enabled():
-        # Nothing in a feed-forward layer is drawn, so no state of a generator is kept.
+        # A feed-forward layer draws nothing at random, so no generator state is stored.
         tile_by_tile = partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)
     return torch.cat([tile_by_tile(tile) for tile in torch.split(states, length, dim=1)], dim=1)
 
 
 def return_freed_memory() -> None:
-    """Lets every tensor of 4 MiB or more go back to the system when it is freed, for the rest of this process.
+    """Makes freed tensors of 4 MiB or more go back to the system at once, for the rest of this process.
 
-    By itself glibc raises that size to 32 MiB while a program runs, and holds what is smaller in a heap that tensors
-    of many sizes leave full of holes. A C library that has no such setting is left alone.
+    By default glibc raises that threshold to 32 MiB while a program runs, and keeps smaller blocks in a heap that
+    tensors of many sizes fragment. Without glibc, nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        mallopt(-3, 4 * 2**20)  # M_MMAP_THRESHOLD of malloc.h

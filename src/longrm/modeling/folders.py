@@ -1,39 +1,34 @@
-"""Model folders: how one is found, and what kind of model it holds. Imports no torch."""
+"""Model folders and configs: where a model's parts are, of what kind it is, and whether it is supported. No torch.
 
-import os
+Folders may come from the Hub, which is not trusted: weights are safetensors only, and sizes that a config asks for are
+bounded, as a model is built from them before its weights could show that they are wrong.
+"""
+
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
-from longrm import hub, reading
+from longrm import hub
 from longrm.errors import ModelError
+from longrm.reading import read_json, reading
 
 HEAD = "score.weight"
 """The name of a scalar head among the weights of a sequence classifier."""
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""The files of an adapter, as PEFT writes them: small changes to the weights of a base model."""
+"""The files of a low-rank adapter, as PEFT writes them."""
 
 ADAPTER_HEAD = f"base_model.model.{HEAD}"
 """The name of a scalar head among the weights of an adapter."""
 
-_READ = (
-    "generation_config.json",
-    "model.safetensors.index.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-)
-"""Files that transformers reads beside config and tokenizer, where they exist; each holds an object."""
+_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py", "README.md"]  # what is downloaded from the Hub
 
-_GATE = re.compile(r"(?:gating|gate|weight_net)\.")
-"""What weights are called that weigh several rewards by the prompt, as ArmoRM's (arXiv 2406.12845) do."""
-
-_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.py", "README.md"]
-_LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
-
+_LONGEST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
 
 _LARGEST = {
     "num_hidden_layers": 1000,
@@ -45,45 +40,23 @@ _LARGEST = {
     "vocab_size": 100_000_000,
     "max_position_embeddings": 2**40,
 }
-"""The largest sizes in a config: a model is built from them before its weights could show that they are wrong."""
+
+# Weights that combine several rewards depending on the prompt, as ArmoRM's (arXiv 2406.12845) do.
+_GATE = re.compile(r"(?:gating|gate|weight_net)\.")
 
 
-class _Config(BaseModel):
-    """The fields of a config that identify the kind of model."""
-
+class _ModelConfig(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     architectures: list[str] | None = None
-    model_type: str | None = None
+    max_position_embeddings: Any = None
 
 
-class _Adapter(BaseModel):
-    """The fields of an adapter's config that are read here."""
-
-    model_config = ConfigDict(extra="allow")
-
+class _AdapterConfig(BaseModel):
     base_model_name_or_path: str | None = None
     revision: str | None = None
     task_type: str | None = None
-    r: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
-
-
-class _Index(BaseModel):
-    """The index of a folder: the file of every weight."""
-
-    weight_map: dict[str, Annotated[str, Field(pattern=r"^[^/]+\.safetensors$")]]
-
-
-class _Tensor(BaseModel):
-    """A tensor in the header of a safetensors file."""
-
-    dtype: str
-    shape: list[Annotated[int, Field(strict=True, ge=0)]]
-    data_offsets: tuple[int, int]
-
-
-_CONFIG, _ADAPTER, _INDEX = TypeAdapter(_Config), TypeAdapter(_Adapter), TypeAdapter(_Index)
-_HEADER = TypeAdapter(dict[str, _Tensor])
+    r: Annotated[int, Field(ge=1, le=65_536)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +66,7 @@ class ModelFolders:
     Attributes:
         base: The folder with its config and weights.
         tokenizer: The folder with its tokenizer.
-        adapter: The folder with changes to the weights, where the model is an adapter.
+        adapter: The folder of its adapter, if it has one.
     """
 
     base: Path
@@ -110,7 +83,7 @@ class ModelFolders:
 
 
 def find_model_folders(source: str | Path) -> ModelFolders:
-    """Finds the parts of a model; an adapter names its base, and its own tokenizer comes before the base's.
+    """Finds the parts of a model. An adapter names its base, and its own tokenizer is preferred to the base's.
 
     Raises:
         ModelError: There is no such model, its files cannot be read, or an adapter's base is not found.
@@ -118,18 +91,18 @@ def find_model_folders(source: str | Path) -> ModelFolders:
     folder = find_model_folder(source)
     if not (folder / ADAPTER).is_file():
         return ModelFolders(folder, folder)
-    if not os.path.lexists(folder / ADAPTER_WEIGHTS):
+    if not (folder / ADAPTER_WEIGHTS).is_file():
         raise ModelError(f"{source} is an adapter without {ADAPTER_WEIGHTS}: save it as safetensors")
-    config = _read_adapter(folder)
+    config = _adapter_config(folder)
     named, revision = config.base_model_name_or_path, config.revision
     if named is None:
-        raise ModelError(f"{source}: its {ADAPTER} names no base model (base_model_name_or_path)")
+        raise ModelError(f"{folder / ADAPTER}, field 'base_model_name_or_path': names no base model")
     try:
         base = find_model_folder(
             f"{named}@{revision}" if revision and not Path(named).expanduser().is_dir() else named
         )
     except ModelError as error:
-        raise ModelError(f"{source} is an adapter, and its base cannot be found: {error}") from None
+        raise ModelError(f"{source} is an adapter whose base model was not found: {error}") from None
     if (base / ADAPTER).is_file():
         raise ModelError(
             f"{source} is an adapter of an adapter, {named}: merge that one first (longrm merge)"
@@ -138,7 +111,7 @@ def find_model_folders(source: str | Path) -> ModelFolders:
 
 
 def find_model_folder(source: str | Path) -> Path:
-    """The folder of a model; a model of the Hub is downloaded.
+    """Returns the folder of a model; a model of the Hub is downloaded.
 
     Raises:
         ModelError: There is no such folder, and no such model on the Hub.
@@ -147,41 +120,39 @@ def find_model_folder(source: str | Path) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise ModelError(f"{source} is a file: give the model's folder")
+        raise ModelError(f"{source} is a file, not a model folder")
     if hub.split_revision(str(source)) is None:
-        lack = hub.missing_part(str(source))
-        raise ModelError(f"{source}: {lack or 'there is no such model folder'}")
+        raise ModelError(f"{source}: {hub.missing_part(str(source)) or 'no such model folder'}")
     return hub.fetch(str(source), _PATTERNS, ModelError)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a model folder.
+    """Returns the safetensors files of a model folder.
 
     Raises:
-        ModelError: It holds no config or one that no model can have, no weights, or pickled ones only.
+        ModelError: It has no config, an impossible one, no weights, or pickled ones only.
     """
-    if not os.path.lexists(folder / "config.json"):
+    if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} has no config.json: it is not a model folder")
-    _read_config(folder)
-    for name in _READ:
-        if os.path.lexists(folder / name):
-            value = reading.read_json(folder / name, ModelError)
-            if name.endswith("index.json"):
-                reading.typed(_INDEX, value, folder / name, ModelError)
+    _model_config(folder)
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        with reading(index, ModelError):
+            if any(Path(name).name != name for name in read_json(index, ModelError)["weight_map"].values()):
+                raise ModelError(f"{index}, field 'weight_map': names a file outside the model's folder")
     shards = sorted(folder.glob("model*.safetensors"))
     if shards:
         return shards
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
+    if any(file.suffix in (".bin", ".pt", ".pth") for file in folder.iterdir()):
         raise ModelError(f"{folder} has only pickled weights, which may run code: save it as safetensors")
     raise ModelError(f"{folder} has no weights (model*.safetensors)")
 
 
 def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
-    """Whether a model scores, as its weights hold a head, or else writes, as its config says.
+    """Whether a model scores (its weights contain a head) or else generates (as its config says).
 
     Args:
-        source: A folder with `config.json` and safetensors, or with an adapter, a GGUF file or a folder that holds one,
-            or a Hub id such as `owner/name`.
+        source: A folder with `config.json` and safetensors, or with an adapter, or a Hub id such as `owner/name`.
 
     Raises:
         ModelError: It can do neither, or its files cannot be read.
@@ -190,80 +161,149 @@ def kind_of(source: str | Path) -> Literal["discriminative", "generative"]:
     if has_head(parts):
         return "discriminative"
     shards = weight_files(parts.base)
-    architectures = _read_config(parts.base).architectures or []
-    gate = next((name for shard in shards for name in tensor_headers(shard) if _GATE.match(name)), None)
+    architectures = _model_config(parts.base).architectures or []
+    gate = next((name for shard in shards for name in tensor_shapes(shard) if _GATE.match(name)), None)
     if gate is not None:
         raise ModelError(
-            f"{source}: its scores are weighed by a gate that reads the prompt ({gate}), which is not computed here; "
-            "a head whose labels have fixed weights can be read (--weights)"
+            f"{source}: a gate that reads the prompt ({gate}) weights its scores, which is not supported; heads with "
+            "fixed weights per label are (--weights)"
         )
     if any(name.endswith("ForCausalLM") for name in architectures):
         return "generative"
-    named = ", ".join(architectures) or "none"
     raise ModelError(
         f"{source}: neither a scalar head ({HEAD}) among its weights nor a causal language model in its config "
-        f"(architectures: {named})"
+        f"(architectures: {', '.join(architectures) or 'none'})"
     )
 
 
 def has_head(parts: ModelFolders) -> bool:
-    """Whether a model is a sequence classifier, which scores and does not write.
+    """Whether a model is a sequence classifier, which scores and cannot generate.
 
     Raises:
         ModelError: Its files cannot be read.
     """
     if parts.adapter:
-        task = _read_adapter(parts.adapter).task_type
-        # A reward model whose trained head is lost is still no generative model.
-        if task == "SEQ_CLS" or ADAPTER_HEAD in tensor_headers(parts.adapter / ADAPTER_WEIGHTS):
+        task = _adapter_config(parts.adapter).task_type
+        # A reward model whose trained head is missing is still no generative model.
+        if task == "SEQ_CLS" or ADAPTER_HEAD in tensor_shapes(parts.adapter / ADAPTER_WEIGHTS):
             return True
-    return any(HEAD in tensor_headers(shard) for shard in weight_files(parts.base))
+    return any(HEAD in tensor_shapes(shard) for shard in weight_files(parts.base))
 
 
 def positions_of(source: str | Path) -> int | None:
-    """The most tokens that a model reads, as its config says; None where it says nothing.
+    """Returns the context length in a model's config; None if it has none.
 
     Raises:
         ModelError: There is no such model, or its config cannot be read.
     """
-    said = (_read_config(find_model_folders(source).base).model_extra or {}).get("max_position_embeddings")
-    return said if isinstance(said, int) else None
+    limit = _model_config(find_model_folders(source).base).max_position_embeddings
+    return limit if isinstance(limit, int) else None
 
 
-def _read_config(folder: Path) -> _Config:
-    file = folder / "config.json"
-    fields = reading.read_json(file, ModelError)
-    for name, most in _LARGEST.items():
-        sizes = fields.get(name)
-        for size in sizes if isinstance(sizes, list) else [] if sizes is None else [sizes]:
-            # Some architectures have a size for every layer.
-            if type(size) is not int or not 1 <= size <= most:
-                raise ModelError(
-                    f"{file}, field '{name}': needs a whole number from 1 to {most:,}, got {reading.short(size)}"
-                )
-    return reading.typed(_CONFIG, fields, file, ModelError)
-
-
-def _read_adapter(folder: Path) -> _Adapter:
-    file = folder / ADAPTER
-    return reading.typed(_ADAPTER, reading.read_json(file, ModelError), file, ModelError)
-
-
-def tensor_headers(shard: Path) -> dict[str, Any]:
-    """The names of the tensors in a safetensors file, with their types and shapes.
+def tensor_shapes(shard: Path) -> dict[str, list[int]]:
+    """Returns the shapes of the tensors in a safetensors file by name. The file's header is plain JSON.
 
     Raises:
         ModelError: It is no such file.
     """
-    with reading.reading(shard, ModelError), shard.open("rb") as stream:
+    with reading(shard, ModelError), shard.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
-        text = stream.read(size) if size <= _LONGEST_HEADER else b""
-    try:
-        tensors = reading.parse_json(text)
-    except ValueError as error:
-        raise ModelError(f"{shard}: not safetensors: its weights cannot be read ({error})") from None
-    if not isinstance(tensors, dict):
-        raise ModelError(f"{shard}: not safetensors: its weights cannot be read")
-    tensors.pop("__metadata__", None)
-    reading.typed(_HEADER, tensors, shard, ModelError)
-    return tensors
+        try:
+            tensors = json.loads(stream.read(size) if size <= _LONGEST_HEADER else b"")
+            shapes: dict[str, list[int]] = {
+                name: tensors[name]["shape"] for name in tensors if name != "__metadata__"
+            }
+        except (ValueError, TypeError, KeyError):
+            raise ModelError(f"{shard}: not safetensors: its weights cannot be read") from None
+    return shapes
+
+
+def _model_config(folder: Path) -> _ModelConfig:
+    file = folder / "config.json"
+    with reading(file, ModelError):
+        config = _ModelConfig.model_validate(read_json(file, ModelError))
+    for name, most in _LARGEST.items():
+        sizes = getattr(config, name, None)
+        # Some architectures have a size per layer.
+        for size in sizes if isinstance(sizes, list) else [] if sizes is None else [sizes]:
+            if type(size) is not int or not 1 <= size <= most:
+                raise ModelError(f"{file}, field '{name}': must be from 1 to {most:,}, got {size!r:.50}")
+    return config
+
+
+def _adapter_config(folder: Path) -> _AdapterConfig:
+    file = folder / ADAPTER
+    with reading(file, ModelError):
+        return _AdapterConfig.model_validate(read_json(file, ModelError))
+
+
+# Capabilities, read from the config of transformers and never from a model's name
+
+
+def check_config(config: Any, where: str) -> None:
+    """Refuses a config that needs what attention over a shared prefix does not compute.
+
+    Raises:
+        ModelError: It does; the message names the field and the reason.
+    """
+    for problem in unsupported(config):
+        raise ModelError(f"{where}: {problem}")
+
+
+def check_decoder(config: Any, where: str) -> None:
+    """Refuses the config of a model that is not a text-only causal decoder, with a `ModelError`."""
+    problem = _not_a_decoder(config)
+    if problem:
+        raise ModelError(f"{where}: {problem}")
+
+
+def check_trainable(config: Any, where: str) -> None:
+    """Refuses the config of a quantized model, whose weights cannot learn or be merged, with a `ModelError`."""
+    quantized = getattr(config, "quantization_config", None)
+    if quantized:
+        fields = quantized if isinstance(quantized, dict) else vars(quantized)
+        raise ModelError(
+            f"{where}: its weights are quantized ({fields.get('quant_method', 'by an unknown method')}); training and "
+            "merging need the original model"
+        )
+
+
+def _not_a_decoder(config: Any) -> str | None:
+    if config.is_encoder_decoder:
+        return "an encoder-decoder model: only decoders are supported"
+    if getattr(config, "is_causal", True) is False or getattr(config, "use_bidirectional_attention", False):
+        return "bidirectional attention: only causal attention is supported"
+    if config.get_text_config() is not config:
+        return "a multimodal model: only text models are supported"
+    return None
+
+
+def unsupported(config: Any) -> Iterator[str]:
+    """Yields what a model does that neither a shared prefix nor reading block by block computes exactly."""
+    structure = _not_a_decoder(config)
+    if structure:
+        yield structure
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None) if kinds is None else None
+    other = sorted(set(kinds or ()) - {"full_attention"})
+    named = ", ".join(other) if window is None else f"sliding_window = {window}"
+    if named and all("sliding" in kind or "chunked" in kind or "window" in kind for kind in other):
+        yield f"{named}: windowed attention is not supported with a shared prefix"
+    elif named:
+        yield f"layers of type {named} (state-space, linear, sparse): their state cannot branch at a prefix"
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if getattr(config, name, None) is not None:
+            yield f"{name} = {getattr(config, name)}: soft-capped logits are not supported"
+    for name in ("logit_scale", "logits_scaling"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            yield f"{name} = {getattr(config, name)}: scaled output logits are not supported"
+    if getattr(config, "alibi", False):
+        yield "alibi positions: a bias on attention logits is not supported"
+    rope = getattr(config, "rope_parameters", None)
+    if not rope:
+        yield "no rotary positions (learned, ALiBi or recurrent): not supported with a shared prefix"
+    elif rope.get("rope_type", "default") in ("dynamic", "longrope"):
+        yield (
+            f"rope_type = {rope['rope_type']}: its frequencies depend on the longest sequence of a call, so scores "
+            "would depend on the batch"
+        )

@@ -1,266 +1,292 @@
-"""Keys and values of prefixes that were read before: what begins alike is read once, and branches are read over it.
+"""Prefix cache: keys and values of prefixes that were read before, so that prompts which begin alike are read once.
 
-A forward reads `[what is kept | rest of the prefix | branch 1 | branch 2 | ...]`, of which it computes all but what is
-kept; positions go on. Keys are kept as the attention sees them, rotated by position. Scores depend on what is kept
-by rounding alone: in fp32 by less than 5e-5 of their size, or of 1 where they are smaller. (Measured: 28,266 scores of
-four models of 2 and 3 layers, up to 47 in size; the median difference is 2e-7, the largest 2.4e-5.)
+A forward pass reads `[rest of the prefix | branch 1 | branch 2 | ...]` over cached keys and values of the first
+tokens of the prefix; positions continue where the cache ends. Keys are stored as attention sees them, rotated by
+position, which is the same in every prompt that begins alike. A cache hit changes the order of sums and nothing else:
+in fp32, scores differ by less than 5e-5 of their size, or of 1 where they are smaller. (Measured on 28,266 scores of
+four models of 2 and 3 layers, up to 47 in size: the median difference is 2e-7, the largest 2.4e-5.)
 
-Letters: S tokens of the packed sequence, L tokens of a tree, P tokens of a prefix, B tokens of a block, H query heads,
+Prefixes are cached in blocks of `BLOCK` tokens, as vLLM does. A block's key is a hash of its tokens and of the key
+before it, so one look-up per block finds the longest cached beginning.
+
+Shapes: S tokens of the packed sequence, L tokens of a tree, P tokens of a prefix, B tokens of a block, H query heads,
 G key heads, D head size.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import groupby
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from longrm.errors import ConfigError
-from longrm.modeling.attention import over_layout
-from longrm.modeling.attention_varlen import rows_at
-from longrm.modeling.continuation import over_before
+from longrm.modeling.attention import LayerKeys, keys_and_values, packed_attention, segment_attention
+from longrm.modeling.attention_varlen import Keys, Output, Queries, Rows, rows_at
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.heads import TransformersModel, hidden_states
-from longrm.modeling.prefix_table import BLOCK, PrefixTable, block_keys
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
-from longrm.modeling.shared_prefix import Packed, pack
+from longrm.modeling.shared_prefix import LayerAttention, Packed, TransformersModel, pack
+
+BLOCK = 16
+"""Tokens of a block: what two prompts share is read again from the last multiple of it."""
+
+
+def block_keys(ids: Sequence[int], salt: str = "") -> list[bytes]:
+    """Returns a key per full block of token ids, which identifies the block, all tokens before it, and the salt."""
+    keys, key = [], blake2b(salt.encode(), digest_size=16).digest() if salt else b""
+    for start in range(0, len(ids) - BLOCK + 1, BLOCK):
+        own = array("q", ids[start : start + BLOCK]).tobytes()
+        key = blake2b(key + own, digest_size=16).digest()
+        keys.append(key)
+    return keys
+
+
+class PrefixTable:
+    """Slots 0 to `blocks` - 1 of the cache by the key of the block in each; the least recently used are reused first.
+
+    A block is never older than those that continue it, so no block outlives its beginning.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self._slots: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
+        self._free = list(range(blocks))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def count(self, keys: Iterable[bytes]) -> int:
+        """Returns how many of the first keys are in the table."""
+        found = 0
+        for key in keys:
+            if key not in self._slots:
+                break
+            found += 1
+        return found
+
+    def use(self, keys: Sequence[bytes]) -> list[int]:
+        """Returns the slots of keys that are all in the table, and makes them the most recently used."""
+        for key in reversed(keys):  # the first block last, so that it is dropped after those that continue it
+            self._slots.move_to_end(key)
+        return [self._slots[key] for key in keys]
+
+    def reserve(self, in_use: Collection[int]) -> int | None:
+        """Takes a free slot, or that of the least recently used block; returns None if all are in use."""
+        if not self._free:
+            oldest = next(iter(self._slots), None)
+            if oldest is None or self._slots[oldest] in in_use:
+                return None
+            self._free.append(self._slots.pop(oldest))
+        return self._free.pop()
+
+    def release(self, slots: Iterable[int]) -> None:
+        """Returns reserved slots."""
+        self._free.extend(slots)
+
+    def keep(self, reserved: Iterable[tuple[bytes, int]], chains: Iterable[Sequence[bytes]]) -> None:
+        """Enters keys with their reserved slots; makes the blocks of chains the most recently used."""
+        self._slots.update(reserved)
+        for keys in chains:
+            self.use(keys[: self.count(keys)])
 
 
 @dataclass(frozen=True, slots=True)
-class KeptForward:
-    """What one forward reads from what is kept, and what it adds to it.
+class _Forward:
+    """What one forward pass reads from the cache and adds to it.
 
     Attributes:
-        pools: The memory of each model, by its identity.
-        read: For every tree, the places of the first blocks of its prefix.
-        blocks: Where in the packed sequence the blocks stand that are to be kept.
-        chains: The keys of every tree's blocks.
-        reserved: The places for the blocks that are to be kept, by their keys.
+        pools: The memory of each model, by its `id`.
+        read: For every tree, the slots of the cached blocks of its prefix.
+        blocks: Where in the packed sequence the new blocks are.
+        reserved: The slots of the new blocks by their keys, in the order of `blocks`.
+        chains: The keys of all blocks of every tree.
     """
 
     pools: Mapping[int, "_Pool"]
     read: Sequence[Sequence[int]]
     blocks: Sequence[range]
-    chains: Sequence[Sequence[bytes]]
     reserved: Mapping[bytes, int]
+    chains: Sequence[Sequence[bytes]]
 
-    def of(self, model: TransformersModel) -> "_KeptLayers":
-        """What the attention of one model is handed as `kept`."""
-        return _KeptLayers(self.pools[id(model)], self, model.device)
+    def __call__(self, model: TransformersModel) -> LayerAttention:
+        """Returns the attention of the model's layers; see `Packed.attention_for`."""
+        return _cached_attention(self.pools[id(model)], self, model.device)
 
 
 class KeptPrefixes:
-    """Keys and values of prefixes within a budget, for models that read the same tokens one forward at a time.
+    """A prefix cache within a budget, for models that read the same tokens, one forward pass at a time.
+
+    Call `pack`, run the forward pass, and call `keep` if its result is to be trusted.
 
     Args:
-        models: The models, whose attention is `longrm_shared_prefix`: usually one.
-        budget: Bytes of memory for keys and values of all models together.
+        models: Models with `longrm_shared_prefix` attention, usually one.
+        budget: Bytes for keys and values of all models together.
 
     Raises:
-        ConfigError: The budget does not do for one block, or is more than there is.
+        ConfigError: The budget is too small for one block, or larger than the memory.
     """
 
     def __init__(self, models: Sequence[TransformersModel], budget: int) -> None:
-        sizes = {id(model): _measured(model) for model in models}
-        block = sum(
-            part[0, :, 0].nbytes * BLOCK for layers in sizes.values() for pair in layers for part in pair
+        probe = pack([TokenTree([0], [[0]])])
+        layers = {id(model): keys_and_values(model, probe.to(model.device)) for model in models}
+        self.block_bytes = sum(
+            part[:, 0].nbytes * BLOCK for pairs in layers.values() for pair in pairs for part in pair
         )
-        if budget < block:
+        if budget < self.block_bytes:
             raise ConfigError(
-                f"a prefix cache of {budget:,} bytes holds no block of {BLOCK} tokens ({block:,} bytes)"
+                f"a prefix cache of {budget:,} bytes is too small for one block of {BLOCK} tokens "
+                f"({self.block_bytes:,} bytes)"
             )
-        self.block_bytes = block
-        self.table = PrefixTable(budget // block)
+        self.table = PrefixTable(budget // self.block_bytes)
         self._padding = models[0].config.pad_token_id
         try:
-            self._pools = {key: _Pool(layers, self.table.blocks) for key, layers in sizes.items()}
+            self._pools = {key: _Pool(pairs, self.table.blocks) for key, pairs in layers.items()}
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(f"a prefix cache of {budget:,} bytes does not fit into memory") from None
-        self._reserved: list[int] = []
+        self._pending: _Forward | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the cache has room for."""
+        return self.table.blocks * BLOCK
 
     def pack(self, trees: Sequence[TokenTree]) -> Packed:
-        """Lays trees in one sequence, without what is kept of their prefixes; what was not kept since is given up."""
-        # Taken first: what fails below must not have places given back twice.
-        given_up, self._reserved = self._reserved, []
-        self.table.release(given_up)
-        keys = [block_keys(tree.prefix, tree.salt) for tree in trees]
-        counts = [self.usable(tree.prefix, own) for tree, own in zip(trees, keys, strict=True)]
-        read = [self.table.use(own[:count]) for own, count in zip(keys, counts, strict=True)]
-        in_use = {place for places in read for place in places}
+        """Packs trees without the cached beginnings of their prefixes; drops the last pack if it was not kept."""
+        dropped, self._pending = self._pending, None
+        if dropped is not None:
+            self.table.release(dropped.reserved.values())
+        chains = [block_keys(tree.prefix, tree.salt) for tree in trees]
+        counts = [self.usable(tree.prefix, keys) for tree, keys in zip(trees, chains, strict=True)]
+        read = [self.table.use(keys[:count]) for keys, count in zip(chains, counts, strict=True)]
         rest = [
-            TokenTree(tree.prefix[count * BLOCK :], tree.branches)
+            replace(tree, prefix=tree.prefix[count * BLOCK :])
             for tree, count in zip(trees, counts, strict=True)
         ]
         plain = pack(rest)
-        shapes = (
-            TreeShape(shape.prefix, shape.branches, count * BLOCK)
-            for shape, count in zip(plain.layout.trees, counts, strict=True)
+        layout = PackedLayout(
+            tuple(
+                replace(shape, kept=count * BLOCK)
+                for shape, count in zip(plain.layout.trees, counts, strict=True)
+            )
         )
-        layout = PackedLayout(tuple(shapes))
+        position_ids = torch.tensor([layout.position_ids()])
+        # From here on nothing can fail, so that no reserved slot is lost.
+        in_use = {slot for slots in read for slot in slots}
         reserved: dict[bytes, int] = {}
         blocks: list[range] = []
-        for start, own, count in zip(layout.roots(), keys, counts, strict=True):
-            numbers = self._reserve(own[count:], reserved, in_use)
-            blocks += [range(start + n * BLOCK, start + (n + 1) * BLOCK) for n in numbers]
-        forward = KeptForward(self._pools, read, blocks, keys, reserved)
-        return Packed(plain.input_ids, torch.tensor([layout.position_ids()]), layout, forward)
+        for root, keys, count in zip(layout.roots(), chains, counts, strict=True):
+            fresh = self._reserve(keys[count:], reserved, in_use)
+            blocks += [range(root + n * BLOCK, root + (n + 1) * BLOCK) for n in fresh]
+        self._pending = _Forward(self._pools, read, blocks, reserved, chains)
+        return Packed(plain.input_ids, position_ids, layout, self._pending)
 
     def usable(self, prefix: Sequence[int], keys: Sequence[bytes]) -> int:
-        """How many blocks of a prefix need not be read: its last token that is not padding always is."""
+        """Returns how many cached blocks of a prefix can be used.
+
+        The last token that is not padding is always read again: a tree needs a token of its prefix in the packed
+        sequence, and the score of a branch of padding is read there.
+        """
         last = len(prefix) - 1
         while last and prefix[last] == self._padding:
             last -= 1
         return self.table.count(keys[: last // BLOCK])
 
     def keep(self, packed: Packed) -> None:
-        """Keeps what the forward of the last packed sequence computed."""
-        assert isinstance(packed.kept, KeptForward)
-        self._reserved = []
-        self.table.keep(packed.kept.reserved.items(), packed.kept.chains)
+        """Keeps what the forward pass of the last packed sequence computed."""
+        forward, self._pending = self._pending, None
+        assert forward is not None, "nothing was packed"
+        assert packed.attention_for is forward, "not the last packed sequence"
+        self.table.keep(forward.reserved.items(), forward.chains)
 
     def _reserve(self, keys: Sequence[bytes], reserved: dict[bytes, int], in_use: set[int]) -> list[int]:
-        """Reserves places for blocks, as far as there are any, each for the first tree of the forward that has it.
+        """Reserves slots for blocks that are neither cached nor reserved by an earlier tree, while there are any.
 
-        Returns:
-            The numbers of these blocks among the keys.
+        Returns the numbers of the blocks that got one among the keys.
         """
         fresh = [n for n, key in enumerate(keys) if key not in reserved and not self.table.count([key])]
-        places: list[int] = []
-        while len(places) < len(fresh) and (place := self.table.reserve(in_use)) is not None:
-            self._reserved.append(place)
-            places.append(place)
-        # In order, so that neighbors lie side by side wherever there is room.
-        reserved.update((keys[number], place) for number, place in zip(fresh, sorted(places), strict=False))
-        return fresh[: len(places)]
-
-
-_Places = Int[Tensor, " blocks"] | slice
-"""Where blocks lie in the memory of a model: a slice where they follow upon each other, which is faster by far."""
-
-
-def _at(places: Sequence[int], device: torch.device) -> _Places:
-    return rows_at([range(place, place + 1) for place in places], device) if places else slice(0)
-
-
-class _KeptLayers:
-    """The attention of one model's layers, over what is kept and what is not."""
-
-    def __init__(self, pool: "_Pool", forward: KeptForward, device: torch.device) -> None:
-        self._pool = pool
-        self._read = [_at(places, device) for places in forward.read]
-        self._places = _at([*forward.reserved.values()], device)
-        self._tokens = rows_at(forward.blocks, device) if forward.blocks else None
-
-    def attend(
-        self,
-        layer: int,
-        query: Float[Tensor, "1 H S D"],
-        key: Float[Tensor, "1 G S D"],
-        value: Float[Tensor, "1 G S D"],
-        layout: PackedLayout,
-        scaling: float | None,
-        only_ends: bool,
-    ) -> Float[Tensor, "1 S H D"]:
-        if self._tokens is not None:
-            self._pool.write(layer, [key[0], value[0]], self._tokens, self._places)
-        outputs: list[Tensor] = []
-        begin = 0
-        trees = zip(layout.trees, self._read, strict=True)
-        for continued, run in groupby(trees, lambda tree: tree[0].kept > 0):
-            same = list(run)
-            # Trees of which nothing is kept are computed together.
-            for part in [[one] for one in same] if continued else [same]:
-                end = begin + sum(shape.tokens for shape, _ in part)
-                q, k, v = (states[:, :, begin:end] for states in (query, key, value))
-                if continued:
-                    outputs.append(self._over_kept(layer, (q, k, v), *part[0], scaling, only_ends))
-                else:
-                    shapes = PackedLayout(tuple(shape for shape, _ in part))
-                    outputs.append(over_layout(q, k, v, scaling, shapes, only_ends))
-                begin = end
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-
-    def _over_kept(
-        self,
-        layer: int,
-        own: Sequence[Tensor],
-        shape: TreeShape,
-        places: _Places,
-        scaling: float | None,
-        only_ends: bool,
-    ) -> Float[Tensor, "1 L H D"]:
-        query, *keys_values = own
-        k, v = (
-            torch.cat(parts, dim=2) for parts in zip(self._pool.read(layer, places), keys_values, strict=True)
-        )
-        if not shape.forks:
-            return over_before(query, k, v, [shape.tokens], scaling, only_ends)
-        fork = shape.kept + shape.prefix
-        q_rest, q_branches = torch.split(query, [shape.prefix, shape.branch_tokens], dim=2)
-        output = over_before(q_rest, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scaling, only_ends)
-        of_branches = over_before(q_branches, k, v, shape.branches, scaling, only_ends)
-        return torch.cat([output, of_branches], dim=1)
+        slots: list[int] = []
+        while len(slots) < len(fresh) and (slot := self.table.reserve(in_use)) is not None:
+            slots.append(slot)
+        # Sorted, so that neighbors are contiguous in memory wherever there is room, and read as a slice.
+        reserved.update((keys[number], slot) for number, slot in zip(fresh, sorted(slots), strict=False))
+        return fresh[: len(slots)]
 
 
 class _Pool:
-    """The memory for blocks of keys and values of one model, layer by layer."""
+    """The memory for blocks of one model. Per layer, keys and values `[G, blocks, B, D]`: one gather reads a prefix."""
 
-    def __init__(self, like: Sequence[Sequence[Tensor]], blocks: int) -> None:
-        # Each [G, blocks, B, D]: the blocks of a prefix are gathered by one operation. A CPU's memory is taken as it is
-        # written, a GPU's at once.
+    def __init__(self, layers: Sequence[Sequence[LayerKeys]], blocks: int) -> None:
+        # A CPU's memory is taken as it is written, a GPU's at once.
         self._layers = [
-            [part.new_empty(part.shape[1], blocks, BLOCK, part.shape[3]) for part in pair] for pair in like
+            [part.new_empty(part.shape[0], blocks, BLOCK, part.shape[2]) for part in pair] for pair in layers
         ]
 
-    def read(self, layer: int, places: _Places) -> list[Float[Tensor, "1 G P D"]]:
-        """The keys and values of blocks, as those of one prefix."""
-        return [part[:, places].flatten(1, 2)[None] for part in self._layers[layer]]
+    def read(self, layer: int, slots: Rows) -> list[Float[Tensor, "1 G P D"]]:
+        """Returns the keys and values of blocks, as those of one prefix."""
+        return [part[:, slots].flatten(1, 2)[None] for part in self._layers[layer]]
 
-    def write(
-        self,
-        layer: int,
-        states: Sequence[Float[Tensor, "G S D"]],
-        tokens: Int[Tensor, " N"] | slice,
-        places: _Places,
-    ) -> None:
-        """Keeps the keys and values of some tokens, block after block, at places."""
+    def write(self, layer: int, states: Sequence[LayerKeys], tokens: Rows, slots: Rows) -> None:
+        """Stores the keys and values of tokens, block after block."""
         for stored, part in zip(self._layers[layer], states, strict=True):
-            stored[:, places] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])
+            stored[:, slots] = part[:, tokens].reshape(len(part), -1, BLOCK, part.shape[2])
 
 
-class _Measure:
-    """Takes the keys and values of every layer of a forward."""
+def _cached_attention(pool: _Pool, forward: _Forward, device: torch.device) -> LayerAttention:
+    """Returns the attention of one model's layers over what is cached and what is not; it stores the new blocks."""
 
-    def __init__(self) -> None:
-        self.layers: list[list[Tensor]] = []
+    def rows(slots: Iterable[int]) -> Rows:
+        ranges = [range(slot, slot + 1) for slot in slots]
+        return rows_at(ranges, device) if ranges else slice(0)
 
-    def of(self, model: Any) -> "_Measure":
-        return self
+    # Once for all layers.
+    read = [rows(slots) for slots in forward.read]
+    new_slots = rows(forward.reserved.values())
+    new_tokens = rows_at(forward.blocks, device) if forward.blocks else None
 
     def attend(
-        self,
         layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        query: Queries,
+        key: Keys,
+        value: Keys,
         layout: PackedLayout,
-        scaling: float | None,
+        scale: float,
         only_ends: bool,
-    ) -> Tensor:
-        assert layer == len(self.layers), "layers are computed one after the other"
-        self.layers.append([key, value])
-        return over_layout(query, key, value, scaling, layout, only_ends)
+    ) -> Output:
+        if new_tokens is not None:
+            pool.write(layer, [key[0], value[0]], new_tokens, new_slots)
+        outputs: list[Tensor] = []
+        begin = 0
+        for hit, run in groupby(zip(layout.trees, read, strict=True), lambda tree: tree[0].kept > 0):
+            trees = list(run)
+            # Trees without a cache hit are computed together, the others one by one.
+            for part in [[tree] for tree in trees] if hit else [trees]:
+                end = begin + sum(shape.tokens for shape, _ in part)
+                q, k, v = (states[:, :, begin:end] for states in (query, key, value))
+                if hit:
+                    ((shape, slots),) = part
+                    k_before, v_before = pool.read(layer, slots)
+                    k, v = torch.cat([k_before, k], dim=2), torch.cat([v_before, v], dim=2)
+                    outputs.append(_tree_over_cache(q, k, v, shape, scale, only_ends))
+                else:
+                    shapes = PackedLayout(tuple(shape for shape, _ in part))
+                    outputs.append(packed_attention(q, k, v, shapes, scale, only_ends))
+                begin = end
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+    return attend
 
 
-@torch.no_grad()
-def _measured(model: TransformersModel) -> list[list[Tensor]]:
-    """The keys and values of two tokens at every layer."""
-    plain = pack([TokenTree([0], [[0]])])
-    measure = _Measure()
-    hidden_states(model, Packed(plain.input_ids, plain.position_ids, plain.layout, measure).to(model.device))
-    return measure.layers
+def _tree_over_cache(q: Queries, k: Keys, v: Keys, shape: TreeShape, scale: float, only_ends: bool) -> Output:
+    if not shape.forks:  # prefix and branch are one segment behind the cached tokens
+        return segment_attention(q, k, v, [shape.tokens], scale, only_ends)
+    fork = shape.kept + shape.prefix
+    q_prefix, q_branches = torch.split(q, [shape.prefix, shape.branch_tokens], dim=2)
+    prefix = segment_attention(q_prefix, k[:, :, :fork], v[:, :, :fork], [shape.prefix], scale, only_ends)
+    branches = segment_attention(q_branches, k, v, shape.branches, scale, only_ends)
+    return torch.cat([prefix, branches], dim=1)

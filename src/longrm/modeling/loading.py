@@ -1,51 +1,58 @@
-"""Loads, makes and rescales language models and scorers: decoders with a scalar head."""
+"""Loads and makes language models and scorers (decoders with a scalar head).
 
-from collections.abc import Iterator, Mapping
+Transformers loads almost anything and reports problems as log lines: weights that are missing are initialized at
+random, weights without a place are dropped, a head of another shape is drawn anew. Each would give wrong scores in
+silence, so each is an error here. An architecture is checked on the meta device, before weights are read.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from safetensors import safe_open
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig
+from transformers.utils.logging import disable_progress_bar
 
 from longrm.data.tokenizing import Tokenizer, scored_at
-from longrm.errors import ConfigError, ModelError, first_line
-from longrm.modeling.attention import SHARED_PREFIX
-from longrm.modeling.capabilities import (
-    check_config,
-    check_decoder,
-    check_packed,
-    check_scorer,
-    check_writer,
-    reads_in_blocks,
-)
-from longrm.modeling.continuation import CONTINUATION
+from longrm.errors import ConfigError, ModelError, first_line, nearest
+from longrm.modeling.attention import CONTINUATION, SHARED_PREFIX
 from longrm.modeling.device_memory import is_out_of_memory
 from longrm.modeling.folders import (
     ADAPTER_HEAD,
     ADAPTER_WEIGHTS,
     HEAD,
     ModelFolders,
+    check_config,
+    check_decoder,
     find_model_folders,
     has_head,
+    tensor_shapes,
+    unsupported,
     weight_files,
 )
-from longrm.modeling.heads import TransformersModel
-from longrm.modeling.label_weights import weighted_head
-from longrm.modeling.model_files import read_config, read_head, read_metadata, read_model
 from longrm.modeling.shapes import ModelShape
+from longrm.modeling.shared_prefix import TransformersModel
+from longrm.reading import reading
+
+# Loading takes milliseconds to seconds, and longrm shows the progress of long work itself.
+disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers has no types here
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model of transformers and its tokenizer.
+    """A transformers model and its tokenizer.
 
     Attributes:
         model: The model.
         tokenizer: Its tokenizer.
-        origin: What identifies the model beside its name; see `ModelFolders.origin`.
+        origin: Commits that identify the model in addition to its name; see `ModelFolders.origin`.
     """
 
     model: TransformersModel
@@ -59,13 +66,13 @@ class LoadedModel:
 
 
 class Scorer(LoadedModel):
-    """A model with a scalar head, whose attention is `longrm_shared_prefix`, and its tokenizer."""
+    """A model with a scalar head and `longrm_shared_prefix` attention, and its tokenizer."""
 
     __slots__ = ()
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Likewise, and at which token a score is read."""
+        """As for any model, and at which token scores are read."""
         at = scored_at(self.model.config.pad_token_id, self.tokenizer)
         return {**super().provenance, "scored_at": at}
 
@@ -88,7 +95,7 @@ def load_scorer(
 ) -> Scorer:
     """Loads a reward model from a folder or a Hub id. The head is fp32 whatever the dtype.
 
-    Scores are read where transformers reads them with the same config: at the last token that is not its padding.
+    Scores are read where transformers reads them with the same config: at the last token that is not padding.
 
     Args:
         source: A folder with `config.json`, safetensors and a tokenizer, or with an adapter; or a Hub id
@@ -96,42 +103,47 @@ def load_scorer(
         dtype: The dtype of the model's body; "auto" keeps the checkpoint's.
         device: Where the model goes; "auto" takes a GPU if torch sees one, else the CPU.
         trust_remote_code: Whether code that comes with the model may run.
-        head_seed: Draws a new scalar head from this seed where the checkpoint has none, to start training
-            from a language model; None refuses such a checkpoint, whose scores would be noise.
-        keep_padding: With a new head, leave the padding id of the config as it is, for adapters, which are used on
-            the config of their base; else it becomes one that no response ends in.
-        weights: Of a head with several labels: what each counts in the score, by its name.
+        head_seed: Draws a new scalar head from this seed if the checkpoint has none, to start training from a language
+            model; None refuses such a checkpoint, whose scores would be noise.
+        keep_padding: With a new head, keep the padding id of the config, for adapters, which are used with the config
+            of their base; else it becomes one that ends no response.
+        weights: For a head with several labels, the weight of each label in the score, by its name.
 
     Raises:
-        ModelError: nothing is there, a file is missing, weights are pickled, the head has several labels and no
-            weights say what they count, or the architecture needs what a shared prefix does not compute.
+        ModelError: There is no such model, a file is missing, weights are pickled, the head has several labels and no
+            weights are given, or the architecture needs what a shared prefix does not compute.
     """
     device = resolve_device(device)  # before the weights are read
-    parts = find_model_folders(source)
-    shards = weight_files(parts.base)
     where = str(source)
+    parts = find_model_folders(source)
     config = read_config(parts.base, where, trust_remote_code)
     check_config(config, where)
-    head = read_head(shards, HEAD, where)
+    head = _read_tensor(weight_files(parts.base), HEAD)
     if parts.adapter:
-        trained = read_head([parts.adapter / ADAPTER_WEIGHTS], ADAPTER_HEAD, where)
+        trained = _read_tensor([parts.adapter / ADAPTER_WEIGHTS], ADAPTER_HEAD)
         head = head if trained is None else trained
     if head is not None:
         head = weighted_head(head, config, weights, where)
-    if head is None and head_seed is None:
+    elif head_seed is None:
         raise ModelError(f"{where}: no scalar head ({HEAD}): train one, or give head_seed to start one")
     tokenizer = Tokenizer.load(parts.tokenizer)
     config.num_labels = 1
     if head is None and not keep_padding:
         _choose_padding(config, tokenizer)
-    elif parts.adapter and not read_metadata(parts.adapter / ADAPTER_WEIGHTS):
-        # An adapter of our own from when every score was read at the very last token.
-        config.pad_token_id = None
-    auto = AutoModelForSequenceClassification
-    model = read_model(auto, check_scorer, parts.base, config, dtype, trust_remote_code, where)
+    model = _read_model(
+        AutoModelForSequenceClassification, _check_scorer, parts.base, config, dtype, trust_remote_code, where
+    )
     _complete(model, tokenizer, parts, where)
     model.set_attn_implementation(SHARED_PREFIX)
-    _set_head(model, head, head_seed)
+    # The head was read apart from the model, whose lower dtype would have rounded it.
+    model.score.float()
+    with torch.no_grad():
+        if head is not None:
+            model.score.weight.copy_(head)
+        else:
+            assert head_seed is not None
+            generator = torch.Generator().manual_seed(head_seed)
+            nn.init.normal_(model.score.weight, std=model.config.initializer_range, generator=generator)
     return Scorer(_placed(model, device, where), tokenizer, parts.origin)
 
 
@@ -146,44 +158,49 @@ def load_language_model(
     """Loads a causal language model from a folder or a Hub id.
 
     Args:
-        source: As `load_scorer` takes it.
+        source: As for `load_scorer`.
         dtype: The dtype of the model; "auto" keeps the checkpoint's.
-        device: As `load_scorer` takes it.
+        device: As for `load_scorer`.
         trust_remote_code: Whether code that comes with the model may run.
-        packed: To read packed sequences, its attention is then `longrm_shared_prefix`. Else to write:
-            `longrm_continuation` where the architecture can be read in blocks exactly, and otherwise what
-            transformers chooses (SDPA where the architecture has it).
+        packed: To read packed sequences, with `longrm_shared_prefix` attention. Else to generate, with
+            `longrm_continuation` if the architecture can be read block by block exactly, and otherwise with what
+            transformers chooses (SDPA if the architecture has it).
 
     Raises:
-        ModelError: nothing is there, a file is missing, weights are pickled, it is no decoder that writes text token
-            by token, or, where `packed`, it needs what a shared prefix does not compute.
+        ModelError: There is no such model, a file is missing, weights are pickled, it is no decoder that generates
+        token
+            by token, or, if `packed`, it needs what a shared prefix does not compute.
     """
     device = resolve_device(device)  # before the weights are read
-    parts = find_model_folders(source)
     where = str(source)
+    parts = find_model_folders(source)
     if has_head(parts):
-        raise ModelError(
-            f"{where} has a scalar head in place of a language-model head and cannot write: name a "
-            "causal language model"
-        )
+        raise ModelError(f"{where} has a scalar head and cannot write: name a causal language model")
     config = read_config(parts.base, where, trust_remote_code)
     (check_config if packed else check_decoder)(config, where)
     tokenizer = Tokenizer.load(parts.tokenizer)
     if packed:  # before the model is made, whose embedding of the padding id does not learn
         _choose_padding(config, tokenizer)
-    check = check_packed if packed else check_writer
-    model = read_model(AutoModelForCausalLM, check, parts.base, config, dtype, trust_remote_code, where)
+    model = _read_model(
+        AutoModelForCausalLM,
+        _check_packed if packed else _check_writer,
+        parts.base,
+        config,
+        dtype,
+        trust_remote_code,
+        where,
+    )
     _complete(model, tokenizer, parts, where)
     if packed:
         model.set_attn_implementation(SHARED_PREFIX)
-    elif reads_in_blocks(model):
+    elif model._supports_attention_backend and not any(unsupported(model.config)):
         model.set_attn_implementation(CONTINUATION)
     return LanguageModel(_placed(model, device, where).eval(), tokenizer, parts.origin)
 
 
 @contextmanager
 def generation_mode(language_model: LanguageModel) -> Iterator[LanguageModel]:
-    """Lets a language model that reads packed sequences write, within a `with` block."""
+    """Lets a language model that was loaded with `packed=True` generate, within a `with` block."""
     model = language_model.model
     training = model.training
     model.set_attn_implementation(CONTINUATION)
@@ -201,7 +218,7 @@ def new_scorer(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> Scorer:
 
 
 def new_language_model(shape: ModelShape, tokenizer: Tokenizer, *, seed: int) -> LanguageModel:
-    """Makes a random small Llama that writes, in fp32; its head is its input embeddings, as small models have it."""
+    """Makes a random small Llama with a tied language-model head, in fp32; the same seed gives the same weights."""
     return LanguageModel(_new_llama(AutoModelForCausalLM, shape, tokenizer, seed), tokenizer)
 
 
@@ -242,7 +259,7 @@ def rescale_rope(model: TransformersModel, theta: float) -> None:
     model.config.rope_parameters = {**model.config.rope_parameters, "rope_theta": float(theta)}
     base.config.rope_parameters = model.config.rope_parameters
     device = base.rotary_emb.inv_freq.device
-    base.rotary_emb = type(base.rotary_emb)(config=base.config).to(device)
+    base.rotary_emb = type(base.rotary_emb)(config=base.config).to(device)  # recomputes its frequencies
 
 
 def resolve_device(device: torch.device | str) -> torch.device | str:
@@ -260,64 +277,21 @@ def resolve_device(device: torch.device | str) -> torch.device | str:
     return device
 
 
-def _placed(model: TransformersModel, device: torch.device | str, where: str) -> TransformersModel:
+def read_config(folder: Path, where: str, trust_remote_code: bool) -> Any:
+    """Reads the config of a model folder.
+
+    Raises:
+        ModelError: transformers cannot read it. It raises errors of many types for values of the wrong kind.
+    """
     try:
-        return model.to(device)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ModelError(f"{where}: its weights do not fit into the memory of {device}") from None
-
-
-def _set_head(model: TransformersModel, stored: torch.Tensor | None, seed: int | None) -> None:
-    model.score.float()
-    weight = model.score.weight
-    with torch.no_grad():
-        if stored is not None:
-            weight.copy_(stored)
-        else:
-            assert seed is not None
-            generator = torch.Generator().manual_seed(seed)
-            nn.init.normal_(weight, std=model.config.initializer_range, generator=generator)
-
-
-def _choose_padding(config: Any, tokenizer: Tokenizer) -> None:
-    """Sets a padding id that is not the end of a response, for a model that has not learned any.
-
-    Transformers scores the last token that is not padding, and the embedding of padding does not learn: with
-    pad = eos the end of a response would be read and learned by nobody. With no padding id transformers refuses
-    batches, which is loud.
-    """
-    declared = config.eos_token_id
-    ends = {tokenizer.eos_id, *(declared if isinstance(declared, list) else [declared])}
-    ends |= set(tokenizer.closing_ids())
-    candidates = [config.pad_token_id, tokenizer.pad_id]
-    config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
-
-
-def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolders, where: str) -> None:
-    """Refuses a tokenizer that writes what the model cannot read, and gives the model its adapter, if it has one.
-
-    Tokens that were added behind the vocabulary, such as one for padding, may well be there and never be used.
-    """
-    rows = model.get_input_embeddings().num_embeddings
-    ids = tokenizer.backend.get_vocab(with_added_tokens=False)
-    beyond = sorted((number, token) for token, number in ids.items() if number >= rows)
-    if beyond:
-        number, token = beyond[0]
-        raise ModelError(
-            f"{where}: its tokenizer.json is not of this model: {len(beyond):,} tokens, such as {token!r} "
-            f"({number:,}), have no place in its {rows:,} embeddings"
-        )
-    if parts.adapter:
-        # PEFT takes two seconds to import, and most models have no adapter.
-        from longrm.modeling.adapters import read_adapter
-
-        read_adapter(model, parts.adapter, where)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:400]
+        raise ModelError(f"{where}: its config cannot be read: {reason}") from None
 
 
 def check_savable(model: TransformersModel, where: str) -> None:
-    """Refuses before training what transformers refuses to write after it.
+    """Refuses before training what transformers would refuse to write after it.
 
     Raises:
         ModelError: The generation config contradicts itself.
@@ -327,3 +301,188 @@ def check_savable(model: TransformersModel, where: str) -> None:
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{where}: its generation_config.json contradicts itself: {reason}") from None
+
+
+def weighted_head(
+    head: Float[torch.Tensor, "labels C"],
+    config: Any,
+    weights: Mapping[str, float] | None,
+    where: str,
+) -> Float[torch.Tensor, "1 C"]:
+    """Returns the head whose score is the weighted sum of the scores of all labels: the same sum of its rows.
+
+    Args:
+        head: One row per label.
+        config: The model's config, whose `id2label` names the rows.
+        weights: The weights of labels, 0 for those that are omitted; None for a head with one label.
+        where: The model, for messages.
+
+    Raises:
+        ModelError: Weights and labels do not fit, or every weight is 0.
+    """
+    if len(head) == 1:
+        if weights:
+            raise ModelError(f"{where}: its head has one label; omit --weights")
+        return head
+    labels = [str(config.id2label.get(number, f"LABEL_{number}")) for number in range(len(head))]
+    if not weights:
+        raise ModelError(
+            f"{where}: its head has {len(head)} labels ({', '.join(labels)}); scoring needs their weights: "
+            f"--weights {labels[0]}=1,...; training needs a model with one label"
+        )
+    for name in weights:
+        if name not in labels:
+            raise ModelError(f"{where}: its head has no label '{name}'; {nearest(name, labels)}")
+    if not any(weights.values()):
+        raise ModelError(f"{where}: every weight is 0, so every score would be")
+    factors = torch.tensor([weights.get(label, 0.0) for label in labels], dtype=torch.float64)
+    return (factors @ head.double())[None].float()
+
+
+def _read_tensor(shards: Sequence[Path], name: str) -> torch.Tensor | None:
+    for shard in shards:
+        with reading(shard, ModelError), safe_open(shard, framework="pt") as stored:
+            if name in stored.keys():  # noqa: SIM118 (not a mapping)
+                head: torch.Tensor = stored.get_tensor(name)
+                if head.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+                    raise ModelError(
+                        f"{shard}: its head {name} is quantized ({head.dtype}): save it in 16 bits or more"
+                    )
+                return head
+    return None
+
+
+def _read_model(
+    auto: Any,
+    check: Callable[[Any, str], None],
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype | str,
+    trust_remote_code: bool,
+    where: str,
+) -> TransformersModel:
+    """Loads a model by one of transformers' auto classes, and refuses weights that do not fit its config."""
+    try:
+        with torch.device("meta"):
+            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
+        check(skeleton, where)
+        with _without_load_report():
+            model, report = auto.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # accepted only for a head with several labels, below
+            )
+    except ModelError:
+        raise
+    except Exception as error:  # code of every architecture there is
+        raise ModelError(f"{where}: {auto.__name__} cannot load it: {first_line(error)}") from None
+    missing = set(report["missing_keys"]) - {HEAD}  # the head is set by the caller
+    if missing:
+        raise ModelError(f"{where}: {len(missing)} weights of its config are missing, such as {min(missing)}")
+    other = {name for name, *_ in report["mismatched_keys"]} - {HEAD}
+    if other:
+        raise ModelError(f"{where}: the shape of {min(other)} differs from its config")
+    unexpected = sorted(report["unexpected_keys"])  # extra layers, or the scales of quantized weights
+    shapes: dict[str, list[int]] = {}
+    for shard in weight_files(folder) if unexpected else ():
+        shapes |= tensor_shapes(shard)
+    body = f"{model.base_model_prefix}."
+    unread = []
+    for name in unexpected:
+        # A scorer may be a language model with a new head, whose head over the vocabulary is not used.
+        of_vocabulary = name in shapes and shapes[name][0] == config.vocab_size
+        if not (hasattr(model, "score") and of_vocabulary and not name.startswith(body)):
+            unread.append(name)
+    if unread:
+        raise ModelError(
+            f"{where}: {len(unread)} weights have no place in the model of its config, such as {unread[0]}; is "
+            f"num_hidden_layers = {model.config.num_hidden_layers} right, or are the weights quantized?"
+        )
+    return model
+
+
+@contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Silences transformers' table of missing weights, which `_read_model` checks, and a tensor-parallel warning."""
+    loggers = [
+        logging.getLogger(f"transformers.{name}")
+        for name in ("modeling_utils", "distributed.tensor_parallel")
+    ]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _check_writer(model: Any, where: str) -> None:
+    """Refuses modules that cannot generate token by token from a cache; works on the meta device."""
+    for name, module in model.named_modules():
+        if getattr(module, "is_causal", True) is False:
+            raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
+    if "past_key_values" not in signature(model.forward).parameters:
+        raise ModelError(f"{where}: it has no cache of keys and values (a state-space model): not supported")
+
+
+def _check_packed(model: Any, where: str) -> None:
+    """Refuses modules that cannot read packed sequences: encoders, fixed attention; works on the meta device."""
+    for name, module in model.named_modules():
+        if getattr(module, "is_causal", True) is False:
+            raise ModelError(f"{where}: {name} is not causal: later tokens would change earlier ones")
+    # How transformers marks models that pass keyword arguments on to a custom attention.
+    if not model._supports_attention_backend:
+        raise ModelError(f"{where}: its attention cannot be replaced by one for a shared prefix")
+
+
+def _check_scorer(model: Any, where: str) -> None:
+    _check_packed(model, where)
+    if not isinstance(getattr(model, "score", None), nn.Linear):
+        raise ModelError(f"{where}: its sequence classifier has no linear `score` head")
+
+
+def _complete(model: TransformersModel, tokenizer: Tokenizer, parts: ModelFolders, where: str) -> None:
+    """Checks that the tokenizer fits the model, and adds the adapter, if there is one."""
+    rows = model.get_input_embeddings().num_embeddings
+    # Tokens added beyond the vocabulary, such as one for padding, may never be used.
+    ids = tokenizer.backend.get_vocab(with_added_tokens=False)
+    beyond = sorted((number, token) for token, number in ids.items() if number >= rows)
+    if beyond:
+        number, token = beyond[0]
+        raise ModelError(
+            f"{where}: its tokenizer.json is of another model: {len(beyond):,} tokens, such as {token!r} "
+            f"({number:,}), are outside its {rows:,} embeddings"
+        )
+    if parts.adapter:
+        from longrm.modeling.adapters import read_adapter  # late: PEFT takes two seconds to import
+
+        read_adapter(model, parts.adapter, where)
+
+
+def _choose_padding(config: Any, tokenizer: Tokenizer) -> None:
+    """Sets a padding id that does not end responses, for a model that has not learned any.
+
+    Transformers scores the last token that is not padding, and the embedding of padding does not learn: with
+    pad = eos, nothing would read or learn the end of a response. Without a padding id transformers refuses batches,
+    which at least is loud.
+    """
+    declared = config.eos_token_id
+    ends = {tokenizer.eos_id, *(declared if isinstance(declared, list) else [declared])}
+    ends |= set(tokenizer.closing_ids())
+    candidates = [config.pad_token_id, tokenizer.pad_id]
+    config.pad_token_id = next((i for i in candidates if i is not None and i not in ends), None)
+
+
+def _placed(model: TransformersModel, device: torch.device | str, where: str) -> TransformersModel:
+    try:
+        return model.to(device)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ModelError(f"{where}: its weights do not fit into the memory of {device}") from None

@@ -1,10 +1,13 @@
-"""A generative model on this machine, which reads the tokens of a document once.
+"""Generation on this machine, which reads what prompts have in common once.
 
-A prompt is read in blocks of fixed size that begin at multiples of it. Blocks with which the last prompt began
-too are not read again: both orders of a pair, votes, and questions about one document share them. With or
-without them the model is called with the same tensors, so what was read before changes no text.
+A prompt is read in blocks of fixed size. Blocks with which the last prompt began, too, are still in the cache and not
+read
+again: both orders of a pair, votes, and questions about one document share them. Block boundaries are multiples of
+    the block
+size whatever was cached, so the model is called with the same tensors with and without a hit, and a hit changes no
+text.
 
-Letters: V tokens of the vocabulary.
+Shapes: V tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -20,26 +23,25 @@ from longrm.data.joining import common_prefix
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.judging.answers import opened_thought, thinking_tags
-from longrm.modeling.continuation import CONTINUATION
+from longrm.modeling.attention import CONTINUATION
 from longrm.modeling.device_memory import autocast_body, concerns_one_query
-from longrm.modeling.encoding import check_embedded
 from longrm.modeling.loading import LanguageModel, load_language_model
+from longrm.modeling.shared_prefix import check_embedded
 from longrm.types import Message, Outcome
 
-# Tokens of a block: enough to keep a device busy, and few to read again where two prompts part.
 _BLOCK = 512
+"""Tokens of a block: enough to keep a device busy, and few to read again where two prompts part."""
 
 
 class LocalWriter(Writer):
-    """A language model of transformers, in this process; requests are answered one at a time.
+    """A transformers language model in this process, which answers requests one at a time.
 
-    Temperature 0 takes the likeliest token, else tokens are drawn from softmax(logits / temperature) by the
-    request's own seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied.
-    Writing ends at any end token of the generation config or the tokenizer, which is left out of the text with
-    all other special tokens; these others are kept where they mark thinking. A thought that the chat template
-    opens in the prompt begins the text.
+    Temperature 0 takes the most likely token; else tokens are drawn from softmax(logits / temperature) with the
+    request's seed. The sampling settings of `generation_config.json` (top-k, top-p, penalties) are not applied.
+    Generation ends at any end token of the generation config or the tokenizer. The text omits special tokens, except
+    those that mark thinking, and begins with the thought that the chat template opens in the prompt, if any.
 
-    Architectures that cannot be read in blocks exactly (windows, state-space layers) read every prompt whole.
+    Architectures that cannot be read in blocks exactly (windows, state-space layers) read every prompt in one piece.
     """
 
     def __init__(self, language_model: LanguageModel, name: str) -> None:
@@ -49,11 +51,14 @@ class LocalWriter(Writer):
         self._model = language_model.model
         self.limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
         declared = self._model.generation_config.eos_token_id
-        listed = declared if isinstance(declared, list) else [declared]
-        self._ends = {*listed, self.tokenizer.eos_id} - {None}
+        self._ends = {*(declared if isinstance(declared, list) else [declared]), self.tokenizer.eos_id} - {
+            None
+        }
         self._in_blocks = self._model.config._attn_implementation == CONTINUATION
-        self._known: list[int] = []  # tokens of whole blocks whose keys and values lead the cache
-        self._cache = self._empty()
+        self._cached: list[
+            int
+        ] = []  # tokens of full blocks whose keys and values are at the start of the cache
+        self._cache = DynamicCache(config=self._model.config)
 
     @classmethod
     def load(cls, model: str, *, dtype: str = "auto", device: str = "auto") -> Self:
@@ -61,14 +66,14 @@ class LocalWriter(Writer):
         return cls(load_language_model(model, dtype=dtype, device=device), model)
 
     def tokens(self, messages: Sequence[Message]) -> int:
-        """Counts the tokens of a prompt as this model reads it, the assistant's header included."""
+        """Returns the number of tokens of a prompt, including the assistant's header."""
         return len(self.tokenizer.generation_ids(messages))
 
     def write(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answers every request alone, in an order that lets prompts share what they begin with.
+        """Answers every request on its own, sorted by prompt so that those which begin alike follow each other.
 
-        A request is `TOO_LONG` where its prompt and `max_tokens` together exceed the limit, an `ERROR` where the
-        chat template refuses its messages or memory does not suffice, and `UNPARSED` where the model computes NaN.
+        A request is `TOO_LONG` if its prompt and `max_tokens` together exceed the limit, an `ERROR` if the chat
+        template refuses its messages or memory runs out, and `UNPARSED` if the model computes NaN.
         """
         completions: dict[int, Completion] = {}
         prompts: dict[int, list[int]] = {}
@@ -85,11 +90,11 @@ class LocalWriter(Writer):
         return [completions[index] for index in range(len(requests))]
 
     def _answer(self, prompt: list[int], request: Request) -> Completion:
-        if self.limit is not None and len(prompt) + request.max_tokens > self.limit:
-            needed = len(prompt) + request.max_tokens
+        needed = len(prompt) + request.max_tokens
+        if self.limit is not None and needed > self.limit:
             detail = (
-                f"{needed:,} > {self.limit:,} tokens; the prompt has {len(prompt):,}, and "
-                f"{request.max_tokens:,} are to be written"
+                f"{needed:,} > {self.limit:,} tokens: {len(prompt):,} of the prompt and up to {request.max_tokens:,} "
+                "of the answer"
             )
             return Completion(Outcome.TOO_LONG, detail=detail, prompt_tokens=len(prompt))
         try:
@@ -99,58 +104,60 @@ class LocalWriter(Writer):
         except (MemoryError, RuntimeError) as error:
             if not concerns_one_query(error, self._model):
                 raise
-            self._known, self._cache = [], self._empty()  # what was read so far
+            self._cached, self._cache = (
+                [],
+                DynamicCache(config=self._model.config),
+            )  # frees what was read so far
             detail = (
-                f"a prompt of {len(prompt):,} tokens and the {request.max_tokens:,} to be written need more memory "
-                "than there is; lower judge.max_length, name a judge.cut, or take a larger device"
+                f"out of memory with {len(prompt):,} tokens of the prompt and up to {request.max_tokens:,} of the "
+                "answer; lower judge.max_length, set judge.cut, or use a larger device"
             )
             return Completion(Outcome.ERROR, detail=detail, prompt_tokens=len(prompt))
         ended = written[-1] in self._ends
         return Completion(
             Outcome.ANSWERED if ended else Outcome.TRUNCATED,
             text=self._text(request.messages, written[:-1] if ended else written),
-            detail="" if ended else f"the text was not at its end after {request.max_tokens} tokens",
+            detail="" if ended else f"no end after {request.max_tokens} tokens",
             prompt_tokens=len(prompt),
             completion_tokens=len(written),
         )
 
     def _text(self, messages: Sequence[Message], written: list[int]) -> str:
         text = self.tokenizer.decode(written, special=False)
-        whole = self.tokenizer.decode(written)
-        if len(thinking_tags(whole)) > len(thinking_tags(text)):
-            text = whole
+        with_special = self.tokenizer.decode(written)
+        if len(thinking_tags(with_special)) > len(thinking_tags(text)):  # tags that are special tokens
+            text = with_special
         return opened_thought(self.tokenizer.render(messages, add_generation_prompt=True)) + text
 
     @torch.inference_mode()
     def _continue(self, prompt: list[int], request: Request) -> list[int]:
-        """Writes tokens after a prompt, an end token included; `FloatingPointError` where logits are not finite."""
+        """Generates tokens, including the end token; raises `FloatingPointError` if the logits are not finite."""
         generator = torch.Generator().manual_seed(request.seed)
         logits = self._read(prompt)
         written: list[int] = []
         while True:
-            # Single logits may be minus infinity: those of tokens that never come.
+            # Single logits may be minus infinity: those of tokens that never occur.
             if not torch.isfinite(logits.max()):
-                raise FloatingPointError(
-                    f"the logits of token {len(written) + 1} of the answer are not finite"
-                )
+                raise FloatingPointError(f"the logits of answer token {len(written) + 1} are not finite")
             written.append(_draw(logits, request.temperature, generator))
             if written[-1] in self._ends or len(written) == request.max_tokens:
                 return written
             logits = self._forward(written[-1:])
 
     def _read(self, prompt: list[int]) -> Float[Tensor, " V"]:
-        """Reads all of a prompt but the blocks that the cache holds already; returns the logits after it."""
+        """Reads all blocks of a prompt that are not cached; returns the logits after its last token."""
         block = _BLOCK if self._in_blocks else len(prompt)
-        start = common_prefix(self._known, prompt[:-1]) // block * block
-        self._known = []  # until the prompt is read to its end
+        # prompt[:-1], as the last token must be read for its logits even if all of the prompt is cached.
+        start = common_prefix(self._cached, prompt[:-1]) // block * block
+        self._cached = []  # until the prompt is read to its end
         if start:
             self._cache.crop(start - self._cache.get_seq_length())
         else:
-            self._cache = self._empty()
+            self._cache = DynamicCache(config=self._model.config)
         for begin in range(start, len(prompt), block):
             logits = self._forward(prompt[begin : begin + block])
         if self._in_blocks:
-            self._known = prompt[: len(prompt) // block * block]
+            self._cached = prompt[: len(prompt) // block * block]
         return logits
 
     def _forward(self, ids: list[int]) -> Float[Tensor, " V"]:
@@ -165,13 +172,10 @@ class LocalWriter(Writer):
         logits: Tensor = output.logits[0, -1].float()
         return logits
 
-    def _empty(self) -> DynamicCache:
-        return DynamicCache(config=self._model.config)
-
 
 def _draw(logits: Float[Tensor, " V"], temperature: float, generator: torch.Generator) -> int:
     if temperature == 0:
         return int(logits.argmax())
     # On the CPU, so that a seed means the same on every device.
-    shares = torch.softmax((logits - logits.max()).cpu() / temperature, dim=-1)
-    return int(torch.multinomial(shares, 1, generator=generator))
+    probabilities = torch.softmax((logits - logits.max()).cpu() / temperature, dim=-1)
+    return int(torch.multinomial(probabilities, 1, generator=generator))

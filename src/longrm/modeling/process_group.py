@@ -1,4 +1,4 @@
-"""The process group of a launcher's processes: how they meet, share out a run, and report one failure."""
+"""The process group of the processes that a launcher started: how they meet, share work, and report one failure."""
 
 import datetime
 import logging
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-# The store of a group that others have made, all groups there are, and how long they wait: torch has no other names.
+# torch has no public names for the store of an existing group, the list of all groups, and their time-outs.
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout, _world
 from torch.distributed.rendezvous import rendezvous
 
@@ -24,19 +24,18 @@ from longrm.runs.workers import WorkerGroup, is_main_process, world_size
 _log = logging.getLogger(__name__)
 
 _TIMEOUT = datetime.timedelta(hours=12)
-"""How long a process waits for the others: a long context, an evaluation, the statistics at its end, or the saving of a
-large model may keep them. That a process is gone is found out otherwise: its connections break, and the launcher ends
-the others."""
+"""How long a process waits for the others, which may be busy with a long context, an evaluation, or saving a large
+model. A process that died is noticed otherwise: its connections break, and the launcher ends the others."""
 
 _RENDEZVOUS_TIMEOUT = datetime.timedelta(minutes=10)
-"""How long processes look for each other at their start, when none of them computes yet."""
+"""How long processes look for each other at the start, when none of them is busy."""
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class LaunchedProcesses(WorkerGroup):
-    """One of several processes, which exchange data over gloo and count in the store of their launcher."""
+    """One of several processes that share work; they count what is taken and done in the launcher's store."""
 
     def __init__(self, store: Any, rank: int, count: int) -> None:
         super().__init__(rank, count)
@@ -44,44 +43,43 @@ class LaunchedProcesses(WorkerGroup):
         self._piece = -1
 
     def wait(self) -> None:
-        """Waits until all processes are here; raises `RuntimeError` where one of them is gone."""
+        """Waits until all processes are here; raises `RuntimeError` if one of them died."""
         dist.barrier()
 
     def takes(self, piece: int) -> bool:
-        """Whether this process works on a piece; a free process takes the next one that nobody has."""
+        """Whether this process works on a piece: each is taken by the first process that is free."""
         while self._piece < piece:
             self._piece = self._store.add("pieces", 1) - 1
         return self._piece == piece
 
     def add_done(self, count: int) -> int:
-        """Counts what this process has done; returns what all have."""
+        """Adds to the count of what is done; returns that of all processes."""
         return int(self._store.add("done", count))
 
 
 @contextmanager
 def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
-    """Joins the processes that the launcher has started, each on a device of its own; leaves them at the end.
+    """Joins the processes that the launcher has started, each on its own device, for a `with` block.
 
-    The first process that fails reports why. The others, whose exchanges break for it, end silently with exit status 1.
-    Pieces are counted once, so two runs are shared out in two blocks. A process that is in a group already stays in it.
+    The first process that fails reports why; the others end silently with exit status 1. Pieces are counted once, so
+    two runs need two blocks. A process that is in a group already stays in it.
 
     Raises:
-        ConfigError: The launcher does not say who is who, there are more processes than devices, or they do not reach
-            each other.
-        RunError: Another process is gone.
+        ConfigError: There is no launcher, there are more processes than devices, or they do not reach each other.
+        RunError: Another process died.
     """
     missing = [name for name in _NEEDED if name not in os.environ]
     if missing:
         raise ConfigError(
-            f"several processes, and parallel.zero, need a launcher that says who is who ({', '.join(missing)} not "
-            f"set): torchrun --nproc-per-node {world_size()} -m longrm ..."
+            f"several processes, and parallel.zero, need a launcher ({', '.join(missing)} not set): "
+            f"torchrun --nproc-per-node {world_size()} -m longrm ..."
         )
     joined = dist.is_initialized()
     rank, count = int(os.environ["RANK"]), world_size()
     if joined:
         store = _get_default_store()
     else:
-        # The store of a launcher that starts processes anew holds what those before them have left.
+        # A launcher that restarts processes keeps its store: a prefix separates attempts.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         with _unreachable_explained(count):
             meeting = next(rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))[0]
@@ -95,29 +93,29 @@ def join(backend: str = "gloo") -> Iterator[LaunchedProcesses]:
                 dist.init_process_group(
                     backend, store=store, rank=rank, world_size=count, timeout=_RENDEZVOUS_TIMEOUT
                 )
-            # NCCL connects when the first gradients are exchanged, for which the slowest process is waited for here.
+            # NCCL connects at the first exchange of gradients, where the slowest process may be hours behind.
             store.set_timeout(_TIMEOUT)
         extend_timeouts()
         yield LaunchedProcesses(own, rank, count)
-    # A process that fails does not come here. It reports why before its connections close: once they do, the others
-    # break off, and the launcher ends all.
+    # A process that fails does not come here, but reports why before its connections close: then the others break off,
+    # and the launcher ends all.
     if not joined:
         dist.destroy_process_group()
 
 
 def extend_timeouts() -> None:
-    """Gives every group that this process is in the same timeout; those of libraries would wait half an hour."""
+    """Sets the time-out of every group that this process is in; libraries make theirs with half an hour."""
     for group in _world.pg_map:
         _set_pg_timeout(_TIMEOUT, group)
 
 
 def choose_interface() -> None:
-    """Makes gloo use the network interface that leads to the first machine, where there are several machines.
+    """Makes gloo use the network interface that leads to the first machine, if there are several machines.
 
-    By itself gloo takes the address of this machine's name, which on many machines is one that only they reach.
+    By default gloo uses the address of this machine's name, which on many machines is a loopback address.
 
     Raises:
-        ConfigError: Only the user knows which interface that is.
+        ConfigError: The interface cannot be determined.
     """
     count = os.environ["WORLD_SIZE"]
     if os.environ.get("LOCAL_WORLD_SIZE", count) == count or os.environ.get(_INTERFACE):
@@ -126,21 +124,19 @@ def choose_interface() -> None:
     try:
         interface = interface_to(host)
     except OSError as error:
-        raise ConfigError(
-            f"MASTER_ADDR = {host}, where the processes meet, is not known here: {error}"
-        ) from None
+        raise ConfigError(f"MASTER_ADDR = {host} cannot be resolved on this machine: {error}") from None
     if interface is None:
         names = ", ".join(name for name in psutil.net_if_addrs() if name != "lo")
         raise ConfigError(
-            f"{host}, where processes of several machines meet, leads this one to itself: start torchrun on the first "
-            f"machine with --local-addr and an address that the others reach, or set {_INTERFACE} here (one of {names})"
+            f"MASTER_ADDR = {host} is a loopback address on this machine: start torchrun on the first machine with "
+            f"--local-addr and an address that the others reach, or set {_INTERFACE} here (one of {names})"
         )
-    _log.info("processes of several machines talk over %s (%s is not set)", interface, _INTERFACE)
+    _log.info("machines communicate over %s (%s is not set)", interface, _INTERFACE)
     os.environ[_INTERFACE] = interface
 
 
 def interface_to(host: str) -> str | None:
-    """The network interface that leads to a host, which must be known; None where other machines are not behind it."""
+    """Returns the network interface that leads to a host; None for a loopback address."""
     family, _, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as way:
         way.connect(address)  # sends nothing
@@ -157,34 +153,34 @@ def _unreachable_explained(count: int) -> Iterator[None]:
     except RuntimeError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ConfigError(
-            f"the {count} processes, which meet at {where}, do not reach each other ({first_line(error)}): set "
-            f"{_INTERFACE} and NCCL_SOCKET_IFNAME on every machine to the network interface that leads to the others"
+            f"the {count} processes do not reach each other at {where} ({first_line(error)}): set {_INTERFACE} and "
+            "NCCL_SOCKET_IFNAME on every machine to the network interface that leads to the others"
         ) from None
 
 
 @contextmanager
 def report_first_failure(store: Any) -> Iterator[None]:
-    """Lets only the first process that fails report why; the others end in silence with exit status 1.
+    """Lets only the first process that fails report why; the others end silently with exit status 1.
 
-    A signal counts as a failure: it comes to all at once, or by the launcher, to those that are left. The processes
-    count their failures in the store. Where another one is gone, the first that finds out raises `RunError`.
+    Failures are counted in the store. A signal counts as one: it reaches all processes at once, or the remaining ones
+    through the launcher. If a process died, the first one that notices raises `RunError`.
     """
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt):  # a launcher sends again what a terminal has sent to all
+        if isinstance(error, KeyboardInterrupt):  # the launcher repeats a terminal's signal
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with suppress(RuntimeError):  # the store ends with the launcher, or rank 0
+        with suppress(RuntimeError):  # the store ends with the launcher or rank 0
             if store.add("failures", 1) > 1:
                 raise SystemExit(1) from None
         lost = None
         if is_lost_process(error):
             lost = RunError(
-                "another process of this run has ended; if it did not say why, it was killed, and the same command "
-                "continues"
+                "another process of this run ended; if it reported no error it was killed, and the same command "
+                "continues the run"
             )
-        if not is_main_process():  # the command line lets it speak for that
+        if not is_main_process():  # with a note, the command line prints errors of other processes, too
             (lost or error).add_note(f"(process {os.environ['RANK']})")
         if lost:
             raise lost from None
@@ -192,18 +188,18 @@ def report_first_failure(store: Any) -> Iterator[None]:
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether an exchange broke because a process is gone."""
+    """Whether an exchange broke because a process died."""
     of_gloo = isinstance(error, RuntimeError) and "gloo/transport" in str(error)
     return of_gloo or isinstance(error, dist.DistError)
 
 
 def claim_gpu() -> None:
-    """Gives this process a GPU of its own, where there are any; `ConfigError` where they are fewer than processes."""
+    """Selects this process's own GPU, if there are any; raises `ConfigError` if there are too few."""
     if not torch.cuda.is_available():
         return
     place, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     if place >= devices:
         raise ConfigError(
-            f"process {place} of this machine has no GPU of its own: there are {devices}; start as many processes"
+            f"process {place} of this machine has no GPU of its own; start at most {devices} processes per machine"
         )
     torch.cuda.set_device(place)

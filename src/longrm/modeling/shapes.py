@@ -1,18 +1,23 @@
-"""Sizes of models and layouts of packed sequences, and what follows from them alone. Nothing here imports torch.
+"""Token trees and the layout of packed sequences: sizes, positions and indices, without torch.
 
-Letters: S tokens of the packed sequence.
+Everything that training, scoring and `longrm plan` must agree on before a tensor exists is here.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:  # the help of `longrm train` reads settings that use this module, and loads no tokenizer
+    from longrm.data.joining import Encoded
 
 LOGITS_AT_ONCE = 2**26
-"""Elements of the fp32 logits that are computed at once (256 MiB): 2,000 tokens with a vocabulary of 32K. Their
-gradient takes twice as much beside them."""
+"""Elements of fp32 logits that are computed at once (256 MiB): 2,000 tokens of a vocabulary of 32K. Their gradient
+takes twice as much again."""
 
 SHORTEST = 1024
-"""Tokens that a tile has at least: fewer would leave a device waiting for work."""
+"""The least tokens of a feed-forward tile; fewer would leave a GPU idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +35,26 @@ class ModelShape:
     init_std: float = 0.02
     max_positions: int = 131_072
 
-    @property
-    def parameters(self) -> int:
-        """Weights of all layers together, without embedding and head."""
-        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
-
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
-            raise ValueError(f"{self.heads} heads cannot be shared out over {self.kv_heads} key-value heads")
+            raise ValueError(f"kv_heads = {self.kv_heads} does not divide heads = {self.heads}")
         if self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, got {self.head_dim}")
+
+    @property
+    def parameters(self) -> int:
+        """Weights of all layers, without embeddings and head."""
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
     """Token ids of a prefix and of the branches that continue it.
 
-    A branch is usually one response. Where several questions share a document, the prefix ends where the
-    questions part, and a branch is the rest of a question followed by a response. What is kept of a prefix serves
-    those of the same salt alone.
+    A branch is usually one response. Where several questions share a document, the prefix ends where the questions
+    differ, and a branch is the rest of a question and a response. Cached keys and values of the prefix are shared only
+    with trees of the same salt.
     """
 
     prefix: Sequence[int]
@@ -64,9 +69,10 @@ class TokenTree:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """The lengths, in tokens, of a prefix and of its branches.
+    """The lengths of a prefix and of its branches in tokens.
 
-    `kept` tokens come before the prefix, which were read earlier: positions count them, and the sequence lacks them.
+    `kept` tokens precede the prefix. Their keys and values are cached: positions count them, and the packed sequence
+    does not contain them.
     """
 
     prefix: int
@@ -75,23 +81,27 @@ class TreeShape:
 
     @property
     def forks(self) -> bool:
-        """Whether several branches continue the prefix; with one it is a plain sequence."""
+        """Whether the prefix has several branches; with one branch the tree is a plain causal sequence."""
         return len(self.branches) > 1
 
     @property
     def branch_tokens(self) -> int:
-        """Tokens of all branches together."""
+        """Tokens of all branches."""
         return sum(self.branches)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the tree: each prefix token is counted once."""
+        """Tokens of the tree in the packed sequence: the prefix is counted once."""
         return self.prefix + self.branch_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """The shapes of the trees of one packed sequence, in order. Hashable; knows no tensor."""
+    """The shapes of the trees of one packed sequence, in order.
+
+    Hashable, so that whatever attention derives from it is computed once and cached for all layers. S is the number of
+    tokens of the packed sequence.
+    """
 
     trees: tuple[TreeShape, ...]
 
@@ -100,21 +110,22 @@ class PackedLayout:
         """S, the length of the packed sequence."""
         return sum(tree.tokens for tree in self.trees)
 
+    def roots(self) -> Iterator[int]:
+        """Yields the index of the first token of every tree."""
+        return accumulate((tree.tokens for tree in self.trees[:-1]), initial=0)
+
     def runs(self) -> Iterator[tuple[TreeShape, int]]:
-        """Consecutive trees of one shape, with their number: they can be computed as a batch."""
+        """Yields runs of neighboring trees of one shape, which can be computed as a batch, with their number."""
         for shape, same in groupby(self.trees):
             yield shape, sum(1 for _ in same)
 
     def branches(self) -> Iterator[tuple[int, int, int]]:
-        """For every branch, three indices: its prefix's last token, its first token, one past its last."""
-        start = 0
-        for tree in self.trees:
-            fork = start + tree.prefix
-            begin = fork
+        """Yields three indices for every branch: the last token of its prefix, its first token, one past its last."""
+        for root, tree in zip(self.roots(), self.trees, strict=True):
+            begin = fork = root + tree.prefix
             for length in tree.branches:
                 yield fork - 1, begin, begin + length
                 begin += length
-            start = begin
 
     def branch_ends(self) -> list[int]:
         """The index of the last token of every branch."""
@@ -125,21 +136,23 @@ class PackedLayout:
         return [index for _, begin, end in self.branches() for index in range(begin, end)]
 
     def written_tokens(self, written: Sequence[Sequence[int]]) -> list[list[int]]:
-        """For every branch, the indices of some of its tokens, whose places are counted from its end: -1 is the last.
+        """Indices of some tokens of every branch, given as offsets from the branch's end: -1 is its last token.
 
-        A branch may begin with the rest of a prompt.
+        Offsets count from the end because a branch may begin with the rest of a prompt.
         """
         return [
-            [end + place for place in own] for (_, _, end), own in zip(self.branches(), written, strict=True)
+            [end + offset for offset in own]
+            for (_, _, end), own in zip(self.branches(), written, strict=True)
         ]
 
     def predictors(self, targets: Sequence[int]) -> list[int]:
         """The index whose hidden state predicts each target: the token before it *in its own sequence*.
 
-        The first token of every branch is predicted by the last token of the prefix.
+        The first token of every branch is predicted by the last token of the prefix, not by its neighbor in the packed
+        sequence, which ends another branch.
 
         Raises:
-            ValueError: a target is the first token of a prefix, which nothing predicts, or lies outside.
+            ValueError: A target is the first token of a prefix, which nothing predicts, or is outside the sequence.
         """
         forks = {begin: last for last, begin, _ in self.branches()}
         roots = set(self.roots())
@@ -149,7 +162,14 @@ class PackedLayout:
         return [forks.get(target, target - 1) for target in targets]
 
     def position_ids(self) -> list[int]:
-        """Positions from 0, or from what is kept, within every prefix; every branch continues its prefix's."""
+        """Positions of all S tokens: they restart at the fork for every branch.
+
+        tokens     p0 p1 p2 p3 | a0 a1 | b0 b1 b2
+        positions   0  1  2  3 |  4  5 |  4  5  6
+
+        So rotary embeddings see each branch directly behind its prefix, as in a sequence of its own. Behind `kept`
+        cached tokens they begin at `kept`.
+        """
         positions: list[int] = []
         for tree in self.trees:
             fork = tree.kept + tree.prefix
@@ -158,11 +178,62 @@ class PackedLayout:
                 positions.extend(range(fork, fork + length))
         return positions
 
-    def roots(self) -> Iterator[int]:
-        """The index of the first token of every prefix."""
-        return accumulate((tree.tokens for tree in self.trees[:-1]), initial=0)
+
+def build_trees(items: "Sequence[Encoded]", budget: float = math.inf) -> list[TokenTree]:
+    """Makes token trees whose branches are all responses of all items, in order.
+
+    Neighboring items become one tree where that saves tokens and their prompts share at least half of their length (a
+    document with several questions): the shared tokens are the prefix, and a branch is the rest of a prompt with a
+    response. A tree of several items has at most `budget` tokens, and all its items have the same salt.
+    """
+    from longrm.data.joining import common_prefix
+
+    runs: list[tuple[list[Encoded], int]] = []
+    for item in items:
+        alone = [item], len(item.prompt)
+        if runs:
+            run, shared = runs[-1]
+            common = min(shared, common_prefix(run[0].prompt, item.prompt))
+            alike = item.salt == run[0].salt and 2 * common >= max(len(item.prompt), len(run[0].prompt))
+            size = _tree_size([*run, item], common)
+            if alike and size <= budget and size < _tree_size(run, shared) + _tree_size(*alone):
+                runs[-1] = [*run, item], common
+                continue
+        runs.append(alone)
+    trees = []
+    for run, shared in runs:
+        branches = [[*item.prompt[shared:], *response] for item in run for response in item.responses]
+        trees.append(TokenTree(run[0].prompt[:shared], branches, run[0].salt))
+    return trees
+
+
+def _tree_size(run: "Sequence[Encoded]", shared: int) -> int:
+    # The part of a prompt that is not shared is repeated in each of its branches.
+    return shared + sum(len(item.prompt) - shared + len(own) for item in run for own in item.responses)
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+SizedItem = TypeVar("SizedItem", bound=_Sized)
+
+
+def within_budget(items: Iterable[SizedItem], budget: int) -> Iterator[list[SizedItem]]:
+    """Splits a series into runs of at most `budget` tokens; an item that is larger is a run of its own."""
+    run: list[SizedItem] = []
+    tokens = 0
+    for item in items:
+        if run and tokens + item.size > budget:
+            yield run
+            run, tokens = [], 0
+        run.append(item)
+        tokens += item.size
+    if run:
+        yield run
 
 
 def tile_length(hidden: int) -> int:
-    """Tokens of a tile: as many as the states are wide, so that what a tile keeps is no larger than the weights."""
+    """Tokens of a feed-forward tile: the hidden size, so that a tile's activations are no larger than the weights."""
     return max(SHORTEST, hidden)

@@ -1,53 +1,77 @@
-"""The layout of a shared prefix: a prompt is encoded once, whatever the number of its responses.
+"""Shared prefix: a prompt is encoded once for all of its responses, and scores are those of separate sequences.
 
-A *tree* is a prefix and its branches. Several trees lie in one sequence, `[tree 1 | tree 2 | ...]`, where a
-tree is `[prefix | branch 1 | branch 2 | ...]`. Positions restart at the end of the prefix for every branch,
-and a branch sees its prefix and itself, so that every branch is computed as if it followed the prefix alone.
+    packed = pack([TokenTree(prefix, [response, response])]).to(model.device)
+    values = scores(model, packed)                  # one per response
+    logprobs = response_logprobs(model, packed)     # one tensor per response
 
-Letters: S tokens of the packed sequence, P tokens of a prefix, R tokens of a branch.
+A *tree* is a prefix and its branches. `pack` puts trees into one sequence without padding:
+
+    [ prefix | branch 1 | branch 2 | ... | prefix | branch 1 | ... ]
+      tree 1                               tree 2
+
+Two things make each branch compute what it would compute alone behind its prefix. Positions restart at the end of the
+prefix for every branch (`PackedLayout.position_ids`). And a branch attends to its prefix and to itself, never to
+another branch or tree (`attention`). All other parts of a decoder look at one token at a time. The model is one of
+transformers, loaded with `longrm_shared_prefix` attention by `loading`; the layout reaches that attention as a
+keyword argument, which transformers passes on to it.
+
+Heads compute in fp32 whatever the dtype of the model: in bf16, scores around 8 are 1/16 apart.
+
+Shapes: S tokens of the packed sequence, C hidden size, N targets, R tokens of a branch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
+from longrm.errors import DataError
+from longrm.modeling.attention_varlen import Keys, Output, Queries
+from longrm.modeling.device_memory import autocast_body
+from longrm.modeling.sequence_parallel import gather_parts, gather_rows, own_part, own_share, sequence_group
+from longrm.modeling.shapes import LOGITS_AT_ONCE, PackedLayout, TokenTree, TreeShape
+
+TransformersModel = Any
+"""A transformers model whose attention is `longrm_shared_prefix`; transformers has no static type for its heads."""
 
 
-class KeptOfModels(Protocol):
-    """Keys and values that models computed of tokens before these."""
-
-    def of(self, model: Any) -> object:
-        """What the attention of one model is handed as `kept`."""
-        ...
+LayerAttention = Callable[[int, Queries, Keys, Keys, PackedLayout, float, bool], Output]
+"""Computes the attention of one layer, counted from 0: `attention.packed_attention` with the layer in front."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One packed sequence, ready for a model whose attention is `longrm_shared_prefix`.
+    """One packed sequence, the input of every function here.
 
-    `kept` holds the keys and values of tokens before the prefixes, where the layout says that there are any.
+    Attributes:
+        input_ids: Its tokens.
+        position_ids: Their positions.
+        layout: Which tokens are prefixes and branches.
+        attention_for: Returns what computes the attention of a model's layers in place of the usual attention: over
+            cached keys and values, or recording them. None for the usual one.
     """
 
     input_ids: Int[Tensor, "1 S"]
     position_ids: Int[Tensor, "1 S"]
     layout: PackedLayout
-    kept: "KeptOfModels | None" = None
+    attention_for: Callable[[TransformersModel], LayerAttention] | None = None
 
     def to(self, device: torch.device | str) -> "Packed":
-        """The same sequence on a device."""
-        return Packed(self.input_ids.to(device), self.position_ids.to(device), self.layout, self.kept)
+        """Returns the same sequence on a device."""
+        return replace(self, input_ids=self.input_ids.to(device), position_ids=self.position_ids.to(device))
 
     def scored_tokens(self, padding: int | None) -> Int[Tensor, " branches"]:
-        """The index at which every branch is scored: where transformers reads the score of its sequence.
+        """The index of the token at which every branch is scored: the one where transformers reads a sequence's score.
 
-        That is the last token that is not padding (the `pad_token_id` of the model's config, if any), even of a
-        sequence that nothing was added to. Where a branch is padding throughout, the token lies in its prefix, and
-        where that is too, it is the prefix's first.
+        Transformers' sequence classifiers read the last token that is not padding (`pad_token_id` of the config), even
+        where nobody padded anything: a response that ends in the padding token is scored before it. If a whole
+        branch is padding that token is in the prefix, and if the prefix is, too, it is the first token.
         """
         ids = self.input_ids[0]
         last = torch.tensor(self.layout.branch_ends(), device=ids.device)
@@ -57,29 +81,176 @@ class Packed:
         trees = zip(self.layout.roots(), self.layout.trees, strict=True)
         roots = [root for root, tree in trees for _ in tree.branches]
         fork, begin, root = (torch.tensor(places, device=ids.device) for places in (forks, begins, roots))
+        # latest[i] is the last index up to i that is not padding, over the packed sequence. Where it falls before the
+        # branch it may be in a neighbor, so the search goes on from the end of the branch's own prefix.
         places = torch.arange(len(ids), device=ids.device)
         latest = torch.where(ids == padding, -1, places).cummax(0).values
         return torch.where(latest[last] >= begin, latest[last], torch.maximum(latest[fork], root))
 
 
 def pack(trees: Sequence[TokenTree]) -> Packed:
-    """Lays trees in one sequence.
+    """Puts trees into one sequence, on the CPU.
 
-    Trees of equal shape that stand side by side are computed as a batch: sort by shape where you can.
+    Neighboring trees of equal shape are computed as a batch: sort by shape where you can.
 
     Raises:
-        ValueError: there is no tree, or a prefix or branch is empty (names which).
+        ValueError: There is no tree, or a prefix or branch is empty.
     """
     if not trees:
-        raise ValueError("nothing to pack: give at least one tree")
+        raise ValueError("no tree to pack")
     for number, tree in enumerate(trees):
         if not tree.prefix:
-            raise ValueError(f"tree {number} has an empty prefix: give it at least one token")
-        if not tree.branches:
-            raise ValueError(f"tree {number} has no branch: give it at least one response")
-        for index, branch in enumerate(tree.branches):
-            if not branch:
-                raise ValueError(f"branch {index} of tree {number} is empty: it needs a token to score")
-    layout = PackedLayout(tuple(TreeShape(len(t.prefix), tuple(len(b) for b in t.branches)) for t in trees))
+            raise ValueError(f"tree {number} has an empty prefix")
+        if not tree.branches or not all(tree.branches):
+            raise ValueError(f"tree {number} needs at least one branch, and every branch at least one token")
+    layout = PackedLayout(tuple(TreeShape(len(t.prefix), tuple(map(len, t.branches))) for t in trees))
     ids = [token for tree in trees for part in (tree.prefix, *tree.branches) for token in part]
     return Packed(torch.tensor([ids]), torch.tensor([layout.position_ids()]), layout)
+
+
+def check_embedded(ids: Iterable[int], model: TransformersModel) -> None:
+    """Refuses tokens beyond a model's embeddings, as added tokens of a tokenizer may be.
+
+    Raises:
+        DataError: There is such a token. On a GPU it would be an assertion in a kernel, which ends the process.
+    """
+    rows = model.get_input_embeddings().num_embeddings
+    highest = max(ids, default=0)
+    if highest >= rows:
+        raise DataError(f"token {highest:,} is outside the model's {rows:,} embeddings; resize them")
+
+
+def hidden_states(model: TransformersModel, packed: Packed, only_ends: bool = False) -> Float[Tensor, "S C"]:
+    """Returns the base model's last hidden states, by one forward pass for all trees.
+
+    Where several processes share the sequence, these are the states of the process's own share. With `only_ends`, only
+    those at the last token of every branch are meaningful, for less work.
+    """
+    group = sequence_group(model)
+    inputs: dict[str, Any] = {"input_ids": packed.input_ids, "position_ids": packed.position_ids}
+    if group is not None:
+        inputs = {name: own_share(ids, group) for name, ids in inputs.items()} | {"sequence": group}
+    if packed.attention_for is not None:
+        inputs["layer_attention"] = packed.attention_for(model)
+    with autocast_body(model):
+        output = model.base_model(**inputs, use_cache=False, layout=packed.layout, only_ends=only_ends)
+    states: Tensor = output.last_hidden_state[0]
+    return states
+
+
+def scores(model: TransformersModel, packed: Packed) -> Float[Tensor, " branches"]:
+    """Returns one fp32 score per branch, in the order in which the branches were packed."""
+    return _linear(scored_states(model, packed), model.score).squeeze(-1)
+
+
+def branch_scores(
+    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed
+) -> Float[Tensor, " branches"]:
+    """Returns what `scores` does, from the sequence's `hidden_states`."""
+    rows = _rows(model, hidden, packed.scored_tokens(model.config.pad_token_id))
+    return _linear(rows, model.score).squeeze(-1)
+
+
+def scored_states(model: TransformersModel, packed: Packed) -> Float[Tensor, "branches C"]:
+    """Returns the hidden states that `scores` are computed from."""
+    scored = packed.scored_tokens(model.config.pad_token_id)
+    return _rows(model, hidden_states(model, packed, only_ends=_at_ends(scored, packed)), scored)
+
+
+def _at_ends(scored: Int[Tensor, " branches"], packed: Packed) -> bool:
+    """Whether all scores are read at the ends of branches, where that saves work: on a CPU."""
+    if scored.device.type != "cpu":  # reading `scored` would wait for the GPU
+        return False
+    return scored.tolist() == packed.layout.branch_ends()
+
+
+def response_logprobs(
+    model: TransformersModel, packed: Packed, written: Sequence[Sequence[int]] | None = None
+) -> list[Float[Tensor, " R"]]:
+    """Returns the fp32 log-probabilities of the R written tokens of every branch, branch by branch.
+
+    Args:
+        model: A causal language model or a sequence classifier.
+        packed: The sequence.
+        written: The written tokens of every branch as offsets from its end (`Encoded.written`); by default all tokens.
+    """
+    if written is None:
+        written = [range(begin - end, 0) for _, begin, end in packed.layout.branches()]
+    return written_logprobs(model, hidden_states(model, packed), packed, written)
+
+
+def written_logprobs(
+    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed, written: Sequence[Sequence[int]]
+) -> list[Float[Tensor, " R"]]:
+    """Returns what `response_logprobs` does, from the sequence's `hidden_states`."""
+    targets = [index for own in packed.layout.written_tokens(written) for index in own]
+    return list(torch.split(token_logprobs(model, hidden, packed, targets), list(map(len, written))))
+
+
+def token_logprobs(
+    model: TransformersModel, hidden: Float[Tensor, "S C"], packed: Packed, targets: Sequence[int]
+) -> Float[Tensor, " N"]:
+    """Returns the fp32 log-probability of each target token, given all tokens that it follows in its own sequence.
+
+    A sequence classifier has no language-model head and uses its input embeddings, as a tied head would.
+
+    Args:
+        model: The model.
+        hidden: The `hidden_states` of the sequence.
+        packed: The sequence.
+        targets: Indices of tokens of the packed sequence; none may be the first token of a prefix.
+    """
+    head = model.get_output_embeddings() or model.get_input_embeddings()
+    # Only the N predicting states go through the vocabulary: logits of all S tokens would outweigh the model.
+    states = _rows(model, hidden, packed.layout.predictors(targets))
+    tokens = packed.input_ids[0, list(targets)]
+    group = sequence_group(model)
+    if group is None:
+        return _logprobs_in_parts(states, head, tokens)
+    # Every process has all N rows by now, and computes the logits of some of them.
+    own = _logprobs_in_parts(own_part(states, group), head, own_part(tokens, group))
+    return gather_parts(own, len(tokens), group)
+
+
+def next_logprobs(
+    model: TransformersModel, packed: Packed, tokens: Sequence[int]
+) -> Float[Tensor, "branches tokens"]:
+    """Returns the fp32 log-probabilities of some tokens as the next one after every branch."""
+    head = model.get_output_embeddings() or model.get_input_embeddings()
+    states = _rows(model, hidden_states(model, packed, only_ends=True), packed.layout.branch_ends())
+    parts = torch.split(states, max(1, LOGITS_AT_ONCE // len(head.weight)))
+    return torch.cat([_linear(part, head).log_softmax(-1)[:, list(tokens)] for part in parts])
+
+
+def _rows(
+    model: TransformersModel, hidden: Float[Tensor, "S C"], indices: Sequence[int] | Int[Tensor, " N"]
+) -> Float[Tensor, "N C"]:
+    group = sequence_group(model)
+    return hidden[indices] if group is None else gather_rows(hidden, indices, group)
+
+
+def _logprobs_in_parts(
+    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Computes logits `LOGITS_AT_ONCE` at a time, and again in the backward pass, so that one part is in memory."""
+    assert isinstance(head.weight, Tensor)
+    size = max(1, LOGITS_AT_ONCE // len(head.weight))
+    if len(tokens) <= size:
+        return _logprobs(states, head, tokens)
+    parts = zip(torch.split(states, size), torch.split(tokens, size), strict=True)
+    again = partial(checkpoint, _logprobs, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([again(part, head, own) for part, own in parts])
+
+
+def _logprobs(
+    states: Float[Tensor, "N C"], head: nn.Module, tokens: Int[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    return -functional.cross_entropy(_linear(states, head), tokens, reduction="none")
+
+
+def _linear(states: Tensor, head: nn.Module) -> Tensor:
+    weight, bias = head.weight, getattr(head, "bias", None)
+    assert isinstance(weight, Tensor)
+    # Under a caller's autocast the product would be in bf16 after all.
+    with torch.autocast(states.device.type, enabled=False):
+        return functional.linear(states.float(), weight.float(), None if bias is None else bias.float())

@@ -1,13 +1,14 @@
-"""A start that lets a tiny model learn to look facts up within a minute on a laptop.
+"""A structured initialization with which a tiny model learns to look facts up within a minute on a laptop.
 
 A transformer this small finds the circuit for looking up a fact (heads that copy a neighbor, then heads that match
-what was copied: Olsson et al. 2022, "In-context Learning and Induction Heads") only after many thousand steps. Here
-the first layer's heads begin as heads that look back one token, two tokens and so on, and the second layer's
-queries and keys begin correlated, so that equal content attracts itself; a third and a fourth layer begin likewise.
-What is a fact, and that it should match, is left to training.
+what was
+copied: Olsson et al. 2022, "In-context Learning and Induction Heads") only after many thousand steps. Here the first
+layer's heads start as heads that look back one token, two tokens and so on, and the second layer's queries and keys
+start correlated, so that equal content attracts itself; a third and fourth layer start likewise. What is a fact, and
+that it should match, is left to training.
 
-In a model that writes, what a head copies must also be legible to the output embeddings: there the output maps
-begin as the transposes of the value maps, and the last norm is raised so that a copied token stands out.
+In a model that generates, what a head copies must also be legible to the output embeddings: there the output maps
+start as the transposes of the value maps, and the last norm is raised so that a copied token stands out.
 """
 
 import math
@@ -18,21 +19,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from longrm.modeling.heads import TransformersModel
+from longrm.modeling.shared_prefix import TransformersModel
 
 _LOOK_BACK_SHARPNESS = 24.0  # attention logit of the token looked back at, against a mean of zero
-_FAST_PAIRS = 6  # rotary pairs that tell neighbors apart
-_SLOW_FREQUENCY = 0.02  # radians a token, below which content matches wherever it stands
+_FAST_PAIRS = 6  # rotary pairs whose frequency is high enough to distinguish neighbors
+_SLOW_FREQUENCY = 0.02  # radians per token, below which content matches at any distance
 _MATCH_STD = 0.3
 _MAP_SCALE = 0.7
-_WRITING_NORM = 3.0
+_GENERATION_NORM = 3.0
 
 
 def structure(model: TransformersModel, *, seed: int) -> None:
     """Overwrites the attention of the first layers of a Llama, four at most, with the structured start, in place.
 
-    The seed is that of the random orthonormal maps. A model with fewer than two layers, or without attention biases,
-    raises `ValueError`.
+    Args:
+        model: The model.
+        seed: The seed of the random orthonormal maps.
+
+    Raises:
+        ValueError: The model has fewer than two layers, or no attention biases.
     """
     layers = model.base_model.layers
     if len(layers) < 2 or layers[0].self_attn.q_proj.bias is None:
@@ -46,17 +51,17 @@ def structure(model: TransformersModel, *, seed: int) -> None:
             _look_back(layers[2].self_attn, frequencies, (2, 6, 10, 14))
         if len(layers) > 3:
             _match_content(layers[3].self_attn, frequencies, generator)
-        writes = model.get_output_embeddings() is not None
+        generates = model.get_output_embeddings() is not None
         for layer in layers[:4]:
-            _copy_faithfully(layer.self_attn, generator, back=writes)
-        if writes:
-            model.base_model.norm.weight.fill_(_WRITING_NORM)
+            _copy_faithfully(layer.self_attn, generator, back=generates)
+        if generates:
+            model.base_model.norm.weight.fill_(_GENERATION_NORM)
 
 
 def _look_back(
     attention: TransformersModel, frequencies: Float[Tensor, " pairs"], distances: tuple[int, ...]
 ) -> None:
-    """Every head attends to a token some distance back: its biases rotate into a peak there."""
+    """Every head attends to the token some distance back: rotated query and key biases agree best there."""
     size = 2 * len(frequencies)
     fast = torch.arange(len(frequencies)) < _FAST_PAIRS
     strength = math.sqrt(_LOOK_BACK_SHARPNESS * math.sqrt(size) / _FAST_PAIRS) * fast
@@ -82,7 +87,7 @@ def _match_content(
 def _copy_faithfully(attention: TransformersModel, generator: torch.Generator, *, back: bool) -> None:
     """Value and output maps are scaled orthonormal, so that what a head copies stays legible.
 
-    With `back` it comes out where it came in, else in a place of its own.
+    With `back` it is written to the subspace that it was read from, else to one of its own.
     """
     size = attention.head_dim
     hidden = attention.o_proj.weight.shape[0]

@@ -9,10 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from longrm.data.joining import Encoded, encode
-from longrm.modeling.encoding import build_trees
-from longrm.modeling.heads import scored_states, scores
 from longrm.modeling.loading import Scorer, load_scorer
-from longrm.modeling.shared_prefix import Packed, pack
+from longrm.modeling.shapes import build_trees
+from longrm.modeling.shared_prefix import Packed, pack, scored_states, scores
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.packed import PackedRewardModel
 from longrm.types import Judgment, Query, Scale

@@ -11,10 +11,8 @@ from torch import Tensor
 from longrm.data.joining import Encoded, TokenQuery, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError, ModelError
-from longrm.modeling.encoding import check_embedded
-from longrm.modeling.heads import TransformersModel, response_logprobs
 from longrm.modeling.loading import LanguageModel, load_language_model
-from longrm.modeling.shared_prefix import Packed
+from longrm.modeling.shared_prefix import Packed, TransformersModel, check_embedded, response_logprobs
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.packed import PackedRewardModel

@@ -15,13 +15,10 @@ from longrm.data.tokenizing import Tokenizer, UnknownTokens
 from longrm.errors import DataError
 from longrm.judging import Policy, fit, too_long
 from longrm.modeling.device_memory import concerns_one_query
-from longrm.modeling.encoding import build_trees, check_embedded, within_budget
-from longrm.modeling.heads import TransformersModel
-from longrm.modeling.kept_prefixes import KeptPrefixes
+from longrm.modeling.kept_prefixes import BLOCK, KeptPrefixes, block_keys
 from longrm.modeling.loading import LoadedModel
-from longrm.modeling.prefix_table import BLOCK, block_keys
-from longrm.modeling.shapes import TokenTree
-from longrm.modeling.shared_prefix import Packed, pack
+from longrm.modeling.shapes import TokenTree, build_trees, within_budget
+from longrm.modeling.shared_prefix import Packed, TransformersModel, check_embedded, pack
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.protocol import RewardModel
 from longrm.types import Cut, Judgment, Outcome, Query

@@ -9,9 +9,8 @@ from longrm.data.joining import Encoded, TokenQuery, common_prefix, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, DataError
 from longrm.judging import format_for, load_formats, load_token_format
-from longrm.modeling.heads import next_logprobs
 from longrm.modeling.loading import LanguageModel, load_language_model
-from longrm.modeling.shared_prefix import Packed
+from longrm.modeling.shared_prefix import Packed, next_logprobs
 from longrm.reward_models.judge_settings import JudgeSettings
 from longrm.reward_models.kinds import LoadRequest
 from longrm.reward_models.packed import PackedRewardModel, Row

@@ -27,7 +27,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longrm import __version__
-from longrm.modeling.prefix_table import BLOCK
 from longrm.reading import visible
 from longrm.reward_models.protocol import RewardModel
 from longrm.serving import service as limits
@@ -154,7 +153,7 @@ def _add_info_routes(app: FastAPI, service: ScoringService, settings: ServeSetti
         "version": __version__,
         "scale": model.scale,
         "max_tokens": getattr(model, "limit", None),
-        "prefix_cache_tokens": 0 if cache is None else cache.table.blocks * BLOCK,
+        "prefix_cache_tokens": 0 if cache is None else cache.capacity,
         "provenance": dict(model.provenance),
         "limits": {
             "waiting": settings.limits.waiting,

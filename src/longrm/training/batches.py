@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling.encoding import build_trees
-from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
+from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape, build_trees
 from longrm.training.objectives.spec import Objective
 from longrm.training.sampler import Curriculum
 
@@ -69,7 +68,7 @@ class MicroBatch:
 
     def response_logprobs(self, model: Any) -> "list[Tensor]":
         """The fp32 log-probabilities of every response's tokens, response by response, of all examples in order."""
-        from longrm.modeling.heads import response_logprobs  # late, for torch
+        from longrm.modeling.shared_prefix import response_logprobs  # late, for torch
 
         return response_logprobs(model, self.packed.to(model.device), self._written())
 

@@ -8,9 +8,8 @@ import torch
 
 from longrm import hub
 from longrm.errors import ModelError
-from longrm.modeling.capabilities import check_trainable
 from longrm.modeling.device_memory import checkpoint_activations, set_precision, tile_feed_forward
-from longrm.modeling.folders import find_model_folders, kind_of
+from longrm.modeling.folders import check_trainable, find_model_folders, kind_of
 from longrm.modeling.loading import (
     LanguageModel,
     Scorer,
@@ -19,10 +18,10 @@ from longrm.modeling.loading import (
     load_scorer,
     new_language_model,
     new_scorer,
+    read_config,
     rescale_rope,
     resolve_device,
 )
-from longrm.modeling.model_files import read_config
 from longrm.modeling.shapes import tile_length
 from longrm.modeling.structured_start import structure
 from longrm.training.objectives.spec import ModelKind

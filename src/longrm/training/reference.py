@@ -10,7 +10,7 @@ import torch
 
 from longrm.errors import DataError, TrainingError
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.encoding import build_trees, within_budget
+from longrm.modeling.shapes import build_trees, within_budget
 from longrm.modeling.shared_prefix import pack
 from longrm.runs.logs import Log
 from longrm.runs.progress import Progress

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from longrm.errors import RunError, first_line
 from longrm.modeling.device_memory import is_out_of_memory
-from longrm.modeling.heads import TransformersModel
 from longrm.modeling.process_group import is_lost_process
+from longrm.modeling.shared_prefix import TransformersModel
 from longrm.runs.progress import Progress
 from longrm.runs.records import ContextRecord, StepRecord, TimingRecord
 from longrm.runs.scratch import move_in

@@ -1,17 +1,18 @@
-"""Groups of comparisons: several questions about one generated context."""
+"""What to generate (`WorldPlan`), and groups of comparisons: several questions about one generated context."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any, Literal
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError, nearest
-from longrm.types import Comparison
-from longrm.worlds.contexts import Depth
-from longrm.worlds.known_worlds import WORLDS
+from longrm.types import Comparison, Criterion, Span
 
 MOST_TOKENS, MOST_PER_GROUP, MOST_ROWS = 10_000_000, 10_000, 100_000_000
-"""What is generated at most: tokens of a context and questions about it, which are held in memory, and comparisons."""
+"""Limits of tokens per context and questions about it, which are held in memory, and of comparisons."""
+
+Depth = float | Literal["uniform"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +21,18 @@ class WorldPlan:
 
     Attributes:
         world: A name of `WORLDS`.
-        length: Tokens of the user message: the context and the longest question of the group. Never more, and
-            so few less that no further sentence fits.
+        length: Tokens of the user message: the context and the longest question of the group. Contexts are as long as
+            fits, and never longer.
         responses: N >= 2. Two are a pair; more are graded by how many of their N - 1 claims are right.
-        depth: Where the block of facts in question stands, 0 = start to 1 = end; with a number, all questions
-            of a group are about the one block there. "uniform" spreads the questions evenly over all depths.
+        depth: Where the facts in question are, 0 = start to 1 = end; with a number, all questions of a group are about
+            the facts there. "uniform" spreads the questions evenly over all depths.
         per_group: Comparisons that share a context.
         seed: Other seeds give other contexts.
-        unrelated: A control: the questions and responses are those of the same plan without it, the context
-            is that of the next group. No model can do better than chance.
-        texts: Kinds of text, of which every context is drawn to be one; none names all. Of prose worlds alone.
+        unrelated: A control: questions and responses are those of the same plan without it, the context is that of the
+            next group. No model can do better than chance.
+        texts: Kinds of text, one of which is drawn for every context; empty for all. Only for worlds in prose.
         haystack: A folder or file of documents whose paragraphs surround the facts, in place of a kind of text.
-        haystack_column: The column of the text, in JSON lines of the haystack.
+        haystack_column: The column of the text in a haystack's JSON lines or CSV.
 
     Raises:
         ConfigError: A value is out of its range.
@@ -49,36 +50,41 @@ class WorldPlan:
     haystack_column: str = "text"
 
     def __post_init__(self) -> None:
+        from longrm.worlds.known_worlds import WORLDS  # late: worlds are made of plans
+
         if self.world not in WORLDS:
             raise ConfigError(f"no world '{self.world}'; {nearest(self.world, WORLDS)}")
         if self.depth != "uniform" and not (isinstance(self.depth, int | float) and 0 <= self.depth <= 1):
             raise ConfigError(f"depth must be from 0 (start) to 1 (end) or 'uniform', got {self.depth!r}")
-        if self.length < 1 or self.per_group < 1:
-            raise ConfigError(f"length and per_group must be positive, got {self.length}, {self.per_group}")
-        if self.length > MOST_TOKENS or self.per_group > MOST_PER_GROUP:
-            raise ConfigError(
-                f"length can be {MOST_TOKENS:,} tokens and per_group {MOST_PER_GROUP:,} at most, for a group is made "
-                f"in memory; got {self.length:,} and {self.per_group:,}"
-            )
+        if not 1 <= self.length <= MOST_TOKENS:
+            raise ConfigError(f"length must be from 1 to {MOST_TOKENS:,} tokens, got {self.length:,}")
+        if not 1 <= self.per_group <= MOST_PER_GROUP:
+            raise ConfigError(f"per_group must be from 1 to {MOST_PER_GROUP:,}, got {self.per_group:,}")
         WORLDS[self.world].check(self)
 
     @property
     def name(self) -> str:
-        """Begins the ids of the plan's comparisons; tells nothing of the gold."""
+        """The beginning of the ids of the plan's comparisons; it reveals nothing of the gold."""
         depth = "" if self.depth == "uniform" else f"-d{float(self.depth)}"
         texts = "".join(f"-{text}" for text in (*self.texts, *(["haystack"] if self.haystack else [])))
         control = "-unrelated" if self.unrelated else ""
         return f"{self.world}-{self.length}-{self.responses}{depth}{texts}-s{self.seed}{control}"
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The part of the random key that all worlds share, without the group's index."""
+        depth = self.depth if self.depth == "uniform" else float(self.depth)
+        return (self.world, self.length, self.responses, depth, self.per_group, self.seed)
+
 
 def generate(plan: WorldPlan, n: int, tokenizer: Tokenizer) -> Iterator[Comparison]:
-    """Yields `n` comparisons, `plan.per_group` a context; the last context may have fewer.
+    """Yields `n` comparisons, `plan.per_group` per context; the last context may have fewer.
 
     Raises:
-        ConfigError: So many are never made, or the plan's length is too short for its questions.
+        ConfigError: n is too large, or the plan's length too short for its questions.
     """
     if n > MOST_ROWS:
-        raise ConfigError(f"{n:,} comparisons are more than are made, which is {MOST_ROWS:,}; ask for fewer")
+        raise ConfigError(f"at most {MOST_ROWS:,} comparisons, got {n:,}")
     groups = (group(plan, index, tokenizer) for index in range(-(-n // plan.per_group)))
     return islice((comparison for members in groups for comparison in members), n)
 
@@ -86,11 +92,64 @@ def generate(plan: WorldPlan, n: int, tokenizer: Tokenizer) -> Iterator[Comparis
 def group(plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
     """Makes group number `index` of a plan: comparisons about one context.
 
-    The result depends on the version of the worlds, the plan, the index, the tokenizer's counts and the documents of
-    the haystack alone, so groups may be made in any order and on any machine.
+    The result depends only on the version of the worlds, the plan, the index, the tokenizer's counts and the
+    documents of a haystack, so groups may be made in any order and on any machine.
 
     Raises:
-        ConfigError: The plan's length is too short for its questions, the haystack for the length, or the tokenizer
-            does not know the world's words.
+        ConfigError: The plan's length is too short for its questions, the haystack too small for the length, or the
+            tokenizer does not know the world's words.
     """
+    from longrm.worlds.known_worlds import WORLDS
+
     return WORLDS[plan.world].group(plan, index, tokenizer)
+
+
+def ending_of(question: str) -> str:
+    """What follows a context in the user message."""
+    return f"\n\n{question}"
+
+
+def world_comparison(
+    plan: WorldPlan,
+    index: int,
+    number: int,
+    *,
+    context: str,
+    question: str,
+    responses: Sequence[str],
+    ranks: tuple[int, ...],
+    evidence: Iterable[tuple[int, int]],
+    depth: float,
+    rubrics: tuple[Criterion, ...] = (),
+    **metadata: Any,
+) -> Comparison:
+    """Makes question `number` about context `index` a comparison.
+
+    Args:
+        plan: What is generated.
+        index: The group's number.
+        number: The question's number within its group.
+        context: The context.
+        question: The question.
+        responses: In the order in which they are stored.
+        ranks: 1 = best.
+        evidence: Characters of the context, (start, end) each; empty where the context is an unrelated one.
+        depth: Where the evidence is, 0 to 1.
+        rubrics: The criteria by which the responses are judged, if the world has any.
+        metadata: Further metadata.
+    """
+    content = context + ending_of(question)
+    group_id = f"{plan.name}-{index:06d}"
+    own = {"task": plan.world, "length": plan.length, "depth": depth, "seed": plan.seed}
+    return Comparison(
+        id=f"{group_id}-{number}",
+        group=group_id,
+        prompt=({"role": "user", "content": content},),
+        responses=tuple(({"role": "assistant", "content": response},) for response in responses),
+        ranks=ranks,
+        metadata={**own, **metadata, **({"unrelated": True} if plan.unrelated else {})},
+        context=(Span(0, 0, len(context)),),
+        question=Span(0, len(context) + 2, len(content)),
+        evidence=tuple(Span(0, start, end) for start, end in sorted(evidence)),
+        rubrics=rubrics,
+    )

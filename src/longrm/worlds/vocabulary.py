@@ -1,4 +1,4 @@
-"""Every word and sentence form that a world can write. A change here changes all data: raise `VERSION`.
+"""Every word and sentence form of the worlds of sentences. A change here changes all data: raise `VERSION`.
 
 Every sentence is seven words and a full stop, so that with the `words` tokenizer it is `SENTENCE` tokens.
 """
@@ -35,10 +35,10 @@ RECORDS = (
     "In the old ledger {entity} holds {value}.",
     "It was agreed that {entity} keeps {value}.",
 )
-"""What a context says of one entity. The value always stands two words after the entity."""
+"""What a context states about one entity. The value always is two words after the entity."""
 
 LINK = "{entity} works together with {partner} in town."
-"""What a context says of two partners."""
+"""What a context states about two partners."""
 
 FILLERS = (
     "The {person} walked slowly to the {place}.",
@@ -51,7 +51,7 @@ FILLERS = (
     "Some {kind} music came from the {place}.",
     "We saw a {kind} {person} last {day}.",
 )
-"""Sentences that tell nothing about any entity: 6,288 distinct ones with the slots below."""
+"""Sentences that state nothing about any entity: 6,288 distinct ones with the slots below."""
 
 SLOTS = {
     "person": _split(
@@ -75,4 +75,4 @@ NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 """How `QUESTION_MANY` writes m; more than seven claims a response would need more than 64 values."""
 
 VERDICTS = _split("[[ ]] A B 0 10 Score :")
-"""What judges of a world's responses are asked with and write, beside the world's own words."""
+"""The words of judging prompts and verdicts that are not the world's own."""

@@ -1,4 +1,4 @@
-"""The `words` tokenizer: one token a word, for models so small that they have no room for more."""
+"""The `words` tokenizer: one token per word, for models too small for a larger vocabulary."""
 
 import re
 
@@ -24,12 +24,12 @@ CHAT_TEMPLATE = (
 
 
 def words_tokenizer(*, verdicts: bool = False) -> Tokenizer:
-    """Makes the tokenizer that knows every word any world can write, and nothing else.
+    """Makes the tokenizer of every word that the worlds of sentences can write, and nothing else.
 
-    Words and punctuation marks are tokens; white space is none, and decoding restores single spaces.
+    Words and punctuation marks are tokens; white space is not, and decoding restores single spaces.
 
     Args:
-        verdicts: Know what judges are asked with and write, too.
+        verdicts: Also know the words of judging prompts and verdicts.
     """
     known = {word: index for index, word in enumerate((*SPECIALS, *_words(verdicts)))}
     backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
@@ -46,10 +46,7 @@ def words_tokenizer(*, verdicts: bool = False) -> Tokenizer:
 
 
 def approximate_tokenizer() -> Tokenizer:
-    """Makes the tokenizer of approximate tokens: every word and every punctuation mark is one, and all are the same.
-
-    It counts, and nothing else: what it encodes cannot be decoded.
-    """
+    """Makes a tokenizer that only counts: every word and every punctuation mark is one token, always the same one."""
     backend = tokenizers.Tokenizer(models.WordLevel({"w": 0, "<unk>": 1}, unk_token="<unk>"))
     backend.normalizer = normalizers.Replace(tokenizers.Regex(WORD_OR_MARK.pattern), " w ")
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -57,7 +54,7 @@ def approximate_tokenizer() -> Tokenizer:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The `words` tokenizer, `judge_words` with verdicts in it, `approximate`, or one from a file, folder or Hub id.
+    """Returns `words`, `judge_words` (with verdicts), `approximate`, or a tokenizer from a file, folder or Hub id.
 
     Raises:
         ModelError: There is no such tokenizer.
@@ -70,7 +67,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def _words(verdicts: bool) -> list[str]:
-    """The entities and values first, then every other word that all worlds write, in alphabetical order."""
+    """The entities and values, then every other word that the worlds write, in alphabetical order."""
     forms = [
         *(form for world in WORLDS.values() for form in world.words),
         *vocabulary.FILLERS,

@@ -8,8 +8,8 @@ import torch
 
 from longrm.data.joining import Encoded
 from longrm.errors import DataError
-from longrm.modeling import heads
-from longrm.modeling.encoding import build_trees
+from longrm.modeling import shared_prefix
+from longrm.modeling.shapes import build_trees
 from longrm.modeling.shared_prefix import pack
 from longrm.training.batches import Example, MicroBatch
 from longrm.training.losses import ranking_losses
@@ -22,7 +22,7 @@ RANKS = [(2, 1, 2), (1, 2)]
 @pytest.fixture
 def loss(monkeypatch):
     """The loss of two comparisons whose scores are known."""
-    monkeypatch.setattr(heads, "scores", lambda model, packed: SCORES)
+    monkeypatch.setattr(shared_prefix, "scores", lambda model, packed: SCORES)
 
     def compute(settings: RankingLossSettings, **told) -> float:
         examples = [example(ranks, **told) for ranks in RANKS]

@@ -6,9 +6,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from longrm.modeling import attention, shapes
-from longrm.modeling.heads import response_logprobs
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, response_logprobs
 from longrm.training.initial_model import initial_model
 from longrm.training.plan.flops import attended_pairs, forward_flops, separate_attended_pairs, training_flops
 from longrm.training.plan.model_sizes import sizes_of, targets_of
@@ -43,15 +42,15 @@ def test_a_forward_beside_attention(bases, recipe, separate):
     assert flops.linear + flops.head == counted(settings, separate=separate)
 
 
-def written_out_whole(q, k, v, scaling, layout, _):
+def written_out_whole(q, k, v, layout, scale, _):
     sees = torch.ones(layout.tokens, layout.tokens, dtype=torch.bool)
-    return attention.sdpa(q, k, v, scaling, attn_mask=sees).transpose(1, 2)
+    return attention.sdpa(q, k, v, scale, attn_mask=sees).transpose(1, 2)
 
 
 def test_attention_counts_the_pairs_that_see_each_other(bases, recipe, monkeypatch):
     settings = recipe("sft", model__path=str(bases["llama"]))
     sizes = sizes_of(settings, "language_model")
-    monkeypatch.setattr(attention, "over_layout", written_out_whole)
+    monkeypatch.setattr(attention, "packed_attention", written_out_whole)
     with sdpa_kernel(SDPBackend.MATH):
         written_out = counted(settings)
     # Written out, every token meets every token; a mask discards pairs.

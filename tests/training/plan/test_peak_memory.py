@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from longrm.modeling import shapes
-from longrm.modeling.heads import response_logprobs, scores
 from longrm.modeling.shapes import PackedLayout, TokenTree, TreeShape
-from longrm.modeling.shared_prefix import pack
+from longrm.modeling.shared_prefix import pack, response_logprobs, scores
 from longrm.training.initial_model import initial_model
 from longrm.training.plan.model_sizes import sizes_of
 from longrm.training.plan.peak_memory import moments_of, peak_memory

@@ -52,7 +52,7 @@ def test_contexts_of_other_groups_begin_elsewhere_and_repeat_no_paragraph(prose_
 
 
 def test_too_little_text_is_refused(prose_bpe, documents):
-    with pytest.raises(ConfigError, match="the 300 different paragraphs .* too few .* none is repeated"):
+    with pytest.raises(ConfigError, match="300 different paragraphs"):
         group(plan(documents, length=60_000), 0, prose_bpe)
 
 
@@ -91,5 +91,5 @@ def test_documents_of_a_table_are_those_of_json_lines(tmp_path):
 def test_documents_whose_words_are_all_values_are_refused(prose_bpe, tmp_path):
     path = tmp_path / "cities.txt"
     path.write_text("\n\n".join(f"{city} is a city, and {city} is large." for city in CITIES))
-    with pytest.raises(ConfigError, match="the haystack holds all but 0 of the"):
+    with pytest.raises(ConfigError, match="all but 0 of the"):
         list(generate(WorldPlan("latest-update", 300, haystack=str(path)), 1, prose_bpe))

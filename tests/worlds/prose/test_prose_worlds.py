@@ -252,8 +252,8 @@ def test_the_same_bytes_on_every_machine():
     [
         ({"texts": ("mial",)}, "no kind of text 'mial'; did you mean 'mail'"),
         ({"responses": 6}, "single-fact can rank 2 to 5 responses, got 6"),
-        ({"texts": ("mail",), "haystack": "tests"}, "the haystack is the text, .* leave out 'mail'"),
-        ({"world": "records", "texts": ("mail",)}, "records writes sentences of seven words alone"),
+        ({"texts": ("mail",), "haystack": "tests"}, "omit 'mail'"),
+        ({"world": "records", "texts": ("mail",)}, "records writes sentences of seven words"),
     ],
 )
 def test_impossible_plans_are_refused_in_one_line(change, message, documents):

@@ -91,7 +91,7 @@ class BradleyTerryObjective:
 
     def loss(self, model: Any, micro: "MicroBatch") -> "tuple[Tensor, dict[str, float]]":
         """The loss of a micro-batch."""
-        from longrm.modeling.heads import scores  # late, for torch
+        from longrm.modeling.shared_prefix import scores  # late, for torch
         from longrm.training.losses.ranking_losses import centering
 
         spec, options = self._settings.spec, self._settings.options()

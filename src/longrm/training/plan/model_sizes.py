@@ -166,7 +166,7 @@ def _of_config(config: Any, kind: ModelKind, path: str) -> ModelSizes:
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    from longrm.modeling.capabilities import check_config, check_trainable
+    from longrm.modeling.folders import check_config, check_trainable
 
     check_config(config, path)
     check_trainable(config, path)

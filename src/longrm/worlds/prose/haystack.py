@@ -18,16 +18,16 @@ from longrm.worlds.prose.generated_text import TextEntry
 _PLAIN, _ROWS, _TABLES = (".txt", ".md"), (".jsonl", ".jsonl.gz"), (".csv", ".csv.gz")
 _BETWEEN_PARAGRAPHS = re.compile(r"\n\s*\n")
 _PARAGRAPH = 160
-"""Approximate tokens of a paragraph; a longer one is cut where sentences or lines end, for facts to stand between."""
+"""Approximate tokens of a paragraph; a longer one is split where sentences or lines end, so that facts fit between."""
 
 
 @dataclass(frozen=True, eq=False)
 class Haystack:
-    """Paragraphs of documents, in their order.
+    """Paragraphs of documents, in their order; the other attributes are those of `GeneratedText`.
 
     Attributes:
         source: Where they were read from.
-        documents: The paragraphs of each document; no paragraph comes twice.
+        documents: The paragraphs of each document; no paragraph occurs twice.
         words: All words, in lower case.
         digest: A hash of all text.
     """
@@ -43,9 +43,9 @@ class Haystack:
     apart: bool = True
 
     def passages(self, draws: Draws) -> Iterator[TextEntry]:
-        """Yields the paragraphs of all documents in a random order of the documents, beginning anywhere in the first.
+        """Yields the paragraphs of all documents in random order of the documents, from a random place in the first.
 
-        What stands before the beginning comes last.
+        The paragraphs before that place come last.
 
         Raises:
             ConfigError: No paragraph is left.
@@ -56,8 +56,8 @@ class Haystack:
             yield TextEntry("", (text,))
         count = sum(map(len, self.documents))
         raise ConfigError(
-            f"{self.source}: the {count:,} different paragraphs of these documents are too few for a "
-            "context of this length, and none is repeated: add documents, or lessen the length"
+            f"{self.source}: {count:,} different paragraphs are too few for a context of this length, and none is "
+            "repeated: add documents, or reduce the length"
         )
 
     def line(self, sentence: str, draws: Draws) -> str:
@@ -66,17 +66,17 @@ class Haystack:
         return sentence
 
     def occurs(self, word: str) -> bool:
-        """Whether a document holds the word."""
+        """Whether a document contains the word."""
         return word.lower() in self.words
 
 
 @lru_cache(maxsize=4)
 def read_haystack(source: str, column: str) -> Haystack:
-    """Reads the documents of a folder and the folders in it, or of one file.
+    """Reads the documents of a folder and its subfolders, or of one file.
 
     Args:
-        source: The folder or file: `.txt` and `.md` are a document each, `.jsonl` and `.csv` have one a row. Tables of
-            a folder are read where it holds nothing else, for beside texts they tell of questions.
+        source: The folder or file: `.txt` and `.md` are a document each, `.jsonl` and `.csv` have one per row. Tables
+            in a folder are read only if there is nothing else: next to texts they are usually questions about them.
         column: The column of the text in `.jsonl` and `.csv`.
 
     Raises:

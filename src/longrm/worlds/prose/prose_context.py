@@ -1,4 +1,4 @@
-"""Contexts of prose with an exact number of tokens, and facts at their places."""
+"""Contexts in prose with an exact number of tokens, and facts at their places."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ContextLengthError
 from longrm.rng import Draws
-from longrm.worlds.prose.cases import ProseFact, reference
-from longrm.worlds.prose.generated_text import TextEntry, TextKind
+from longrm.worlds.prose.generated_text import TextEntry
+from longrm.worlds.prose.tasks import ProseFact, reference
+from longrm.worlds.prose.texts import TextKind
 
 _Piece = tuple[str, int | None]
-"""A sentence, and the number of the fact that it states, if it states one."""
+"""A sentence, and the number of the fact that it states, if any."""
 _Paragraph = tuple[str, list[_Piece]]
-"""A head, and the sentences behind it."""
+"""A head, and its sentences."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedFact:
-    """A fact, and the share of the text that stands before it: 0 at the start, 1 at the end."""
+    """A fact, and the share of the text before it: 0 at the start, 1 at the end."""
 
     fact: ProseFact
     place: float
@@ -27,7 +28,7 @@ class PlacedFact:
 
 @dataclass(frozen=True, slots=True)
 class ProseContext:
-    """A context: its text, and where its facts stand in it as (start, end) characters, in the order given."""
+    """A context: its text, and the (start, end) characters of its facts, in the order given."""
 
     text: str
     facts: tuple[tuple[int, int], ...]
@@ -36,7 +37,7 @@ class ProseContext:
 class ProseDraft:
     """The passages and facts of one context before its length is known.
 
-    What surrounds the facts is a stream that does not depend on the length: a longer context says the same, and more.
+    The text around the facts is a stream that does not depend on the length: a longer context repeats it and adds more.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class ProseDraft:
         self._totals = [0]
 
     def fit(self, length: int, ending: str) -> ProseContext:
-        """The longest context that has, with its ending, at most `length` tokens.
+        """Returns the longest context that has at most `length` tokens with its ending.
 
-        As many sentences as fit, and then short ones that tell nothing while one of them does; of a haystack, as
-        many words of the next sentence as fit. Tokens of parts need not add up, so whole texts are counted until one
-        is not too long and no sentence fits any more.
+        As many sentences as fit, then short closings while one fits; for a haystack, as many words of the next sentence
+        as fit. Tokens of parts need not add up, so whole texts are counted until one is not too long and no further
+        sentence fits.
 
         Raises:
-            ConfigError: The length is too short for the facts, or the haystack for the length.
+            ConfigError: The length is too short for the facts, or the haystack too small for the length.
         """
         fixed = sum(self._tokenizer.count(f"\n\n{line}") for line in (ending, *self._lines))
         held, too_many = self._most(length - fixed), length
@@ -68,8 +69,7 @@ class ProseDraft:
             if spare < 0 and held == 1:
                 raise ContextLengthError(
                     f"length {length} is too short: the facts of one context need {length - spare} tokens with this "
-                    "tokenizer, and those of others may need more; raise the length, or ask for fewer responses or "
-                    "questions about each context"
+                    "tokenizer, and those of others may need more; raise the length, or reduce responses or per_group"
                 )
             if spare < 0:
                 too_many = held
@@ -82,7 +82,7 @@ class ProseDraft:
                 return self._with_words(held, length, ending)
 
     def _with_closings(self, held: int, length: int, ending: str) -> ProseContext:
-        """Ends drawn passages with short sentences, no two alike, the longest that fit first."""
+        """Ends random passages with short sentences, no two alike, the longest that fit first."""
         count = self._tokenizer.count
         lines = [self._kind.line(text, self._draws) for text in self._kind.closings]
         self._draws.shuffle(lines)
@@ -117,7 +117,7 @@ class ProseDraft:
                 head = None
 
     def _free_reference(self) -> str:
-        """A reference that nothing else has; none where the facts have none."""
+        """A reference that nothing else has; empty if the facts have none."""
         if not self._taken:
             return ""
         number = reference(self._draws)
@@ -130,7 +130,7 @@ class ProseDraft:
         return self._kind.label.format(number) if number else ""
 
     def _most(self, tokens: int) -> int:
-        """How many sentences, one at least, have at most so many tokens, as far as tokens of parts add up."""
+        """How many sentences, at least one, have at most so many tokens, assuming that tokens of parts add up."""
         while self._totals[-1] <= tokens or len(self._units) < 2:
             head, sentence = next(self._stream)
             text = f" {sentence}" if head is None else f"\n\n{head}{sentence}"
@@ -139,7 +139,7 @@ class ProseDraft:
         return max(1, bisect_right(self._totals, tokens) - 1)
 
     def _context(self, held: int, closings: Sequence[tuple[int, str]] = (), part: str = "") -> ProseContext:
-        """Joins so many sentences, a part of the next, closings at the ends of passages, and the facts."""
+        """Joins `held` sentences, a part of the next one, closings at the ends of passages, and the facts."""
         entries: list[tuple[str, list[str]]] = []
         units = [*self._units[:held], *([(self._units[held][0], part)] if part else [])]
         for head, sentence in units:
@@ -151,9 +151,9 @@ class ProseDraft:
         return self._joined(self._with_facts(entries))
 
     def _with_facts(self, entries: Sequence[tuple[str, Sequence[str]]]) -> list[_Paragraph]:
-        """Puts every fact behind the sentence (or passage, if facts stand apart) that ends nearest to its place.
+        """Puts every fact behind the sentence (or passage, if facts are apart) that ends nearest to its place.
 
-        A place is a share of the whole text, facts included; those that stand before a fact push it back.
+        A place is a share of the whole text, including the facts; those before a fact push it back.
         """
         apart = self._kind.apart or bool(self._taken)
         gaps, ends = [(0, 0)], [0]
@@ -169,7 +169,7 @@ class ProseDraft:
         total, pushed, gap = size + sum(len(line) + 1 for line in self._lines), 0, 0
         for index in sorted(range(len(self._facts)), key=lambda index: self._facts[index].place):
             own = len(self._lines[index]) + 1
-            # Never before the one that comes before it: their order may be what is asked about.
+            # Never before the fact before it: their order may be what is asked about.
             gap = max(gap, _nearest(ends, self._facts[index].place * (total - own) - pushed))
             at[gaps[gap]].append(index)
             pushed += own
@@ -189,7 +189,7 @@ class ProseDraft:
         return paragraphs
 
     def _alone(self, piece: _Piece) -> _Paragraph:
-        assert piece[1] is not None, "only facts stand apart"
+        assert piece[1] is not None, "only facts are apart"
         return self._label(self._facts[piece[1]].fact.reference), [piece]
 
     def _joined(self, paragraphs: Sequence[_Paragraph]) -> ProseContext:
@@ -210,6 +210,6 @@ class ProseDraft:
 
 
 def _nearest(ends: Sequence[int], wanted: float) -> int:
-    """The index of the number nearest to the one that is wanted; the numbers rise."""
+    """The index of the number nearest to the wanted one, among rising numbers."""
     above = min(bisect_left(ends, wanted), len(ends) - 1)
     return above - (above > 0 and wanted - ends[above - 1] <= ends[above] - wanted)

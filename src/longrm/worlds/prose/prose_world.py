@@ -1,23 +1,20 @@
-"""Worlds in prose: what an entry of the registry says, and how groups of comparisons are made of it."""
+"""Worlds in prose: an entry of the registry, and how groups of comparisons are made from it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import ConfigError
 from longrm.rng import Draws
 from longrm.types import Comparison, Criterion
-from longrm.worlds.prose.cases import Case, Names
+from longrm.worlds.generator import WorldPlan, ending_of, world_comparison
 from longrm.worlds.prose.prose_context import PlacedFact, ProseDraft
+from longrm.worlds.prose.tasks import Case, Names
 from longrm.worlds.prose.texts import text_kinds
-from longrm.worlds.rows import ending_of, world_comparison
-
-if TYPE_CHECKING:  # plans name worlds, and worlds read plans
-    from longrm.worlds.generator import WorldPlan
 
 PROSE_VERSION = "2"
-"""A change of what prose worlds write changes all data: raise it."""
+"""Part of every random key; raise it with any change of what prose worlds write."""
 
 _MOST_CASES = 12
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
@@ -25,16 +22,16 @@ _NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 @dataclass(frozen=True, slots=True)
 class ProseWorld:
-    """A world whose facts are plain sentences in plain prose.
+    """A world whose facts are plain sentences in prose.
 
     Attributes:
-        case: Draws so many points of one form.
-        asks: What is asked, for lists.
-        similar_to: The benchmark of the field that is like it, for lists.
-        near: Points of a case where two responses are compared.
-        share: Of the length, what more points of one case fill; 0 for none but those that questions need.
+        case: The task: draws so many points of one form.
+        asks: What is asked, for `longrm world --list`.
+        similar_to: Similar benchmarks, likewise.
+        near: Points of a case if two responses are compared.
+        share: The share of the length that further points of one case fill; 0 for only the points that questions need.
         parts: Points that a pair is asked at once, each a criterion of its rubrics; the worse response has one wrong.
-        most_responses: N at most.
+        most_responses: The largest N.
     """
 
     case: Callable[[Names, int], Case]
@@ -47,30 +44,25 @@ class ProseWorld:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """None: prose is not for the `words` tokenizer."""
+        """Empty: the `words` tokenizer does not know prose."""
         return ()
 
-    def check(self, plan: "WorldPlan") -> None:
-        """Refuses a plan that this world cannot make.
+    def check(self, plan: WorldPlan) -> None:
+        """Refuses a plan that this world cannot generate.
 
         Raises:
-            ConfigError: Too many responses, or no such kind of text.
+            ConfigError: It has too many responses, or an unknown kind of text.
         """
         if plan.responses != 2 and self.parts > 1:
             raise ConfigError(f"{plan.world} compares 2 responses, got {plan.responses}")
         if not 2 <= plan.responses <= self.most_responses:
             raise ConfigError(
-                f"{plan.world} can rank 2 to {self.most_responses} responses, got {plan.responses}: each of N "
-                "responses makes N - 1 claims that no other one makes"
+                f"{plan.world} can rank 2 to {self.most_responses} responses, got {plan.responses}"
             )
         text_kinds(plan.texts, plan.haystack, plan.haystack_column)
 
-    def group(self, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> list[Comparison]:
-        """Makes a group of comparisons about one context.
-
-        Raises:
-            ConfigError: The length is too short, the haystack too small, or the tokenizer does not know prose.
-        """
+    def group(self, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> list[Comparison]:
+        """Makes a group of comparisons about one context; see `longrm.worlds.generator.group`."""
         asked = _Scene(self, plan, index, tokenizer)
         shown = _Scene(self, plan, index + 1, tokenizer) if plan.unrelated else asked
         ending = max((ending_of(question.text) for question in asked.questions), key=tokenizer.count)
@@ -88,7 +80,7 @@ class ProseWorld:
                 depth=question.depth,
                 rubrics=question.rubrics,
                 text=shown.kind.title,
-                **question.told,
+                **question.metadata,
             )
             for number, question in enumerate(asked.questions)
         ]
@@ -96,9 +88,9 @@ class ProseWorld:
 
 @dataclass(frozen=True, slots=True)
 class _ProseQuestion:
-    """A question, its responses in random order with their ranks, the facts that decide by number, and their depth.
+    """A question, its responses in random order with their ranks, the numbers of the facts that decide, their depth.
 
-    Where it asks several things at once, each is a criterion, and metadata tells the ranks by each.
+    If it asks several things at once each is a criterion, and `metadata` has the ranks by each.
     """
 
     text: str
@@ -107,24 +99,24 @@ class _ProseQuestion:
     facts: tuple[int, ...]
     depth: float
     rubrics: tuple[Criterion, ...] = ()
-    told: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Scene:
     """The facts of context number `index` of a plan, their places, and the questions about them."""
 
-    def __init__(self, world: ProseWorld, plan: "WorldPlan", index: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, world: ProseWorld, plan: WorldPlan, index: int, tokenizer: Tokenizer) -> None:
         kinds = text_kinds(plan.texts, plan.haystack, plan.haystack_column)
-        depth = plan.depth if plan.depth == "uniform" else float(plan.depth)
-        key: tuple[object, ...] = (
-            "longrm prose worlds",
-            PROSE_VERSION,
-            *(plan.world, plan.length, plan.responses, depth, plan.per_group, plan.seed, index),
-            *(kind.digest for kind in kinds),
-        )
-        self._plan, self._depth, self._parts = plan, depth, world.parts
+        digests = (kind.digest for kind in kinds)
+        key: tuple[object, ...] = ("longrm prose worlds", PROSE_VERSION, *plan.key, index, *digests)
+        self._plan, self._parts = plan, world.parts
+        self._depth = None if plan.depth == "uniform" else float(plan.depth)  # None for any
         self.kind = Draws(*key, "kind").one(kinds)
-        self._check_words(tokenizer)
+        if not reads_prose(tokenizer):
+            raise ConfigError(
+                f"the world '{plan.world}' is plain prose, which this tokenizer does not know (words knows records and "
+                "chain only): name your model's, such as --tokenizer MODEL, or probe.tokenizer"
+            )
         self._cases = self._draw_cases(
             world, Names(Draws(*key, "names"), tokenizer, self.kind.occurs), tokenizer
         )
@@ -141,18 +133,11 @@ class _Scene:
         draws = Draws(*key, "questions")
         self.questions = [ask(number, draws) for number in range(plan.per_group)]
 
-    def _check_words(self, tokenizer: Tokenizer) -> None:
-        if not reads_prose(tokenizer):
-            raise ConfigError(
-                f"the world '{self._plan.world}' is plain prose, which this tokenizer does not know (words knows the "
-                "worlds records and chain alone): name your model's, such as --tokenizer MODEL, or probe.tokenizer"
-            )
-
     def _draw_cases(self, world: ProseWorld, names: Names, tokenizer: Tokenizer) -> list[Case]:
-        """The cases of the context.
+        """Draws the cases of the context.
 
-        One; of pairs at any depth as many as give every question facts of its own, in a third of the length. Where the
-        world fills a share of the length, one case that does.
+        Usually one. For pairs at any depth, as many as give every question its own facts within a third of the
+        length. If the world fills a share of the length, one case of that size.
         """
         plan = self._plan
         near = world.near if plan.responses == 2 else self._graded_points
@@ -162,7 +147,7 @@ class _Scene:
             return [world.case(names, max(near, min(room, names.left)))]
         if plan.responses > 2:
             return [world.case(names, near)]
-        wanted = -(-plan.per_group // world.near) if self._depth == "uniform" else 1
+        wanted = -(-plan.per_group // world.near) if self._depth is None else 1
         cases = [world.case(names, world.near)]
         held = most = _fact_tokens(cases[0], tokenizer)
         while len(cases) < min(wanted, _MOST_CASES) and 3 * (held + most) <= plan.length:
@@ -172,18 +157,18 @@ class _Scene:
         return cases
 
     def _draw_ends(self, draws: Draws) -> list[float]:
-        """Where the last fact of every point stands: those asked about at the depth, the others anywhere."""
+        """Draws where the last fact of every point is: at the depth if it is asked about, else anywhere."""
         count = len(self._points)
         if self._plan.responses > 2:
-            depth = draws.fraction() if self._depth == "uniform" else self._depth
+            depth = draws.fraction() if self._depth is None else self._depth
             asked = [depth, *(depth * draws.fraction() for _ in range(self._graded_points - 1))]
             return [*asked, *(draws.fraction() for _ in range(count - len(asked)))]
         ends = [(stratum + draws.fraction()) / count for stratum in draws.order(range(count))]
-        return ends if self._depth == "uniform" else [self._depth, *ends[1:]]
+        return ends if self._depth is None else [self._depth, *ends[1:]]
 
     def _pair(self, number: int, draws: Draws) -> _ProseQuestion:
-        """Asks about one point after another; at a given depth about the one that stands there."""
-        turn, asked = divmod(number, len(self._points) if self._depth == "uniform" else 1)
+        """Asks about one point after another; at a given depth always about the one there."""
+        turn, asked = divmod(number, len(self._points) if self._depth is None else 1)
         point, size = self._points[asked], len(self._cases[0].points)
         others = [
             self._points[(asked // size) * size + (asked + step) % size].value for step in range(1, size)
@@ -201,11 +186,11 @@ class _Scene:
         )
 
     def _checklist(self, number: int, draws: Draws) -> _ProseQuestion:
-        """Asks for several points at once; what the worse response has wrong is what a pair would be asked.
+        """Asks for several points at once; the worse response is wrong about the one that `_pair` would ask about.
 
-        The wrong value is the right one of a point that is not asked for, and the place of what is wrong is drawn.
+        The wrong value is the right one of a point that is not asked for, and its place in the response is random.
         """
-        turn, asked = divmod(number, len(self._points) if self._depth == "uniform" else 1)
+        turn, asked = divmod(number, len(self._points) if self._depth is None else 1)
         size = len(self._cases[0].points)
         ring = [self._points[(asked // size) * size + (asked + step) % size] for step in range(size)]
         points, place = ring[1 : self._parts], draws.below(self._parts)
@@ -231,11 +216,11 @@ class _Scene:
         )
 
     def _graded(self, number: int, draws: Draws) -> _ProseQuestion:
-        """Asks for N - 1 points of the case; every response is about points of its own.
+        """Asks for N - 1 points of the case; every response is about its own points.
 
         The response of rank r makes r - 1 wrong claims at random places among its N - 1. Wrong values that are right
-        for other points go round a ring, so that no value is claimed twice: what is left to tell the ranks is the
-        context alone. See `longrm.worlds.questions.ask`.
+        for other points are traded along a ring, so that no value is claimed twice and only the context reveals the
+        ranks; see `longrm.worlds.sentence_world`.
         """
         del number
         responses = self._plan.responses
@@ -262,7 +247,7 @@ class _Scene:
 
     @property
     def _graded_points(self) -> int:
-        """How many points N > 2 responses make claims about."""
+        """How many points N > 2 responses make claims about: N - 1 each."""
         return self._plan.responses * (self._plan.responses - 1)
 
     def _facts_of(self, asked: int) -> tuple[int, ...]:
@@ -271,12 +256,12 @@ class _Scene:
 
 
 def reads_prose(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer knows plain English, as `words` does not."""
+    """Whether a tokenizer knows plain English; `words` does not."""
     return tokenizer.unk_id is None or tokenizer.unk_id not in tokenizer.encode("Plain prose, such as this.")
 
 
 def _rising(count: int, end: float, draws: Draws) -> list[float]:
-    """The places of a point's facts: the last at the end, the others anywhere before it."""
+    """Draws the places of a point's facts: the last one at `end`, the others anywhere before it."""
     return [*sorted(end * draws.fraction() for _ in range(count - 1)), end]
 
 

@@ -1,4 +1,10 @@
-"""The names and values of facts in prose. No kind of text has one of the names; common nouns may stand there, too."""
+"""Names, values and sayings of facts in prose, and words of the texts around them.
+
+No kind of text contains one of the family names; common nouns may occur there, too.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -85,3 +91,154 @@ CODEWORDS = _split(
     walnut willow window winter zebra
     """
 )
+
+
+class Family(NamedTuple):
+    """Facts whose values are of one sort.
+
+    Attributes:
+        noun: What the subjects are.
+        values: What the values are drawn from.
+        sayings: What is said of a subject, with `{}` for the value, and the question for it, with `{}` for the subject.
+    """
+
+    noun: str
+    values: Sequence[str]
+    sayings: Sequence[tuple[str, str]]
+
+
+FAMILIES = (
+    Family(
+        "family",
+        ANIMALS,
+        (
+            ("bought a {} at the spring fair", "Which animal did {} buy at the spring fair?"),
+            ("lost a {} in the storm", "Which animal did {} lose in the storm?"),
+            ("gave a {} to the school", "Which animal did {} give to the school?"),
+            ("has a {} on its coat of arms", "Which animal does {} have on its coat of arms?"),
+            ("found a {} behind the stove", "Which animal did {} find behind the stove?"),
+            ("named its boat after a {}", "After which animal did {} name its boat?"),
+            ("taught a {} to open the gate", "Which animal did {} teach to open the gate?"),
+            ("was photographed with a {}", "With which animal was {} photographed?"),
+        ),
+    ),
+    Family(
+        "company",
+        CITIES,
+        (
+            ("has its office in {}", "In which city does {} have its office?"),
+            ("opened a branch in {}", "In which city did {} open a branch?"),
+            ("lost a lawsuit in {}", "In which city did {} lose a lawsuit?"),
+            ("rents a warehouse in {}", "In which city does {} rent a warehouse?"),
+            ("was founded in {}", "In which city was {} founded?"),
+            ("prints its catalog in {}", "In which city does {} print its catalog?"),
+            ("sends its apprentices to {}", "To which city does {} send its apprentices?"),
+            ("held its annual dinner in {}", "In which city did {} hold its annual dinner?"),
+        ),
+    ),
+    Family(
+        "farm",
+        CROPS,
+        (
+            ("grows {} behind the barn", "What does {} grow behind the barn?"),
+            ("sells {} at the market", "What does {} sell at the market?"),
+            ("won a prize for its {}", "For what did {} win a prize?"),
+            ("feeds its pigs with {}", "With what does {} feed its pigs?"),
+            ("ran out of {} before the holidays", "Of what did {} run out before the holidays?"),
+            ("delivers {} to the hospital", "What does {} deliver to the hospital?"),
+            ("stores {} in the old chapel", "What does {} store in the old chapel?"),
+            ("planted {} along the road", "What did {} plant along the road?"),
+        ),
+    ),
+    Family(
+        "workshop",
+        GOODS,
+        (
+            ("makes {} for the theater", "What does {} make for the theater?"),
+            ("repairs {} for the army", "What does {} repair for the army?"),
+            ("delivered {} to the hotel", "What did {} deliver to the hotel?"),
+            ("ships {} to the islands", "What does {} ship to the islands?"),
+            ("paints {} by hand", "What does {} paint by hand?"),
+            ("sold {} at a loss", "What did {} sell at a loss?"),
+            ("gave up making {} last year", "What did {} give up making last year?"),
+            ("was praised for its {}", "For what was {} praised?"),
+        ),
+    ),
+    Family(
+        "orchestra",
+        INSTRUMENTS,
+        (
+            (
+                "is looking for somebody who plays the {}",
+                "{} is looking for somebody who plays which instrument?",
+            ),
+            ("sold the {} to a pupil", "Which instrument did {} sell to a pupil?"),
+            ("left the {} on the train", "Which instrument did {} leave on the train?"),
+            ("begins every concert with the {}", "With which instrument does {} begin every concert?"),
+            ("is known for its {}", "For which instrument is {} known?"),
+            ("had the {} repaired", "Which instrument did {} have repaired?"),
+            ("borrowed the {} from the church", "Which instrument did {} borrow from the church?"),
+            ("keeps a spare {} in the van", "Of which instrument does {} keep a spare one in the van?"),
+        ),
+    ),
+    Family(
+        "account",
+        CODEWORDS,
+        (
+            ("was opened with the password {}", "With which password was {} opened?"),
+            ("is filed under the word {}", "Under which word is {} filed?"),
+            ("goes by the nickname {}", "By which nickname does {} go?"),
+            ("was locked after the password {} was tried", "After which password was tried was {} locked?"),
+            ("carries the label {} in the archive", "Which label does {} carry in the archive?"),
+            ("is closed with the keyword {}", "With which keyword is {} closed?"),
+            ("was renamed {} by mistake", "What was {} renamed by mistake?"),
+            ("answers to the keyword {} only", "To which keyword alone does {} answer?"),
+        ),
+    ),
+)
+
+
+# Words that several kinds of text fill their forms with
+
+
+def _phrases(text: str) -> tuple[str, ...]:
+    return tuple(" ".join(part.split()) for part in text.split(","))
+
+
+PEOPLE = _phrases(
+    """
+    Mrs. Abbott, Mr. Baxter, Ms. Carver, Dr. Doyle, Mr. Eddings, Mrs. Frost, Ms. Gable, Mr. Hobbs, Dr. Irwin,
+    Mrs. Joyner, Mr. Keller, Ms. Lowry, Mr. Mabry, Mrs. Noble, Dr. Ogden, Ms. Purcell, Mr. Quinn, Mrs. Rhodes,
+    Mr. Sloan, Ms. Tuttle, Dr. Upton, Mr. Vickers, Mrs. Weaver, Ms. Yarrow, Mr. Zimmer, Mrs. Ames, Mr. Bloom,
+    Ms. Cobb, Mr. Dyer, Mrs. Eubanks
+    """
+)
+HANDLES = _phrases(
+    "ana, caleb, dora, elif, felix, gus, hana, ines, jonas, kofi, lena, milo, nora, omar, pia, quentin"
+)
+ROOMS = _phrases(
+    """
+    the main hall, the upstairs office, the back room, the entrance, the storeroom, the meeting room, the kitchen,
+    the staircase, the cellar, the reading room, the basement, the parking area, the corridor, the attic,
+    the loading bay, the waiting room, the lobby, the print room, the annex, the canteen
+    """
+)
+PARTS = _phrases(
+    """
+    heating, lighting, plumbing, ventilation, elevator, alarm, flooring, wiring, drainage, insulation, intercom,
+    paintwork, guttering, shelving, signage, boiler, switchboard, thermostat
+    """
+)
+NUMBERS = tuple(str(number) for number in range(12, 99) if number % 10)
+SMALL = _phrases("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve")
+WEEKDAYS = _phrases("Monday, Tuesday, Wednesday, Thursday, Friday, Saturday")
+SEASONS = _phrases("spring, summer, autumn, winter, the new year, the holidays")
+EVERYDAY = {
+    "part": PARTS,
+    "room": ROOMS,
+    "number": NUMBERS,
+    "few": SMALL,
+    "weekday": WEEKDAYS,
+    "season": SEASONS,
+}
+"""The slots of every kind of text that is about a place and its people."""

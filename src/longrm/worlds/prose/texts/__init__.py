@@ -1,10 +1,10 @@
-"""The registry of kinds of text, one kind a file; the user's own documents take the place of all."""
+"""The registry of kinds of text, one per file; a haystack takes the place of all."""
 
 from collections.abc import Mapping
 
 from longrm.errors import ConfigError, nearest
-from longrm.worlds.prose.generated_text import GeneratedText, TextKind
-from longrm.worlds.prose.haystack import read_haystack
+from longrm.worlds.prose.generated_text import GeneratedText
+from longrm.worlds.prose.haystack import Haystack, read_haystack
 from longrm.worlds.prose.texts.chat_text import CHAT
 from longrm.worlds.prose.texts.code_text import CODE
 from longrm.worlds.prose.texts.ledger_text import LEDGER
@@ -17,19 +17,20 @@ TEXTS: Mapping[str, GeneratedText] = {
 }
 """The kinds of text by name: a new one is one file with its themes, and one entry."""
 
+TextKind = GeneratedText | Haystack
+"""What surrounds facts."""
+
 
 def text_kinds(names: tuple[str, ...], haystack: str | None, column: str) -> tuple[TextKind, ...]:
-    """The kinds of text of a plan: those that it names, all where it names none, or the haystack.
+    """Returns the kinds of text of a plan: the named ones, by default all, or the haystack.
 
     Raises:
-        ConfigError: There is no such kind, or both a kind and a haystack are named.
+        ConfigError: There is no such kind, or both a kind and a haystack are given.
         DataError: The haystack cannot be read.
     """
     if haystack is not None:
         if names:
-            raise ConfigError(
-                f"the haystack is the text, so no kind of text goes with it: leave out '{names[0]}'"
-            )
+            raise ConfigError(f"a haystack replaces the kind of text; omit '{names[0]}' or the haystack")
         return (read_haystack(haystack, column),)
     for name in names:
         if name not in TEXTS:

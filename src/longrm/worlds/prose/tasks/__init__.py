@@ -1,1 +1,0 @@
-"""What prose worlds ask, one task a file."""

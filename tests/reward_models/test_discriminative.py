@@ -184,4 +184,4 @@ def test_a_token_without_an_embedding_fails_its_query_alone(folder, tmp_path):
     told = dataclasses.replace(one, prompt=({"role": "user", "content": "What is <extra>?"},))
     judgments = longrm.load(str(model_folder)).judge([told, other])
     assert [judgment.outcome for judgment in judgments] == [Outcome.ERROR, Outcome.ANSWERED]
-    assert "has no place in the model's" in judgments[0].detail
+    assert "outside the model's" in judgments[0].detail

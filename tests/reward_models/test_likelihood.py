@@ -202,7 +202,7 @@ def test_names(folder, reference):
     assert pinned("likelihood:openai:http://x/v1#acme/judge") == "likelihood:openai:http://x/v1#acme/judge"
     with pytest.raises(ConfigError, match="write it as likelihood:MODEL, or likelihood:MODEL#REFERENCE"):
         longrm.load("likelihood:")
-    with pytest.raises(ModelError, match="there is no such model folder"):
+    with pytest.raises(ModelError, match="no such model folder"):
         longrm.load("likelihood:/nowhere")
 
 

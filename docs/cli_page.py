@@ -18,8 +18,6 @@ from longrm.cli.commands import cli
 from longrm.cli.synthesize import command as synthesize
 from longrm.config import Config, groups_of, to_toml
 from longrm.evaluation.evaluation_run import Evaluation
-from longrm.scoring.filtered_file import FilterSettings
-from longrm.scoring.ranked_file import RankSettings
 from longrm.scoring.scored_file import ScoreSettings
 from longrm.training.losses import LossSettings
 from longrm.training.objectives import OBJECTIVES
@@ -37,8 +35,6 @@ DATA = {
 SETTINGS: dict[str, type[Config]] = {
     "evaluate": Evaluation,
     "score": ScoreSettings,
-    "rank": RankSettings,
-    "filter": FilterSettings,
     "attribute": AttributionSettings,
     **TRAININGS,
     **DATA,

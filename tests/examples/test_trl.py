@@ -16,7 +16,8 @@ from longrm.modeling.loading import new_language_model
 from longrm.modeling.saving import save
 from longrm.modeling.shapes import ModelShape
 from longrm.reward_models import RewardModel
-from longrm.scoring.ranked_file import RankSettings, rank_file
+from longrm.scoring.scored_file import ScoreSettings
+from longrm.scoring.selection import rank_file
 from longrm.types import Judgment, Outcome, message_text
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 
@@ -135,7 +136,7 @@ def test_trls_trainers_read_what_longrm_rank_has_written(scorer, policy, tmp_pat
     data, out = tmp_path / "data.jsonl", tmp_path / "ranked.jsonl"
     write(data, generate(WorldPlan("records", 150, responses=4), 8, words_tokenizer()))
     kept = {"best": 1} if form == "best" else {"pairs": True}
-    rank_file(RankSettings(model=str(scorer), data=str(data), **kept), out)
+    rank_file(ScoreSettings(model=str(scorer), data=str(data)), out, **kept)
     table = datasets.load_dataset("json", data_files=str(out), split="train")
     plain = {
         name: SETTINGS[name] for name in ("report_to", "save_strategy", "use_cpu", "bf16", "disable_tqdm")

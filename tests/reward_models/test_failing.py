@@ -30,8 +30,7 @@ from longrm.reward_models.discriminative import DiscriminativeRewardModel
 from longrm.runs.folder import RunFolder
 from longrm.runs.judgments import read_judgments
 from longrm.scoring.ray_engine import _Worker
-from longrm.scoring.row_scores import batches
-from longrm.scoring.scored_file import ScoreSettings, score_file
+from longrm.scoring.scored_file import ScoreSettings, batches, score_file
 from longrm.types import Judgment, Outcome, Query, query_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
 

@@ -13,7 +13,7 @@ from longrm.data import ComparisonRow, write
 from longrm.reward_models import JudgeSettings
 from longrm.runs.judgments import read_judgments
 from longrm.scoring.ray_engine import _Worker
-from longrm.scoring.row_scores import batches
+from longrm.scoring.scored_file import batches
 from longrm.types import Comparison
 
 from .tiny_models import make_model, queries

@@ -5,17 +5,25 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, row_files, setting
+from longrm.cli.options import resolve, row_files
 from longrm.cli.score import SELECTION_OPTIONS, print_selection
 from longrm.cli.terminal import shared_work
 
 
 @click.command("filter", short_help="Keep rows whose chosen response leads by a margin.")
-@setting("--min-margin", "min_margin", "Smallest margin to keep.", float)
-@setting("--max-margin", "max_margin", "Largest margin to keep.", float)
-@setting("--near-tie", "near_tie", "Drop rows whose absolute margin is smaller than this.", float)
+@click.option("--min-margin", type=float, help="Smallest margin to keep.")
+@click.option("--max-margin", type=float, help="Largest margin to keep.")
+@click.option("--near-tie", type=float, help="Drop rows whose absolute margin is smaller than this.")
 @SELECTION_OPTIONS
-def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
+def command(
+    data: str,
+    out: Path,
+    min_margin: float | None,
+    max_margin: float | None,
+    near_tie: float | None,
+    assignments: tuple[str, ...],
+    **flags: Any,
+) -> None:
     """Writes the rows whose margin is in range, unchanged, with their scores.
 
     Scores are those that longrm score wrote; with --model the rows are scored first, and a killed run continues.
@@ -29,10 +37,19 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
     longrm filter --data scored.jsonl --min-margin 0.5 --out clear.jsonl
     longrm filter --model MODEL --data pairs.jsonl --near-tie 0.1 --out c.jsonl
     """
-    from longrm.scoring.filtered_file import FilterSettings, filter_file
+    from longrm.scoring.scored_file import ScoreSettings
+    from longrm.scoring.selection import filter_file
 
     with row_files(data, out) as files:
-        settings = resolve(FilterSettings, None, assignments, {**flags, "data": files.data})
+        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
         with shared_work() as (group, report):
-            counts = filter_file(settings, files.out, workers=group, progress=report)
+            counts = filter_file(
+                settings,
+                files.out,
+                min_margin=min_margin,
+                max_margin=max_margin,
+                near_tie=near_tie,
+                workers=group,
+                progress=report,
+            )
         print_selection(counts, settings.data, files)

@@ -5,16 +5,18 @@ from typing import Any
 
 import click
 
-from longrm.cli.options import resolve, row_files, setting
+from longrm.cli.options import resolve, row_files
 from longrm.cli.score import SELECTION_OPTIONS, print_selection
 from longrm.cli.terminal import shared_work
 
 
 @click.command("rank", short_help="Order responses by their scores; keep the best, or make pairs.")
-@setting("--best", "best", "Keep the K best responses of each row.", int, metavar="K")
-@setting("--pairs", "pairs", "Write the best against the worst: chosen, rejected.", bool)
+@click.option("--best", type=click.IntRange(1), metavar="K", help="Keep the K best responses of each row.")
+@click.option("--pairs", is_flag=True, help="Write the best against the worst: chosen, rejected.")
 @SELECTION_OPTIONS
-def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) -> None:
+def command(
+    data: str, out: Path, best: int | None, pairs: bool, assignments: tuple[str, ...], **flags: Any
+) -> None:
     """Writes rows with their responses sorted by score, the best first.
 
     Scores are those that longrm score wrote; with --model the rows are scored first, and a killed run continues.
@@ -28,10 +30,11 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
     longrm rank --data scored.jsonl --best 1 --out best.jsonl
     longrm rank --model MODEL --data candidates.jsonl --pairs --out pairs.jsonl
     """
-    from longrm.scoring.ranked_file import RankSettings, rank_file
+    from longrm.scoring.scored_file import ScoreSettings
+    from longrm.scoring.selection import rank_file
 
     with row_files(data, out) as files:
-        settings = resolve(RankSettings, None, assignments, {**flags, "data": files.data})
+        settings = resolve(ScoreSettings, None, assignments, {**flags, "data": files.data})
         with shared_work() as (group, report):
-            counts = rank_file(settings, files.out, workers=group, progress=report)
+            counts = rank_file(settings, files.out, best=best, pairs=pairs, workers=group, progress=report)
         print_selection(counts, settings.data, files)

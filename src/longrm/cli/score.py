@@ -11,7 +11,7 @@ from longrm.errors import DataError, RunError
 from longrm.types import Outcome
 
 if TYPE_CHECKING:
-    from longrm.scoring.row_selection import SelectionCounts
+    from longrm.scoring.scored_file import RowCounts
 
 SELECTION_OPTIONS = scoring_options(
     model="Score the rows with this model first, as longrm score does (default: read their scores).",
@@ -65,7 +65,7 @@ def command(data: str, out: Path, assignments: tuple[str, ...], **flags: Any) ->
             raise RunError(f"{errors} of {result.rows} rows ended in errors; the same command retries them")
 
 
-def print_selection(counts: "SelectionCounts | None", data: str, files: RowFiles) -> None:
+def print_selection(counts: "RowCounts | None", data: str, files: RowFiles) -> None:
     """Prints how many rows rank or filter wrote and dropped; None in a process that wrote none.
 
     Raises:
@@ -76,14 +76,14 @@ def print_selection(counts: "SelectionCounts | None", data: str, files: RowFiles
         return
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
     echo(
-        f"Wrote {counts.written} of {counts.read} rows (format {counts.format}) to {files.out_name}"
+        f"Wrote {counts.written} of {counts.rows} rows (format {counts.format}) to {files.out_name}"
         f"{dropped and f'; dropped: {dropped}'}",
         err=files.to_stdout,
     )
     for outcome, first in sorted(counts.first_unscored.items()):
         echo(f"No scores, {outcome}, first: {first}", err=True)
-    if sum(counts.dropped[reason] for reason in ("no scores", *Outcome)) == counts.read:
+    if sum(counts.dropped[reason] for reason in ("no scores", *Outcome)) == counts.rows:
         raise DataError(f"{data}: no row has scores")
     errors = counts.dropped[Outcome.ERROR]
     if counts.first_unscored and errors:
-        raise RunError(f"{errors} of {counts.read} rows ended in errors; the same command retries them")
+        raise RunError(f"{errors} of {counts.rows} rows ended in errors; the same command retries them")

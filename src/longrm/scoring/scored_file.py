@@ -1,11 +1,13 @@
-"""Scores for the rows of a file: the same rows come out, each with its scores."""
+"""Scores for the rows of a file, by one process, several, or Ray; a killed run continues."""
 
 import logging
 import os
+from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice, tee
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,41 +17,47 @@ from longrm import reward_models
 from longrm.clients.remote_settings import ModelName, refuse_server
 from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
-from longrm.data import ComparisonReader, check_writable, read, write_rows
+from longrm.data import ComparisonReader, ComparisonRow, check_writable, read, write_rows
 from longrm.data.files import raw_rows
 from longrm.data.scored_rows import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.reading import short
-from longrm.reward_models import JudgeSettings
+from longrm.reward_models import JudgeSettings, RewardModel
+from longrm.reward_models.trials import points
 from longrm.runs.folder import RunFolder, claimed_once
 from longrm.runs.logs import Log, join_parts, part_of
 from longrm.runs.progress import Progress, no_progress
 from longrm.runs.scratch import discard
 from longrm.runs.workers import WorkerGroup, check_seen
-from longrm.scoring.row_scores import RowScores, ScoreRecord, batches, score
-from longrm.types import Outcome
+from longrm.types import Outcome, Query, query_of
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
+
+# Rows between two writes to the log: a killed run loses no more.
+_ROWS_PER_BATCH = 16
 
 
-class RowSettings(Config):
-    """What is scored, and how.
+class ScoreSettings(Config):
+    """Settings of `longrm score`, `rank` and `filter`.
 
     Attributes:
         data: The file or folder of preference data.
-        format: The rows' format; recognized from the columns when not given.
-        columns: What the file calls columns that longrm knows by another name, as `prompt = "question"`; rows are
-            written under the names of longrm.
-        on_bad_row: What an unreadable row does.
-        column: The column of the scores; `COLUMN_outcome` is that of the outcomes, `COLUMN_by` that of the
-            model's name. By default "scores", or "model_scores" where the rows have a column of that name already.
+        model: A folder or Hub id, or a name of another kind, as for `longrm evaluate`. Without a model, rank and filter
+            read the scores that `longrm score` wrote.
+        format: The rows' format; by default recognized from the columns.
+        columns: The names in the file of columns that longrm calls otherwise, as `prompt = "question"`; rows are
+            written with longrm's names.
+        on_bad_row: Whether an unreadable row stops the run or is skipped.
+        column: The column of the scores; `COLUMN_outcome` has the outcomes, `COLUMN_by` the model's name. By default
+            "scores", or "model_scores" where the rows have a column of that name already.
         judge: How queries are put to the model; a generative one is slow where `judge.max_tokens` is large.
         engine: "ray" scores on the workers of a Ray cluster; by default this process scores, or those of torchrun.
-        force: Whether a file that holds another model's scores is written over.
+        force: Whether a file with another model's scores is overwritten.
         workers: Number of Ray workers; by default one per GPU, or one per CPU where there is no GPU.
     """
 
     data: str
+    model: ModelName | None = None
     format: str | None = None
     columns: ColumnNames | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
@@ -60,133 +68,187 @@ class RowSettings(Config):
     workers: Annotated[int | None, OPERATIONAL] = Field(None, ge=1)
 
 
-class ScoreSettings(RowSettings):
-    """Settings of `longrm score`.
-
-    Attributes:
-        model: A folder or Hub id, or a name of another kind, as `longrm evaluate` takes it.
-    """
-
-    model: ModelName
-
-
-Arrange = Callable[[Iterator[ScoredRow]], Iterator[dict[str, Any]]]
-"""Makes the rows of a file to be written of those that were scored."""
-
-
 @dataclass(slots=True)
-class ScoreCounts:
-    """Counts of a file that was scored.
+class RowCounts:
+    """Counts of a file that was scored, ranked or filtered.
 
     Attributes:
+        format: The format of the rows.
         rows: Rows read.
-        outcomes: How many rows had each outcome; only answered ones have scores.
-        skipped: Rows that could not be read and were left out.
-        first_unscored: For every outcome but "answered" that some row had, number and reason of the first such row.
+        written: Rows written.
+        outcomes: Rows by outcome; only answered ones have scores.
+        dropped: Rows that were not written, by reason: an outcome, or a reason of rank or filter.
+        first_unscored: For every outcome but "answered", number and reason of the first row that the model did not
+            score; empty where scores were read from the file.
     """
 
     format: str
     rows: int = 0
+    written: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    skipped: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
     first_unscored: dict[str, str] = field(default_factory=dict)
 
 
-def _all_columns(rows: Iterator[ScoredRow]) -> Iterator[dict[str, Any]]:
-    return (row.columns for row in rows)
+Arrange = Callable[[Iterator[ScoredRow], RowCounts], Iterator[dict[str, Any]]]
+"""Selects and changes the scored rows of a file for writing, and counts them."""
+
+
+def all_rows(rows: Iterator[ScoredRow], counts: RowCounts) -> Iterator[dict[str, Any]]:
+    """Every row with its scores."""
+    for row in rows:
+        counts.rows += 1
+        counts.written += 1
+        yield row.columns
 
 
 def score_file(
     settings: ScoreSettings,
     out: Path,
     *,
-    arrange: Arrange = _all_columns,
+    arrange: Arrange = all_rows,
     workers: WorkerGroup | None = None,
     progress: Progress = no_progress,
-) -> ScoreCounts | None:
-    """Writes the rows of a file with their scores to a JSONL or Parquet file, in one step at the end.
+) -> RowCounts | None:
+    """Scores the rows of a file and writes them to a JSONL or Parquet file, in one step at the end.
 
-    What is written is what `arrange` makes of the rows: by default each of them, with columns for scores and outcome.
+    Scores are logged in `OUT.partial`, from which a killed run continues, with this engine or another, as one process
+    or as several. The folder is kept if rows ended in errors; the same settings then try these again.
 
-    Scores are logged in `OUT.partial`, from which a killed run continues: with this engine or another, as one process
-    or as several. The folder is kept where rows ended in errors, which the same settings then try again.
+    Args:
+        settings: The settings; `model` is required.
+        out: The file to write.
+        arrange: Selects and changes the rows to write; by default all are written.
+        workers: The processes of this run.
+        progress: Called with the number of rows scored.
 
     Returns:
-        The counts; None for a process that does not write the file.
+        The counts; None in a process that does not write the file.
 
     Raises:
         ConfigError: An engine or a model that several processes cannot use.
-        DataError: A row that cannot be read, or that has a column of the scores' name already; or the file to write
-            holds another model's scores, and the settings force nothing.
+        DataError: An unreadable row, a column of the scores' name in it, or another model's scores in the output file.
     """
     workers = workers or WorkerGroup()
-    _check_engine(settings, workers)
+    model = settings.model
+    if model is None:
+        raise ConfigError("model: required")
+    if settings.workers is not None and settings.engine != "ray":
+        raise ConfigError(
+            "--workers is only valid with --engine ray; otherwise use torchrun --nproc-per-node N -m longrm score"
+        )
+    if settings.engine and workers.count > 1:
+        raise ConfigError("--engine ray does not support torchrun: it starts its own workers")
+    if settings.engine or workers.count > 1:
+        refuse_server(model, "--engine ray" if settings.engine else "torchrun")
     check_out(out, settings.data)
     reading = open_rows(settings)
+    by = _model_name(model, settings.judge)
     if out.exists() and not settings.force:
-        _check_replaced(out, settings, reading)
+        _check_overwritten(out, settings.column, by, reading)
     column = _free_column(reading, settings.column)
     partial = out.with_name(out.name + ".partial")
     with claimed_once(RunFolder(partial, "scoring", settings), workers) as folder:
         path = folder.path / "scores.jsonl"
-        _score_rows(settings, reading, path, folder, workers, progress)
+        _score_rows(model, settings, reading, path, folder, workers, progress)
         if not workers.is_main_process:
             return None
         join_parts(path, ScoreRecord)
-        result = ScoreCounts(reading.format)
-        write_rows(out, arrange(_rows(reading, RowScores(path), column, _asked(settings), result)))
-        result.skipped = reading.skipped.count
+        counts = RowCounts(reading.format)
+        write_rows(out, arrange(_scored_rows(reading, RowScores(path), column, by, counts), counts))
         reading.log_skipped()
-    if not result.outcomes[Outcome.ERROR]:
+    if not counts.outcomes[Outcome.ERROR]:
         discard(partial)
-    return result
+    return counts
 
 
-def open_rows(settings: RowSettings) -> ComparisonReader:
-    """Opens the rows as the settings say; see `longrm.data.read` for the errors."""
+def open_rows(settings: ScoreSettings) -> ComparisonReader:
+    """Opens the rows; see `longrm.data.read` for the errors."""
     return read(
         settings.data, format=settings.format, on_bad_row=settings.on_bad_row, columns=settings.columns
     )
 
 
 def check_out(out: Path, data: str) -> None:
-    """Refuses, before any work is done for it, to write over the data or what cannot be written."""
+    """Refuses to overwrite the data, and files that cannot be written, before any work is done."""
     if os.path.realpath(out) == os.path.realpath(data):
-        raise DataError(f"{out} is the data itself, which would be overwritten; take another --out")
+        raise DataError(f"{out}: --out must not be the input file")
     check_writable(out)
 
 
-def _check_replaced(out: Path, settings: ScoreSettings, reading: ComparisonReader) -> None:
-    """Refuses to write over the scores of another model, which the data does not hold: they may have cost hours."""
-    kept = next(iter(reading)).source.keys()
-    columns = {*SCORES, settings.column or SCORES[0]}
-    names = [name for name in (written_columns(column)[2] for column in columns) if name not in kept]
-    held = Counter(
-        str(raw.value[name])
-        for raw in raw_rows([out])
-        for name in names
-        if raw.value is not None and raw.value.get(name) not in (None, _asked(settings))
-    )
-    if held:
-        (model, rows), *_ = held.most_common(1)
-        raise DataError(
-            f"{out} holds scores by {short(model)} in {rows:,} rows, which would be lost; take another --out, or "
-            "overwrite it with --force"
-        )
+@dataclass(frozen=True, slots=True)
+class ScoreRecord:
+    """A line of `scores.jsonl`: the scores of one row in its own order of responses; none unless answered."""
+
+    number: int
+    outcome: Outcome
+    scores: tuple[float, ...] = ()
+    detail: str = ""
 
 
-def _check_engine(settings: ScoreSettings, workers: WorkerGroup) -> None:
-    if settings.workers is not None and settings.engine != "ray":
-        raise ConfigError(
-            "--workers is of --engine ray; without it: torchrun --nproc-per-node N -m longrm score"
-        )
-    if settings.engine and workers.count > 1:
-        raise ConfigError("--engine ray starts workers of its own; leave torchrun away")
-    if settings.engine or workers.count > 1:
-        refuse_server(settings.model, "--engine ray" if settings.engine else "torchrun")
+ScoreBatch = list[tuple[int, Query]]
+"""Numbers and queries of rows that are always scored together: rounding may depend on the batch."""
+
+
+def batches(rows: Iterable[ComparisonRow]) -> Iterator[ScoreBatch]:
+    """Cuts rows into batches, in the same way whatever has been scored already: a resumed run gives the same bytes."""
+    stream = iter(rows)
+    while some := list(islice(stream, _ROWS_PER_BATCH)):
+        yield [(row.number, query_of(row.comparison, range(len(row.comparison.responses)))) for row in some]
+
+
+def score(batch: ScoreBatch, model: RewardModel) -> list[ScoreRecord]:
+    """Scores every row, in several orders where the model sees the order."""
+    numbers, queries = zip(*batch, strict=True)
+    return [
+        ScoreRecord(number, trial.outcome, points(trial), trial.detail)
+        for number, trial in zip(numbers, model.judge_in_all_orders(queries), strict=True)
+    ]
+
+
+class RowScores:
+    """A log of scores by row number. Scores stay on disk: a row takes nine bytes of memory.
+
+    A row that ended in an error is in the log, but not done: the next run tries it again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._log = Log(path, ScoreRecord)
+        self._offsets = array("q")
+        self._done = bytearray()
+        for offset, record in self._log.with_offsets():
+            new = max(0, record.number + 1 - len(self._offsets))
+            self._offsets.extend([-1] * new)
+            self._done.extend(bytes(new))
+            self._offsets[record.number] = offset  # the last record of a row counts
+            self._done[record.number] = record.outcome is not Outcome.ERROR
+
+    def __len__(self) -> int:
+        return sum(self._done)
+
+    def __contains__(self, number: int) -> bool:
+        return number < len(self._done) and bool(self._done[number])
+
+    def flags(self) -> bytes:
+        """For every row number from 0, whether it is done: 1 or 0."""
+        return bytes(self._done)
+
+    def join(self, rows: Iterable[ComparisonRow]) -> Iterator[tuple[ComparisonRow, ScoreRecord]]:
+        """The rows with their records."""
+
+        def offset(row: ComparisonRow) -> int:
+            if row.number >= len(self._offsets) or self._offsets[row.number] < 0:
+                raise DataError(
+                    f"{row.place}: no score, because the data has changed since; rerun the same command"
+                )
+            return self._offsets[row.number]
+
+        mine, theirs = tee(rows)
+        return zip(mine, self._log.at(map(offset, theirs)), strict=True)
 
 
 def _score_rows(
+    model_name: str,
     settings: ScoreSettings,
     reading: ComparisonReader,
     path: Path,
@@ -194,22 +256,22 @@ def _score_rows(
     workers: WorkerGroup,
     progress: Progress,
 ) -> None:
-    """Has every row scored that the log does not hold."""
+    """Scores every row that is not in the log."""
     if workers.is_main_process:
         join_parts(path, ScoreRecord)
-    workers.wait()  # for the folder to be claimed and for the parts of the log to be joined
+    workers.wait()  # until the folder is claimed and the parts of the log are joined
     check_seen(path.parent)
     done = RowScores(path)
     before = len(done)
     if settings.engine == "ray":
         from longrm.scoring.ray_engine import scored_by_ray
 
-        model = reward_models.pinned(settings.model)
-        if model != settings.model:
-            folder.record(model={"commit": model.rpartition("@")[2]})
-        fresh = scored_by_ray(model, settings.judge, settings.workers, reading, done)
+        pinned = reward_models.pinned(model_name)
+        if pinned != model_name:
+            folder.record(model={"commit": pinned.rpartition("@")[2]})
+        fresh = scored_by_ray(pinned, settings.judge, settings.workers, reading, done)
     else:
-        fresh = _scored_here(settings, reading, done, folder, workers)
+        fresh = _scored_here(model_name, settings, reading, done, folder, workers)
     with closing(fresh), Log(part_of(path, workers.rank), ScoreRecord) as log:
         for records in fresh:
             log.append(*records)
@@ -221,56 +283,70 @@ def _score_rows(
 
 
 def _scored_here(
+    model_name: str,
     settings: ScoreSettings,
     reading: ComparisonReader,
     done: RowScores,
     folder: RunFolder,
     workers: WorkerGroup,
 ) -> Generator[list[ScoreRecord]]:
-    model = reward_models.load(settings.model, judge=settings.judge)
+    model = reward_models.load(model_name, judge=settings.judge)
     if workers.is_main_process:
         folder.record(model=model.provenance)
-    for piece, batch in enumerate(batches(reading)):
-        if not workers.takes(piece):
-            continue
-        fresh = {number for number, _ in batch if number not in done}
-        yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
+    for number, batch in enumerate(batches(reading)):
+        if workers.takes(number):
+            # Rows that are done are scored again with the others of their batch, and dropped.
+            fresh = {row for row, _ in batch if row not in done}
+            yield [record for record in score(batch, model) if record.number in fresh] if fresh else []
 
 
-def _rows(
-    reading: ComparisonReader, scores: RowScores, column: str, model: str, result: ScoreCounts
+def _scored_rows(
+    reading: ComparisonReader, scores: RowScores, column: str, by: str, counts: RowCounts
 ) -> Iterator[ScoredRow]:
-    for row, record in scores.of(reading):
+    for row, record in scores.join(reading):
         outcome, values = str(record.outcome), None
-        result.rows += 1
-        result.outcomes[outcome] += 1
+        counts.outcomes[outcome] += 1
         if record.outcome is Outcome.ANSWERED:
             values = list(record.scores)
         else:
-            result.first_unscored.setdefault(outcome, f"row {record.number}: {record.detail}")
-        said = {column: values, f"{column}_outcome": outcome, f"{column}_by": model}
-        yield ScoredRow(row.comparison, {**row.source, **said}, column, tuple(values or ()), outcome)
+            counts.first_unscored.setdefault(outcome, f"row {record.number}: {record.detail}")
+        columns = row.source | dict(zip(written_columns(column), (values, outcome, by), strict=True))
+        yield ScoredRow(row.comparison, columns, column, tuple(values or ()), outcome)
 
 
-def _asked(settings: ScoreSettings) -> str:
-    """The model that is asked, with the weights of its labels and its dtype, where these are given."""
-    judge = settings.judge
-    named = [f"{label}={weight:g}" for label, weight in (judge.weights or {}).items()]
+def _model_name(model: str, judge: JudgeSettings) -> str:
+    """The model, with the weights of its labels and its dtype if given."""
+    options = [f"{label}={weight:g}" for label, weight in (judge.weights or {}).items()]
     if judge.dtype != "auto":
-        named.append(f"dtype={judge.dtype}")
-    return f"{settings.model} ({', '.join(named)})" if named else settings.model
+        options.append(f"dtype={judge.dtype}")
+    return f"{model} ({', '.join(options)})" if options else model
+
+
+def _check_overwritten(out: Path, column: str | None, by: str, reading: ComparisonReader) -> None:
+    """Refuses to overwrite scores of another model that the data does not have: they may have cost hours."""
+    kept = next(iter(reading)).source.keys()
+    names = [written_columns(name)[2] for name in {*SCORES, column or SCORES[0]}]
+    lost = Counter(
+        str(raw.value[name])
+        for raw in raw_rows([out])
+        for name in names
+        if name not in kept and raw.value is not None and raw.value.get(name) not in (None, by)
+    )
+    if lost:
+        (model, rows), *_ = lost.most_common(1)
+        raise DataError(
+            f"{out} has scores by {short(model)} in {rows:,} rows; choose another --out, or overwrite them with --force"
+        )
 
 
 def _free_column(reading: ComparisonReader, wanted: str | None) -> str:
-    """A column that no row would lose; rows of one file have the same columns."""
+    """A column that overwrites none; all rows of a file have the same columns."""
     taken = next(iter(reading)).source.keys()
-    choices = [wanted] if wanted else ["scores", "model_scores"]
+    choices = (wanted,) if wanted else SCORES
     free = next((name for name in choices if taken.isdisjoint(written_columns(name))), None)
     if free is None:
         names = "' and '".join(choices)
-        raise DataError(
-            f"{reading.path} has columns named '{names}' already, which would be lost; name another with --column"
-        )
+        raise DataError(f"{reading.path} has columns '{names}' already; choose another --column")
     if free != choices[0]:
-        _logger.info("the rows have a column '%s' already; the scores go to '%s'", choices[0], free)
+        _log.info("the rows have a column '%s' already; the scores go to '%s'", choices[0], free)
     return free

@@ -26,16 +26,8 @@ from longrm.modeling.shapes import PackedLayout, TreeShape
 from longrm.modeling.shared_prefix import pack
 
 from .conftest import CONFIGS, make_pair
-from .test_equality import (
-    TOLERANCE,
-    make_trees,
-    separate,
-    shared,
-    values_and_gradients,
-)
-from .test_equality import (
-    deviation as apart,
-)
+from .test_equality import TOLERANCE, make_trees, separate, shared, values_and_gradients
+from .test_equality import deviation as apart
 
 CPU = torch.device("cpu")
 HEADS = AttentionHeads(CPU, torch.float32, 4, 2, 16)
@@ -252,11 +244,11 @@ def test_spans_of_a_packed_tree():
     assert calls.on_prefix.keys.tolist() == [0, 5, 9]
     assert calls.branches.tolist() == [5, 6, 7, 8, 9, 14]
     assert calls.prefixes.tolist() == [0, 1, 2, 3, 4, 10, 11, 12, 13]
-    assert (
-        calls.own.longest_queries,
-        calls.on_prefix.longest_queries,
-        calls.on_prefix.longest_keys,
-    ) == (5, 5, 5)
+    assert (calls.own.longest_queries, calls.on_prefix.longest_queries, calls.on_prefix.longest_keys) == (
+        5,
+        5,
+        5,
+    )
     assert (calls.own.causal, calls.on_prefix.causal) == (True, False)
     assert calls.own.queries.dtype == torch.int32
 

@@ -234,11 +234,7 @@ def test_a_language_model_keeps_its_weights_and_dtype(writing: Path):
 
 @pytest.mark.parametrize(
     ("damage", "line"),
-    [
-        (without("tokenizer*"), "tokenizer"),
-        (truncated, "cannot load it"),
-        (one_weight_less, "up_proj"),
-    ],
+    [(without("tokenizer*"), "tokenizer"), (truncated, "cannot load it"), (one_weight_less, "up_proj")],
 )
 def test_a_damaged_language_model_is_refused(damage: Callable[[Path], None], line: str, writing: Path):
     damage(writing)

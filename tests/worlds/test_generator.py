@@ -206,11 +206,7 @@ def test_the_shortest_contexts_hold_many_questions(word_tokenizer, view):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"length": 10**18}, "length"),
-        ({"per_group": 10**9}, "per_group"),
-    ],
+    ("change", "message"), [({"length": 10**18}, "length"), ({"per_group": 10**9}, "per_group")]
 )
 def test_what_would_never_end_is_refused_with_the_number(change, message):
     with pytest.raises(ConfigError, match=message):

@@ -389,11 +389,7 @@ def _response_attention(
 
 
 def _region_masks(
-    loaded: LoadedModel,
-    prompt: Sequence[Message],
-    regions: Regions,
-    tokens: int,
-    tools: Sequence[Tool] = (),
+    loaded: LoadedModel, prompt: Sequence[Message], regions: Regions, tokens: int, tools: Sequence[Tool] = ()
 ) -> dict[str, Bool[Tensor, " P"]]:
     """Which tokens of the prompt belong to each region; a region without any is omitted."""
     found = span_tokens(loaded.tokenizer, prompt, regions, tools)

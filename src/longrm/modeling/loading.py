@@ -304,10 +304,7 @@ def check_savable(model: TransformersModel, where: str) -> None:
 
 
 def weighted_head(
-    head: Float[torch.Tensor, "labels C"],
-    config: Any,
-    weights: Mapping[str, float] | None,
-    where: str,
+    head: Float[torch.Tensor, "labels C"], config: Any, weights: Mapping[str, float] | None, where: str
 ) -> Float[torch.Tensor, "1 C"]:
     """Returns the head whose score is the weighted sum of the scores of all labels: the same sum of its rows.
 

@@ -88,11 +88,7 @@ CHAT = GeneratedText(
     most=5,
     changing=("writer",),
     themes=_THEMES,
-    slots={
-        "writer": HANDLES,
-        "other": HANDLES,
-        **EVERYDAY,
-    },
+    slots={"writer": HANDLES, "other": HANDLES, **EVERYDAY},
     closings=(
         "ok",
         "sure",

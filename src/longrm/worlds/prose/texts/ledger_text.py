@@ -75,11 +75,7 @@ LEDGER = GeneratedText(
     about="a cash book: dated entries with sums and remarks",
     head="{date} | {title} | ",
     themes=_THEMES,
-    slots={
-        "person": PEOPLE,
-        "colleague": PEOPLE,
-        **EVERYDAY,
-    },
+    slots={"person": PEOPLE, "colleague": PEOPLE, **EVERYDAY},
     closings=(
         "Checked.",
         "In order.",

@@ -81,12 +81,7 @@ MAIL = GeneratedText(
     about="messages with sender, date and subject",
     head="From: {sender}\nDate: {date}\nSubject: {title}\n\n",
     themes=_THEMES,
-    slots={
-        "sender": PEOPLE,
-        "person": PEOPLE,
-        "colleague": PEOPLE,
-        **EVERYDAY,
-    },
+    slots={"sender": PEOPLE, "person": PEOPLE, "colleague": PEOPLE, **EVERYDAY},
     closings=(
         "Regards.",
         "Many thanks.",

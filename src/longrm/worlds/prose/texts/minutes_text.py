@@ -88,11 +88,7 @@ MINUTES = GeneratedText(
     about="minutes of a committee: dated entries with headings",
     head="{date}, {title}. ",
     themes=_THEMES,
-    slots={
-        "person": PEOPLE,
-        "colleague": PEOPLE,
-        **EVERYDAY,
-    },
+    slots={"person": PEOPLE, "colleague": PEOPLE, **EVERYDAY},
     closings=(
         "Noted.",
         "Agreed.",

@@ -117,13 +117,13 @@ def place_features(seen):
 
 
 @pytest.mark.parametrize(("world", "responses", "length"), KINDS)
-def test_who_reads_the_context_is_always_right(sets, world, responses, length):
+def test_reading_the_context_is_always_right(sets, world, responses, length):
     rows = sets(world, responses, length)
     assert measure(rows, oracle(rows)) == (ROWS, ROWS)
 
 
 @pytest.mark.parametrize(("world", "responses", "length"), KINDS)
-def test_who_reads_an_unrelated_context_is_at_chance(sets, world, responses, length):
+def test_reading_an_unrelated_context_is_at_chance(sets, world, responses, length):
     rows = sets(world, responses, length, unrelated=True)
     assert at_chance(rows, oracle(rows))
 
@@ -143,7 +143,7 @@ def test_a_model_of_responses_and_an_unrelated_context_is_at_chance(sets, world,
 @pytest.mark.parametrize(
     ("length", "responses", "per_group"), [(60, 2, 8), (900, 2, 8), (1200, 2, 8), (1200, 4, 2)]
 )
-def test_how_often_and_where_a_value_stands_tells_nothing(word_tokenizer, view, length, responses, per_group):
+def test_frequency_and_place_of_values_reveal_nothing(word_tokenizer, view, length, responses, per_group):
     """With the right context; 1,200 tokens hold more records than values, so that some come twice."""
     plan = WorldPlan("records", length, responses, per_group=per_group, seed=12)
     rows = [view(row) for row in generate(plan, ROWS, word_tokenizer)]
@@ -152,7 +152,7 @@ def test_how_often_and_where_a_value_stands_tells_nothing(word_tokenizer, view, 
 
 
 @pytest.mark.parametrize("length", [160, 600])
-def test_no_single_fact_of_a_chain_tells_the_right_one(sets, length):
+def test_no_single_fact_of_a_chain_reveals_the_answer(sets, length):
     """Counts, places and nearness of words in the right context do not, where no two facts are joined."""
     rest, scores = learned(sets("chain", 2, length), context_features)
     assert at_chance(rest, scores)

@@ -2,7 +2,6 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, replace
-from itertools import islice
 
 import pytest
 
@@ -57,7 +56,7 @@ def test_filler_takes_over_where_the_entities_have_run_out(word_tokenizer, view)
 
 @pytest.mark.parametrize("length", [60, 500, 3000])
 @pytest.mark.parametrize("depth", [0, 0.25, 0.5, 0.9, 1.0])
-def test_the_evidence_of_a_pair_stands_exactly_at_the_depth(word_tokenizer, bpe, view, length, depth):
+def test_the_evidence_of_a_pair_is_exactly_at_the_depth(word_tokenizer, bpe, view, length, depth):
     for tokenizer in (word_tokenizer, bpe):
         (comparison,) = group(WorldPlan("records", max(length, 90), depth=depth), 1, tokenizer)
         seen = view(comparison)
@@ -66,7 +65,7 @@ def test_the_evidence_of_a_pair_stands_exactly_at_the_depth(word_tokenizer, bpe,
 
 
 @pytest.mark.parametrize(("world", "responses"), KINDS)
-def test_uniform_depths_are_stratified_and_stand_in_the_metadata(word_tokenizer, view, world, responses):
+def test_uniform_depths_are_stratified_and_in_the_metadata(word_tokenizer, view, world, responses):
     for comparison in generate(WorldPlan(world, 9000, responses, per_group=4), 8, word_tokenizer):
         seen = view(comparison)
         at = [seen.sentences.index(sentence) for sentence in seen.evidence]
@@ -82,7 +81,7 @@ def test_uniform_depths_are_stratified_and_stand_in_the_metadata(word_tokenizer,
 
 
 @pytest.mark.parametrize(("world", "responses"), KINDS)
-def test_spans_are_exact_and_every_claim_is_what_its_rank_says(word_tokenizer, view, world, responses):
+def test_spans_are_exact_and_claims_match_ranks(word_tokenizer, view, world, responses):
     for comparison in generate(WorldPlan(world, 700, responses, per_group=2), 20, word_tokenizer):
         seen = view(comparison)
         assert seen.text == f"{seen.context}\n\n{seen.question}"
@@ -133,7 +132,7 @@ def test_the_unrelated_control_swaps_the_context_and_keeps_the_rest(word_tokeniz
             assert one.id != other.id
 
 
-def test_groups_share_a_context_and_ids_say_nothing_of_the_gold(word_tokenizer, view):
+def test_groups_share_a_context_and_ids_reveal_nothing(word_tokenizer, view):
     rows = list(generate(WorldPlan("records", 200, per_group=4, seed=3), 10, word_tokenizer))
     assert [row.id for row in rows[:5]] == [
         *(f"records-200-2-s3-000000-{number}" for number in range(4)),
@@ -172,26 +171,6 @@ def test_the_same_bytes_on_every_machine(word_tokenizer, bpe):
     assert digest.hexdigest() == GOLDEN
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"world": "recrods"}, r"no world .recrods.; did you mean .records"),
-        ({"world": "xyz"}, "known: records, chain"),
-        ({"depth": 1.5}, r"depth must be from 0 .* got 1\.5"),
-        ({"depth": "middle"}, "depth must be .* got 'middle'"),
-        ({"length": 0}, "length must be from 1"),
-        ({"per_group": 0}, "per_group must be from 1"),
-        ({"responses": 1}, "records can rank 2 to 8 responses, got 1"),
-        ({"responses": 9}, "records can rank 2 to 8 responses, got 9"),
-        ({"world": "chain", "responses": 7}, "chain can rank 2 to 6 responses, got 7"),
-    ],
-)
-def test_impossible_plans_are_refused_in_one_line(settings, message):
-    with pytest.raises(ConfigError, match=message) as caught:
-        WorldPlan(**{"world": "records", "length": 100, **settings})
-    assert "\n" not in str(caught.value)
-
-
 def test_a_length_too_short_for_the_question_is_refused_and_the_next_is_not(word_tokenizer):
     least = 12 * SENTENCE + word_tokenizer.count("Question: Name three people and the access code of each.")
     assert len(group(WorldPlan("records", least, 4), 0, word_tokenizer)) == 1
@@ -199,20 +178,18 @@ def test_a_length_too_short_for_the_question_is_refused_and_the_next_is_not(word
         group(WorldPlan("records", least - 1, 4), 0, word_tokenizer)
 
 
-def test_the_shortest_contexts_hold_many_questions(word_tokenizer, view):
-    rows = list(islice(generate(WorldPlan("records", 36, per_group=8), 8, word_tokenizer), 8))
-    assert len(rows) == 8
-    assert all(view(row).right(view(row).responses[row.best_first()[0]]) == 1 for row in rows)
-
-
 @pytest.mark.parametrize(
-    ("change", "message"), [({"length": 10**18}, "length"), ({"per_group": 10**9}, "per_group")]
+    ("plan", "named"),
+    [
+        ({"world": "recrods"}, "records"),
+        ({"depth": 1.5}, "depth"),
+        ({"length": 0}, "length"),
+        ({"length": 10**18}, "length"),
+        ({"per_group": 10**9}, "per_group"),
+        ({"responses": 9}, "2 to 8 responses"),
+        ({"world": "chain", "responses": 7}, "2 to 6 responses"),
+    ],
 )
-def test_what_would_never_end_is_refused_with_the_number(change, message):
-    with pytest.raises(ConfigError, match=message):
-        WorldPlan(**{"world": "records", "length": 400} | change)
-
-
-def test_more_comparisons_than_are_ever_made_are_refused_before_the_first(word_tokenizer):
-    with pytest.raises(ConfigError, match="comparisons"):
-        generate(WorldPlan("records", 400), 10**12, word_tokenizer)
+def test_impossible_plans_are_refused(plan, named):
+    with pytest.raises(ConfigError, match=named):
+        WorldPlan(**{"world": "records", "length": 100, **plan})

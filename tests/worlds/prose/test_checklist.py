@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from longrm.errors import ConfigError
 from longrm.types import Criterion
 from longrm.worlds import WorldPlan, generate
 
@@ -47,10 +46,3 @@ def test_the_gold_by_criterion_is_what_the_context_says(rows, prose_view):
     # Whether the first response is right does not go with which criterion is broken.
     first = Counter((row.metadata["criterion_ranks"].index(list(row.ranks)), row.ranks[0]) for row in rows)
     assert all(25 < first[at, rank] < 75 for at in range(3) for rank in (1, 2))
-
-
-def test_more_responses_than_two_are_refused(prose_bpe):
-    with pytest.raises(ConfigError, match="checklist compares 2 responses, got 4"):
-        WorldPlan("checklist", 400, responses=4)
-    unrelated = next(iter(generate(WorldPlan("checklist", 400, unrelated=True), 1, prose_bpe)))
-    assert len(unrelated.rubrics) == 3

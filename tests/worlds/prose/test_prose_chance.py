@@ -12,20 +12,9 @@ from longrm.reward_models.baselines import BASELINES
 from longrm.types import message_text, query_of
 from longrm.worlds import WorldPlan, generate
 
-from .conftest import ONE_FACT_ASKED, PROSE
+from .conftest import PROSE
 
-PAIRS = 4000
-LEXICAL = {
-    "single-fact",
-    "who-said-it",
-    "contradiction",
-    "instruction",
-    "citation",
-    "many-facts",
-    "checklist",
-}
-"""Tasks with one fact: BM25 finds its words and the value beside them. It cannot join facts, count, or see which is
-the latest."""
+PAIRS = 2400
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +74,6 @@ def test_a_model_of_the_responses_alone_tells_leaky_pairs(pairs):
 
 @pytest.mark.parametrize("rule", ["longest", "shortest", "first", "last"])
 @pytest.mark.parametrize("world", PROSE)
-def test_length_and_place_tell_nothing(pairs, world, rule):
+def test_length_and_order_reveal_nothing(pairs, world, rule):
     rows = pairs(world)[::4]  # one a group
     assert near_chance(round(told_by(rule, rows)), len(rows))
-
-
-@pytest.mark.parametrize("world", ONE_FACT_ASKED)
-def test_words_in_common_with_the_context_lead_to_single_facts_alone(prose_bpe, world):
-    rows = list(generate(WorldPlan(world, 1500, seed=12, texts=("report",)), 100, prose_bpe))
-    share = told_by("overlap", rows) / len(rows)
-    assert share > 0.8 if world in LEXICAL else share < 0.65

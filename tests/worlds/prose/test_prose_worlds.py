@@ -27,9 +27,7 @@ def test_every_world_in_prose_is_tested_here():
 
 @pytest.mark.parametrize("world", PROSE)
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_best_response_is_borne_out_by_the_context_and_the_other_is_not(
-    prose_bpe, prose_view, world, text
-):
+def test_the_context_supports_the_best_response_only(prose_bpe, prose_view, world, text):
     for row in generate(WorldPlan(world, 700, per_group=4, seed=1, texts=(text,)), 12, prose_bpe):
         seen = prose_view(row)
         both = max(len(row.rubrics) - 1, 0)
@@ -42,7 +40,9 @@ def test_the_best_response_is_borne_out_by_the_context_and_the_other_is_not(
 
 @pytest.mark.parametrize("world", ONE_FACT_ASKED)
 @pytest.mark.parametrize("responses", [3, 5])
-def test_graded_responses_have_a_fault_more_each_and_share_no_claim(prose_bpe, prose_view, world, responses):
+def test_graded_responses_have_one_more_wrong_claim_each_and_share_none(
+    prose_bpe, prose_view, world, responses
+):
     for row in generate(WorldPlan(world, 4000, responses, per_group=2, seed=2), 6, prose_bpe):
         seen = prose_view(row)
         assert [seen.right(response) for response in seen.responses] == [
@@ -54,7 +54,7 @@ def test_graded_responses_have_a_fault_more_each_and_share_no_claim(prose_bpe, p
 
 
 @pytest.mark.parametrize("world", PROSE)
-def test_nobody_bears_out_the_claims_in_an_unrelated_context(prose_bpe, prose_view, world):
+def test_an_unrelated_context_supports_no_claim(prose_bpe, prose_view, world):
     plan = WorldPlan(world, 700, per_group=4, seed=1)
     for index in range(4):
         related, control = (
@@ -72,7 +72,7 @@ def test_nobody_bears_out_the_claims_in_an_unrelated_context(prose_bpe, prose_vi
 
 @pytest.mark.parametrize("kind", ["prose_bpe", "prose_merging"])
 @pytest.mark.parametrize("world", PROSE)
-def test_contexts_have_the_tokens_asked_for_and_never_more(request, prose_view, kind, world):
+def test_contexts_have_the_requested_length_and_never_more(request, prose_view, kind, world):
     tokenizer = request.getfixturevalue(kind)
     for length in (600, 601, 1500, 6000):
         for text in TEXTS:
@@ -82,7 +82,7 @@ def test_contexts_have_the_tokens_asked_for_and_never_more(request, prose_view, 
 
 
 @pytest.mark.parametrize("world", PROSE)
-def test_evidence_is_what_decides_and_stands_at_the_depth(prose_bpe, prose_view, world):
+def test_evidence_decides_and_is_at_the_depth(prose_bpe, prose_view, world):
     for depth in (0, 0.25, 0.5, 1.0):
         (row,) = group(WorldPlan(world, 6000, depth=depth, seed=3), 0, prose_bpe)
         seen = prose_view(row)
@@ -123,44 +123,6 @@ def test_distractors_of_many_facts_grow_with_the_length(prose_bpe, prose_view):
     assert facts_of_the_form("single-fact", 1200) == 1  # says something else of every name
 
 
-TIME = re.compile(
-    r"\b(again|ago|already|before|current\w*|earlier|eventually|final\w*|first|former\w*|last|late\w*|meanwhile"
-    r"|month|new\w*|next|now|once|recent\w*|since|soon|still|then|this|today|tomorrow|until|week|year|yesterday)\b",
-    re.IGNORECASE,
-)
-
-
-def tell_another_order(earlier, later):
-    """Whether an earlier of two sentences about one thing has a time expression and the later has none."""
-    return bool(TIME.search(earlier)) and not TIME.search(later)
-
-
-@pytest.mark.parametrize(
-    ("world", "length"), [("latest-update", 256), ("latest-update", 1024), ("counting", 1024)]
-)
-def test_no_earlier_fact_has_a_time_expression_that_a_later_one_lacks(prose_view, world, length):
-    tokenizer, pairs = prose_tokenizer(size=4000), 0
-    for row in generate(WorldPlan(world, length, seed=13), 200, tokenizer):
-        facts = prose_view(row).evidence
-        pairs += len(facts) - 1
-        assert not any(map(tell_another_order, facts, facts[1:])), facts
-    assert pairs > 200
-
-
-@pytest.mark.parametrize("opening", ["This week", "According to the latest list,"])
-def test_a_time_expression_that_a_later_fact_lacks_is_found(opening):
-    moved = "the Sterling office was moved to"
-    assert tell_another_order(f"{opening} {moved} Lisbon.", f"The{moved[3:]} Amsterdam.")
-    assert not tell_another_order(f"The{moved[3:]} Lisbon.", f"{opening} {moved} Amsterdam.")
-
-
-def test_the_latest_of_several_moves_is_asked_for_in_the_order_of_the_text(prose_bpe, prose_view):
-    """For comments of code and documents have no order in time."""
-    for responses in (2, 3):
-        (row,) = group(WorldPlan("latest-update", 3000, responses), 0, prose_bpe)
-        assert "order of the text" in prose_view(row).question
-
-
 @pytest.mark.parametrize("text", sorted({*TEXTS} - {"code"}))
 def test_dates_never_go_back(text):
     heads = [entry.head for entry in islice(TEXTS[text].passages(Draws("dates")), 600)]
@@ -168,27 +130,6 @@ def test_dates_never_go_back(text):
     days = [datetime.strptime(date, "%d %B %Y") for date in dates]
     assert days == sorted(days)
     assert days[0].year < days[-1].year  # where days without a year would go back
-
-
-def test_every_rule_is_for_whoever_writes_a_line(prose_view, prose_bpe):
-    """For that is what the question asks for."""
-    rows = list(generate(WorldPlan("instruction", 700, seed=14), 60, prose_bpe))
-    rules = {sentence for row in rows for sentence in prose_view(row).evidence}
-    assert len({re.sub(r"the \w+ \w+", "it", rule)[:30] for rule in rules}) >= 3
-    assert all(re.match(r"Any line about|Whoever writes (a line )?about", rule) for rule in rules), rules
-
-
-TAKES_BACK = re.compile(
-    r"\b(above (was|were)|struck out|exchanged|ignore this|skip this|says otherwise|this is preliminary|not needed"
-    r"|nothing was decided|this may change|i will revert(?! my)|(moved|canceled) it|never again)\b",
-    re.IGNORECASE,
-)
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_no_sentence_of_a_text_takes_back_what_stands_before_it(text):
-    """A fact may stand there, and "two lines above were struck out" would be about it."""
-    assert not [form for form in TEXTS[text].forms() if TAKES_BACK.search(form)]
 
 
 def test_every_entry_has_a_number_of_its_own(prose_bpe, prose_view):
@@ -248,29 +189,22 @@ def test_the_same_bytes_on_every_machine():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("plan", "named"),
     [
-        ({"texts": ("mial",)}, "no kind of text 'mial'; did you mean 'mail'"),
-        ({"responses": 6}, "single-fact can rank 2 to 5 responses, got 6"),
-        ({"texts": ("mail",), "haystack": "tests"}, "omit 'mail'"),
-        ({"world": "records", "texts": ("mail",)}, "records writes sentences of seven words"),
+        ({"texts": ("mial",)}, "mail"),
+        ({"responses": 6}, "2 to 5 responses"),
+        ({"world": "checklist", "responses": 4}, "2 responses"),
+        ({"texts": ("mail",), "haystack": "documents"}, "haystack"),
+        ({"world": "records", "texts": ("mail",)}, "records"),
     ],
 )
-def test_impossible_plans_are_refused_in_one_line(change, message, documents):
-    if "haystack" in change:
-        change = {**change, "haystack": str(documents), "haystack_column": "body"}
-    with pytest.raises(ConfigError, match=message) as caught:
-        WorldPlan(**{"world": "single-fact", "length": 500, **change})
-    assert "\n" not in str(caught.value)
+def test_impossible_plans_are_refused(plan, named):
+    with pytest.raises(ConfigError, match=named):
+        WorldPlan(**{"world": "single-fact", "length": 500, **plan})
 
 
-def test_a_length_too_short_for_the_facts_is_refused_with_the_tokens_needed(prose_bpe):
-    with pytest.raises(
-        ConfigError, match=r"length 60 is too short: the facts of one context need \d+ tokens"
-    ):
+def test_a_short_length_and_the_words_tokenizer_are_refused(prose_bpe, word_tokenizer):
+    with pytest.raises(ConfigError, match=r"length 60 .* \d+ tokens"):
         group(WorldPlan("two-hops", 60), 0, prose_bpe)
-
-
-def test_the_words_tokenizer_is_refused_with_what_to_do(word_tokenizer):
-    with pytest.raises(ConfigError, match="'two-hops' is plain prose, which this tokenizer does not know"):
+    with pytest.raises(ConfigError, match="'two-hops'"):
         group(WorldPlan("two-hops", 600), 0, word_tokenizer)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from textwrap import dedent
 
 from longrm.rng import Draws
 
@@ -26,16 +25,6 @@ class TextEntry:
     sentences: tuple[str, ...]
 
 
-def themes(text: str) -> dict[str, tuple[str, ...]]:
-    """Reads themes from blocks between blank lines: a title, and a form of a sentence per line.
-
-    Either of the first two forms opens a passage, and any few of the others follow in their order. `[a|b]` is one of
-    a and b, `{slot}` a word that the passage keeps using.
-    """
-    blocks = (block.splitlines() for block in dedent(text).strip().split("\n\n"))
-    return {title: tuple(forms) for title, *forms in blocks}
-
-
 @dataclass(frozen=True, eq=False)  # no eq: hashed by identity
 class GeneratedText:
     """A kind of text that is written from themes.
@@ -44,7 +33,8 @@ class GeneratedText:
         title: Its name.
         about: What it is, for `longrm world --list`.
         head: The form of an entry's head, with `{title}` of the theme, `{date}`, which moves on, and slots.
-        themes: What entries are about: forms of sentences by title.
+        themes: What entries are about: forms of sentences by title. Either of the first two opens a passage, and any
+            few of the others follow in their order. `[a|b]` is one of a and b, `{slot}` a word that the passage keeps.
         slots: Words by the name of the slot; no two slots of a passage get the same word.
         closings: Short sentences that state nothing, with which the last tokens of a context are filled.
         sentence: The form of a sentence of a theme, with `{sentence}` and slots.
@@ -61,13 +51,13 @@ class GeneratedText:
     head: str
     themes: Mapping[str, Sequence[str]]
     slots: Mapping[str, Sequence[str]]
-    closings: tuple[str, ...]
+    closings: Sequence[str]
     sentence: str = "{sentence}"
     remark: str = ""
     label: str = "[{}] "
     joint: str = " "
     most: int = 4
-    changing: tuple[str, ...] = ()
+    changing: Sequence[str] = ()
     apart: bool = False
 
     @property

@@ -1,19 +1,27 @@
-"""The registry of kinds of text, one per file; a haystack takes the place of all."""
+"""The registry of kinds of text, one TOML file each; a haystack takes the place of all."""
 
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 
 from longrm.errors import ConfigError, nearest
 from longrm.worlds.prose.generated_text import GeneratedText
 from longrm.worlds.prose.haystack import Haystack, read_haystack
-from longrm.worlds.prose.texts.chat_text import CHAT
-from longrm.worlds.prose.texts.code_text import CODE
-from longrm.worlds.prose.texts.ledger_text import LEDGER
-from longrm.worlds.prose.texts.mail_text import MAIL
-from longrm.worlds.prose.texts.minutes_text import MINUTES
-from longrm.worlds.prose.texts.report_text import REPORT
+
+
+def read_text_kind(content: str) -> GeneratedText:
+    """Makes a kind of text from TOML with the fields of `GeneratedText`; a slot may name a list of `words.toml`."""
+    fields = tomllib.loads(content)
+    shared = tomllib.loads((files(__name__) / "words.toml").read_text("utf-8"))
+    slots = {
+        slot: shared[words] if isinstance(words, str) else words for slot, words in fields["slots"].items()
+    }
+    return GeneratedText(**{**fields, "slots": slots})
+
 
 TEXTS: Mapping[str, GeneratedText] = {
-    text.title: text for text in (MINUTES, LEDGER, MAIL, CODE, CHAT, REPORT)
+    name: read_text_kind((files(__name__) / f"{name}.toml").read_text("utf-8"))
+    for name in ("minutes", "ledger", "mail", "code", "chat", "report")
 }
 """The kinds of text by name: a new one is one file with its themes, and one entry."""
 

@@ -9,8 +9,7 @@ from longrm.cli.options import JSON, PATH
 from longrm.cli.terminal import echo, print_json, print_lines, print_table
 
 if TYPE_CHECKING:  # numpy is not loaded for the help
-    from longrm.evaluation.comparison import RunComparison
-    from longrm.evaluation.comparison.compared_parts import ComparedPart
+    from longrm.evaluation.comparison import ComparedPart, RunComparison
 
 _IDS = 5
 _JSON_ONLY = "length and depth"  # parts that are many and small
@@ -43,7 +42,7 @@ def command(runs: tuple[Path, ...], metric: str | None, as_json: bool) -> None:
 
 
 def _print(found: "RunComparison") -> None:
-    from longrm.evaluation.comparison.shared_items import LEFT_OUT
+    from longrm.evaluation.comparison import LEFT_OUT
     from longrm.evaluation.metrics import metric_of
     from longrm.reading import short_name
     from longrm.report.formatting import FEW_NOTE, plural

@@ -10,12 +10,12 @@ from typing import Any
 
 from longrm import hub
 from longrm.errors import ConfigError
-from longrm.evaluation import wording
 from longrm.evaluation.evaluation_run import Evaluation
 from longrm.evaluation.metrics import PAIR_ACCURACY
-from longrm.evaluation.summaries import MeasuredWith, read_summary
+from longrm.evaluation.summaries import read_summary
 from longrm.reading import read_toml
 from longrm.runs.folder import CONFIG, SUMMARY, read_manifest
+from longrm.runs.records import FEW_GROUPS
 
 EVALUATIONS = "evaluations"
 """The folder of a training run that holds the evaluations made while it went on, each under its step."""
@@ -109,8 +109,9 @@ def told(one: CardEvaluation, model: str) -> dict[str, Any]:
         "comparisons": counts["comparisons"],
         "sampled_from": counts.get("sampled_from"),
         "in_training": one.in_training,
-        "accuracies": [(name, metric, wording.few(metric["groups"])) for name, metric in rows],
-        "few": wording.few_note(wording.few(metric["groups"]) for _, metric in rows),
+        "accuracies": [(name, metric, _few(metric)) for name, metric in rows],
+        "few": any(_few(metric) for _, metric in rows)
+        and f"† fewer than {FEW_GROUPS} groups: the interval is rough.",
         "measured": _measured(one),
         "boundary": _boundary(summary.get("boundary")),
         "unanswered": ", ".join(unanswered),
@@ -168,7 +169,12 @@ def _measured(one: CardEvaluation) -> str | None:
         return None
     own = (one.settings.get("probe") or {}).get("tokenizer") is None and held["tokenizer"] != "approximate"
     tokenizer = "this model's tokenizer" if own else without_places(held["tokenizer"])
-    return wording.measured(MeasuredWith(tokenizer=tokenizer, worlds=held["worlds"], depths=held["depths"]))
+    worlds, depths = ", ".join(held["worlds"]), ", ".join(map(str, held["depths"]))
+    return f"Lengths in tokens of {tokenizer}; worlds: {worlds}; depths of the evidence: {depths}."
+
+
+def _few(metric: Mapping[str, Any]) -> str:
+    return "†" if 0 < metric["groups"] < FEW_GROUPS else ""
 
 
 def _command(one: CardEvaluation, model: str) -> str:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from longrm.evaluation.comparison.compared_parts import PartMeasure
-from longrm.evaluation.comparison.paired_tests import holm
+from longrm.evaluation.comparison import compared_parts
 from longrm.evaluation.metrics import PAIR_ACCURACY
+from longrm.evaluation.paired_tests import holm
 
 LENGTHS = (1024, 4096, 16384, 65536)
 
@@ -24,7 +24,8 @@ def findings(pairs, seed, groups, second=0.75):
         pairs(outcomes(rng, groups, 8, level), lengths=LENGTHS, per_group=8) for level in (0.75, second)
     ]
     matched = list(zip(*judges, strict=True))
-    parts = PartMeasure(matched, PAIR_ACCURACY).by([one.length for one, _ in matched]).values()
+    lengths = [one.length for one, _ in matched]
+    parts = compared_parts(matched, lengths, PAIR_ACCURACY, {"seed": 0, "resamples": 100}).values()
     return any(part.winner for part in parts), min(holm([part.mcnemar.p for part in parts])) < 0.05
 
 

@@ -1,0 +1,396 @@
+"""Compares finished evaluations on the comparisons that they share."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longrm.config import changed_settings
+from longrm.errors import ConfigError, RunError
+from longrm.evaluation.comparison_trials import JudgingSettings
+from longrm.evaluation.estimates import LEVEL, paired_difference
+from longrm.evaluation.evaluation_run import Evaluation
+from longrm.evaluation.metrics import METRICS, EvaluationMetric, metric_of, reported
+from longrm.evaluation.paired_tests import holm, mcnemar_p, sign_flip_p
+from longrm.evaluation.run import Run, open_runs
+from longrm.evaluation.samples import Bootstrap, RatioSample
+from longrm.evaluation.summaries import DepthBin, depth_bin, main_metric
+from longrm.evaluation.table import ScoreTable, codes_of, has_gold_order
+from longrm.runs.judgments import GOLD
+from longrm.runs.records import FEW_GROUPS, Estimate, JudgmentRecord
+from longrm.types import Outcome
+
+LEFT_OUT = {
+    "only_in_first": "only in {first}",
+    "only_in_second": "only in {second}",
+    "gold_differs": "with a different gold order in the two runs",
+    "without_gold": "without a gold order",
+    "error_in_first": "ended in an error in {first}",
+    "error_in_second": "ended in an error in {second}",
+    "error_in_both": "ended in an error in both",
+}
+"""Reasons to leave out a comparison, with a text for tables."""
+
+JudgedPair = tuple[JudgmentRecord, JudgmentRecord]
+"""One comparison as judged in the first run and in the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class McNemarCounts:
+    """Comparisons in which one side alone earned more, and McNemar's exact p value, which assumes independence."""
+
+    only_first: int
+    only_second: int
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPart:
+    """Two runs on the same comparisons.
+
+    Attributes:
+        first: The first run's metric.
+        second: The second run's metric.
+        difference: The second minus the first, with a paired cluster-bootstrap interval.
+        n: Number of comparisons.
+        groups: Number of groups that they are from.
+        few_groups: Whether there are fewer than `FEW_GROUPS`, too few for a bootstrap: use the p value only.
+        mcnemar: Number of comparisons that only one run won.
+        p: P value of the sign-flip test over groups; see `sign_flip_p`.
+        p_holm: The same, adjusted for all parts of the kind: all lengths, all depths, all tasks.
+    """
+
+    first: float
+    second: float
+    difference: Estimate
+    n: int
+    groups: int
+    few_groups: bool
+    mcnemar: McNemarCounts
+    p: float
+    p_holm: float
+
+    @property
+    def winner(self) -> int:
+        """1 if the second run is significantly better, -1 if the first is, 0 otherwise."""
+        assert self.difference.value is not None, "a part has comparisons"
+        return int(np.sign(self.difference.value)) if self.p_holm < 1 - LEVEL else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Two runs on the comparisons that they share, and further runs compared with the first.
+
+    Attributes:
+        first: The reference.
+        second: The run that is compared with it.
+        metric: The name of the metric.
+        overall: All shared comparisons.
+        by_length: Parts by length in tokens. Where the runs disagree on a length, depth or task, the first's is used.
+        by_depth: Parts by bin of depth.
+        by_length_and_depth: Parts by bin of depth at each length.
+        by_task: Parts by task.
+        left_out: How many comparisons are not compared, by reason.
+        differs_in: One line per setting, other than the model, in which the runs differ.
+        wins: The ids, as in the first run, of the comparisons that only "first" or only "second" won.
+        others: The further runs, each compared with the first.
+    """
+
+    first: Run
+    second: Run
+    metric: str
+    overall: ComparedPart
+    by_length: dict[str, ComparedPart]
+    by_depth: dict[DepthBin, ComparedPart]
+    by_length_and_depth: dict[str, dict[DepthBin, ComparedPart]]
+    by_task: dict[str, ComparedPart]
+    left_out: dict[str, int]
+    differs_in: tuple[str, ...]
+    wins: dict[str, tuple[str, ...]]
+    others: tuple["RunComparison", ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The overall difference of the first two runs with its interval and p value."""
+        part = self.overall
+        return (
+            f"{self.second.name} minus {self.first.name}: {self.metric} {_signed(part.difference)} on the same "
+            f"{part.n:,} comparisons, p = {part.p:.2g}"
+        )
+
+    @property
+    def each(self) -> tuple["RunComparison", ...]:
+        """One comparison of two runs for every run but the first."""
+        return (replace(self, others=()), *self.others)
+
+    def parts(self) -> Iterator[tuple[str, str, ComparedPart]]:
+        """Every part with its kind and name: ("overall", "all", ...), ("length", "4096", ...), ..."""
+        yield "overall", "all", self.overall
+        kinds: dict[str, Mapping[Any, ComparedPart]]
+        kinds = {"length": self.by_length, "depth": self.by_depth, "task": self.by_task}
+        for kind, parts in kinds.items():
+            for name, part in parts.items():
+                yield kind, name, part
+        for length, depths in self.by_length_and_depth.items():
+            for depth, part in depths.items():
+                yield "length and depth", f"{length}, {depth}", part
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as JSON values, as `longrm compare --json` prints it; docs/comparing.md lists the keys."""
+        runs = {}
+        for side, run in (("first", self.first), ("second", self.second)):
+            summary = run.evaluation
+            runs[side] = {
+                "label": run.name,
+                "folder": str(run.path),
+                "model": summary.model,
+                "bench": summary.bench,
+            }
+        return {
+            "headline": self.headline,
+            **runs,
+            "metric": self.metric,
+            "overall": asdict(self.overall),
+            "by_length": {name: asdict(part) for name, part in self.by_length.items()},
+            "by_depth": {name: asdict(part) for name, part in self.by_depth.items()},
+            "by_length_and_depth": {
+                length: {name: asdict(part) for name, part in depths.items()}
+                for length, depths in self.by_length_and_depth.items()
+            },
+            "by_task": {name: asdict(part) for name, part in self.by_task.items()},
+            "left_out": self.left_out,
+            "differs_in": self.differs_in,
+            "wins": self.wins,
+            "others": [other.as_dict() for other in self.others],
+        }
+
+    def to_pandas(self) -> Any:
+        """A pandas data frame with one row for each run but the first and each part."""
+        import pyarrow as pa
+
+        rows = []
+        for one in self.each:
+            for kind, name, part in one.parts():
+                estimate, wins = part.difference, part.mcnemar
+                row: dict[str, Any] = {
+                    "first_run": one.first.name,
+                    "second_run": one.second.name,
+                    "kind": kind,
+                    "part": name,
+                }
+                row |= {"first": part.first, "second": part.second}
+                row |= {"difference": estimate.value, "low": estimate.low, "high": estimate.high}
+                row |= {"n": part.n, "groups": part.groups, "few_groups": part.few_groups}
+                row |= {"only_first": wins.only_first, "only_second": wins.only_second, "mcnemar_p": wins.p}
+                rows.append(row | {"p": part.p, "p_holm": part.p_holm})
+        return pa.Table.from_pylist(rows).to_pandas()
+
+    def __repr__(self) -> str:
+        return f"<{'; '.join(one.headline for one in self.each)}>"
+
+    def _repr_html_(self) -> str:
+        """The headlines and a table of every part, for a notebook."""
+        html = "".join(f"<p>{escape(one.headline)}</p>" for one in self.each)
+        heads = ("run", "kind", "part", "first", "second", "difference", "p (Holm)", "n", "groups")
+        html += f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>"
+        for one in self.each:
+            for kind, name, part in one.parts():
+                values = (
+                    f"{part.first:.3f}",
+                    f"{part.second:.3f}",
+                    _signed(part.difference),
+                    f"{part.p_holm:.2g}",
+                )
+                cells = (one.second.name, kind, name, *values, f"{part.n:,}", f"{part.groups:,}")
+                html += f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        return f"{html}</tbody></table>"
+
+
+def compare(*runs: str | Path, metric: str | None = None) -> RunComparison:
+    """Compares finished evaluations on the comparisons that they share, by the text of prompt and responses.
+
+    Args:
+        runs: Two or more run folders. Every other one is compared with the first; p values are not adjusted for their
+            number.
+        metric: A metric that is a mean over comparisons; by default main accuracy: pair accuracy, or top-1 if some
+            comparison has more than two responses.
+
+    Raises:
+        RunError: A folder is not a finished evaluation, or two runs share no comparison scored in both.
+        ConfigError: Fewer than two runs, or an unsuitable metric.
+    """
+    if len(runs) < 2:
+        raise ConfigError("a comparison needs two run folders or more")
+    measured = None if metric is None else metric_of(metric)
+    first, *others = opened = open_runs(runs)
+    for run in opened:
+        _ = run.evaluation  # an error if the run is not a finished evaluation
+    found = [_compare_two(first, other, measured) for other in others]
+    return replace(found[0], others=tuple(found[1:]))
+
+
+def _compare_two(first: Run, second: Run, metric: EvaluationMetric | None) -> RunComparison:
+    found, left_out = _shared(first, second)
+    pairs = [(one, replace(other, id=one.id, group=one.group)) for one, other in found]
+    if metric is None:
+        pairs_only = all(len(record.ranks or ()) == 2 for record, _ in pairs)
+        metric = metric_of(main_metric(known.name for known in reported(pairs_only=pairs_only)))
+    # Intervals are drawn as in the first run's own summary.
+    judging = JudgingSettings(**_settings(first).get("judging", {}))
+    bootstrap: Bootstrap = {"seed": judging.seed, "resamples": judging.resamples}
+
+    def by(places: Sequence[Any]) -> dict[Any, ComparedPart]:
+        return compared_parts(pairs, places, metric, bootstrap)
+
+    records = [record for record, _ in pairs]
+    lengths = [record.length for record in records]
+    depths = [None if record.depth is None else depth_bin(record.depth) for record in records]
+    by_length_and_depth: dict[str, dict[DepthBin, ComparedPart]] = defaultdict(dict)
+    cells = [None if None in cell else cell for cell in zip(lengths, depths, strict=True)]
+    for (length, depth), part in by(cells).items():
+        by_length_and_depth[str(length)][depth] = part
+    gains = _sample([other for _, other in pairs], metric).total - _sample(records, metric).total
+    return RunComparison(
+        first=first,
+        second=second,
+        metric=metric.name,
+        overall=by(["all"] * len(pairs))["all"],
+        by_length={str(length): part for length, part in by(lengths).items()},
+        by_depth=by(depths),
+        by_length_and_depth=dict(by_length_and_depth),
+        by_task=by([record.task or None for record in records]),
+        left_out=left_out,
+        differs_in=_differences(first, second, found),
+        wins={
+            side: tuple(record.id for record, won in zip(records, wins, strict=True) if won)
+            for side, wins in (("first", gains < 0), ("second", gains > 0))
+        },
+    )
+
+
+def compared_parts(
+    pairs: Sequence[JudgedPair], places: Sequence[Any], metric: EvaluationMetric, bootstrap: Bootstrap
+) -> dict[Any, ComparedPart]:
+    """One part for each place that some comparison has, in order; comparisons whose place is None are in no part."""
+    rows: dict[Any, list[JudgedPair]] = defaultdict(list)
+    for pair, place in zip(pairs, places, strict=True):
+        if place is not None:
+            rows[place].append(pair)
+    found = {}
+    for place in sorted(rows):
+        part = rows[place]
+        sides = [[pair[side] for pair in part] for side in (0, 1)]
+        first, second = (_sample(side, metric) for side in sides)
+        gain = second.total - first.total
+        group = codes_of(record.group for record, _ in part)
+        groups = int(group.max()) + 1
+        wins = int((gain < 0).sum()), int((gain > 0).sum())
+        # Weights, such as the number of gold pairs of a comparison, depend on gold alone and are equal in both runs.
+        weight = first.weight.sum()
+        p = sign_flip_p(np.bincount(group, gain).astype(np.float64))
+        found[place] = ComparedPart(
+            first=float(first.total.sum() / weight),
+            second=float(second.total.sum() / weight),
+            difference=paired_difference(sides[1], sides[0], metric.name, **bootstrap),
+            n=len(part),
+            groups=groups,
+            few_groups=groups < FEW_GROUPS,
+            mcnemar=McNemarCounts(*wins, mcnemar_p(*wins)),
+            p=p,
+            p_holm=p,
+        )
+    adjusted = holm([part.p for part in found.values()])
+    return {place: replace(found[place], p_holm=p) for place, p in zip(found, adjusted, strict=True)}
+
+
+def _sample(records: Sequence[JudgmentRecord], metric: EvaluationMetric) -> RatioSample:
+    sample = metric.sample(ScoreTable.of(records))
+    if not isinstance(sample, RatioSample):
+        means = ", ".join(known.name for known in METRICS.values() if known.needs == "ranks")
+        raise ConfigError(f"{metric.name} is not a mean over comparisons; choose one of {means}")
+    return sample
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """The settings that define what was judged, and how; compared runs differ in their model on purpose."""
+    return Evaluation.defining(
+        {key: run.settings[key] for key in run.settings if key not in ("model", "recorded")}
+    )
+
+
+def _by_text(run: Run) -> dict[str, list[JudgmentRecord]]:
+    """The judgments of a run by the digest of prompt and responses; several if comparisons have the same text."""
+    found: dict[str, list[JudgmentRecord]] = defaultdict(list)
+    for record in run.judgments:
+        gold = run.gold.get(record.id)
+        if gold is None or not gold.digest:
+            raise RunError(
+                f"{run.path / GOLD} has no digest of '{record.id}'; evaluate again into another folder"
+            )
+        found[gold.digest].append(record)
+    return found
+
+
+def _shared(first: Run, second: Run) -> tuple[list[JudgedPair], dict[str, int]]:
+    """The comparisons that both runs scored, with the first's ids and groups; and the number left out by reason."""
+    ours, theirs = _by_text(first), _by_text(second)
+    matched: list[JudgedPair] = []
+    for digest, records in ours.items():
+        others = theirs.get(digest, [])
+        if len(records) == len(others) == 1:
+            matched.append((records[0], others[0]))
+        else:  # comparisons of the same text are matched by their ids
+            by_id = {record.id: record for record in others}
+            matched += [(record, by_id[record.id]) for record in records if record.id in by_id]
+    reasons: Counter[str] = Counter()
+    pairs = []
+    for one, other in matched:
+        errors = one.outcome is Outcome.ERROR, other.outcome is Outcome.ERROR
+        if one.ranks != other.ranks:
+            reasons["gold_differs"] += 1
+        elif not has_gold_order(one):
+            reasons["without_gold"] += 1
+        elif any(errors):
+            reasons[
+                "error_in_both" if all(errors) else "error_in_first" if errors[0] else "error_in_second"
+            ] += 1
+        else:
+            pairs.append((one, other))
+    reasons["only_in_first"] = sum(map(len, ours.values())) - len(matched)
+    reasons["only_in_second"] = sum(map(len, theirs.values())) - len(matched)
+    if not pairs:
+        why = "share no comparison"
+        if matched:
+            counted = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in reasons.items() if n)
+            why = f"share no comparison scored in both ({counted})"
+        advice = "evaluate both models on the same data with gold"
+        if first.evaluation.bench == second.evaluation.bench == "probe" and not matched:
+            advice = "probe both models with the same --lengths, --depths, --tasks, --n and --tokenizer"
+        raise RunError(f"{first.path} and {second.path} {why}; {advice}")
+    return pairs, {reason: reasons[reason] for reason in LEFT_OUT}
+
+
+def _differences(first: Run, second: Run, pairs: list[JudgedPair]) -> tuple[str, ...]:
+    """The settings in which two runs differ, and comparisons that they assign to different parts or groups."""
+    lines = list(changed_settings(_settings(first), _settings(second)))
+    for name in ("length", "depth", "task"):
+        moved = [(a, b) for a, b in pairs if getattr(a, name) != getattr(b, name)]
+        if moved:
+            a, b = moved[0]
+            lines.append(
+                f"{name}: differs for {len(moved):,} comparisons, such as '{a.id}' ({getattr(a, name)!r} -> "
+                f"{getattr(b, name)!r}); the first run's is used"
+            )
+    groups = {a.group for a, _ in pairs}, {b.group for _, b in pairs}, {(a.group, b.group) for a, b in pairs}
+    if len({len(found) for found in groups}) > 1:
+        lines.append("groups: the runs group comparisons differently; the first run's groups are used")
+    return tuple(lines)
+
+
+def _signed(estimate: Estimate) -> str:
+    assert estimate.value is not None, "a part has comparisons"
+    return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"

@@ -22,7 +22,7 @@ from longrm.data.joining import Encoded, TokenQuery, encode
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError, ModelError
 from longrm.serving.rendered_texts import QueryMaker
-from longrm.serving.requests import Failure, ScoreRequest, ScoreResult
+from longrm.serving.wire import Failure, ScoreRequest, ScoreResult
 from longrm.serving.wire_formats.longrm_scores import NATIVE, ScoreBody
 
 _Result = TypeVar("_Result")

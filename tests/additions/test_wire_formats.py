@@ -11,24 +11,24 @@ from longrm.serving.settings import ServeSettings
 from longrm.serving.wire_formats import WIRE_FORMATS
 
 SOURCE = '''
-from longrm.serving.requests import ClientBody, ScoreRequest, WireFormat, WireRoute, all_scores
+from longrm.serving import wire
 
 
-class GradeBody(ClientBody):
+class GradeBody(wire.ClientBody):
     """A question and its answers."""
 
     question: str
     answers: list[str]
 
 
-GRADES = WireFormat(
+GRADES = wire.Format(
     "a grader",
     (
-        WireRoute(
+        wire.Route(
             "/grade",
             GradeBody,
-            lambda body: [ScoreRequest(body.question, body.answers)],
-            lambda body, results, model: {"grades": all_scores(results), "by": model},
+            lambda body: [wire.ScoreRequest(body.question, body.answers)],
+            lambda body, results, model: {"grades": wire.all_scores(results), "by": model},
             {"question": "Who?", "answers": ["They.", "We all."]},
         ),
     ),

@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
 from longrm.attribution.ablation import AblatedScores
 from longrm.attribution.attribute import MASKS, attribute, target_of
@@ -50,15 +49,6 @@ def test_all_of_eight_facts_that_matter_alike_are_found(asked):
     assert {*np.flatnonzero(weights(record) > 0.3).tolist()} == facts
 
 
-def test_sentences_are_told_by_their_place_in_the_prompt(asked):
-    query, sentences = asked(40)
-    record = attribute(Known(sentences, lambda held: float(7 in held)), query, LEAD)
-    text = query.prompt[0]["content"]
-    assert [text[one.start : one.end] for one in record.sentences] == sentences
-    assert text[slice(record.sentences[7].start, record.sentences[7].end)] == sentences[7]
-    assert np.argmax(weights(record)) == 7
-
-
 def test_two_sentences_that_say_the_same_are_found(asked):
     query, sentences = asked(100)
     either = attribute(Known(sentences, lambda held: 5.0 * bool({20, 70} & held)), query, LEAD)
@@ -82,7 +72,7 @@ def test_what_cannot_be_trusted_is_not_shown(asked, score, why):
     assert why in record.trust.reason
 
 
-def test_what_moves_the_score_next_to_nothing_is_not_shown(asked):
+def test_small_drops_are_not_shown(asked):
     query, sentences = asked(24)
     for scale, worth, shown in (("logit", 0.1, False), ("logit", 5.0, True), ("points", 0.1, True)):
         judge = Known(sentences, lambda held, worth=worth: worth * (5 in held))
@@ -125,22 +115,6 @@ def test_a_lead_that_is_almost_zero_is_called_so_where_a_random_head_has_one_too
     cancels = reason(lambda held: 3.0 * (7 in held) - 2.99 * (2 in held))
     assert cancels.startswith("the lead is almost zero (0.01)")
     assert reason(lambda held: 3.0 * (7 in held)).startswith("a random head would score alike")
-
-
-def test_effects_that_cancel_are_shown(asked):
-    query, sentences = asked(24)
-    judge = Known(sentences, lambda held: 3.0 * (5 in held) - 3.0 * (15 in held) + 0.01)
-    judge.scale = "logit"
-    assert attribute(judge, query, LEAD).trust.shown
-
-
-def test_the_correlation_on_fresh_prompts_is_that_of_a_linear_model(asked):
-    """A score that no linear model explains, parity, correlates with none; one that is monotone does."""
-    query, sentences = asked(16)
-    parity = attribute(Known(sentences, lambda held: float(len(held & {2, 5, 11}) % 2)), query, LEAD)
-    monotone = attribute(Known(sentences, lambda held: float(len(held & {2, 5, 11})) ** 3), query, LEAD)
-    assert abs(parity.trust.lds) < 0.4 < 0.8 < monotone.trust.lds
-    assert spearmanr([1, 2, 3], [1, 8, 27]).statistic == pytest.approx(1.0)
 
 
 def test_filler_keeps_the_length_and_every_other_place(asked):
@@ -224,7 +198,7 @@ def test_a_judge_that_compares_is_explained_in_log_odds(asked):
     assert voted.trust.shown, voted.trust.reason
 
 
-@pytest.mark.parametrize("count", [2, 5, 9, 24, 33, 300, 900])
+@pytest.mark.parametrize("count", [2, 9, 33, 300])
 def test_no_more_prompts_are_asked_than_was_said(asked, count):
     query, sentences = asked(count)
     record = attribute(Known(sentences, lambda held: float(sum(math.sin(at) for at in held))), query, LEAD)
@@ -239,13 +213,6 @@ def test_few_sentences_are_compared_with_as_many_others_and_tried_on_no_fitted_p
         assert [one.k for one in record.trust.tops] == sizes
         assert (record.trust.lds is not None) == known == record.trust.shown
         assert known or "too few sentences" in record.trust.reason
-
-
-def test_three_sentences_that_say_the_same_are_found(asked):
-    query, sentences = asked(60)
-    same = {10, 30, 50}
-    record = attribute(Known(sentences, lambda held: 5.0 * bool(same & held)), query, LEAD)
-    assert [{*group} for group in record.trust.redundant] == [same]
 
 
 def test_a_score_that_is_no_number_ends_its_comparison_and_what_it_used_is_told(asked):

@@ -1,7 +1,6 @@
 """Attributions of a file into a run folder: what it holds, what a killed run goes on with, and known evidence."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from longrm.attribution.run import AttributionSettings, evidence_found, run_attr
 from longrm.cli.commands import cli
 from longrm.data import write
 from longrm.errors import ConfigError, DataError
-from longrm.report.attribution import attribution_page
 from longrm.reward_models import RewardModel
 from longrm.types import Judgment, Outcome, Span, text_of
 from longrm.worlds import WorldPlan, generate, words_tokenizer
@@ -91,26 +89,6 @@ def test_evidence_that_misleads_a_model_speaks_against_gold(data, tmp_path):
     assert summary.by_verdict.keys() == {"wrong"}
 
 
-def test_a_model_that_does_not_read_the_context_is_not_shown(data, tmp_path):
-    done = CliRunner().invoke(
-        cli,
-        [
-            "attribute",
-            "--model",
-            "baseline:longest",
-            "--data",
-            str(data),
-            "--out",
-            str(tmp_path / "why"),
-            "--json",
-        ],
-    )
-    assert done.exit_code == 0, done.output
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert summary["overall"]["shown"]["value"] == 0.0
-    assert summary["overall"]["evidence_auc"]["value"] == 0.5
-
-
 def test_a_killed_run_goes_on_and_asks_nothing_again(data, tmp_path):
     whole = Reader()
     run_attribution(settings(data), tmp_path / "whole", model=whole)
@@ -167,41 +145,6 @@ def test_a_text_that_has_changed_is_refused_and_what_was_explained_stays(data, t
     assert (tmp_path / "why" / ATTRIBUTIONS).read_bytes() == before
 
 
-def test_a_tie_is_neither_right_nor_wrong_and_has_no_map(data, tmp_path):
-    class Even(Reader):
-        def _score(self, prompt, response):
-            return 1.0
-
-    records, summary, comparisons = run_attribution(settings(data), tmp_path / "why", model=Even())
-    assert {record.right for record in records} == {None}
-    assert summary.by_verdict == {}
-    assert all(record.trust.reason.startswith("the responses are tied") for record in records)
-    page = attribution_page(summary, records, comparisons)
-    assert page.count("<dt>Judged</dt><dd>tied</dd>") == len(records) == 3
-    roles, gold = re.findall(r'<p class="role">(.*?)</p>', page), " · <strong>gold</strong>"
-    assert sorted(role.removesuffix(gold) for role in roles) == [
-        *["Response 1, tied"] * 3,
-        *["Response 2, tied"] * 3,
-    ]
-    assert sum(role.endswith(gold) for role in roles) == 3
-    assert page.count('class="best"') == 3, "the gold response"
-    done = CliRunner().invoke(
-        cli, ["attribute", "--config", f"{tmp_path}/why/config.toml", "--out", f"{tmp_path}/why"]
-    )
-    assert " ".join(done.output.split()).count("not shown, the responses are tied") == 3
-
-
-def test_a_context_of_parts_is_said_to_be_one(data, tmp_path):
-    rows = [json.loads(line) for line in data.read_text().splitlines()]
-    text = rows[1]["prompt"][0]["content"]
-    rows[1]["prompt"][0]["content"] = [{"type": "text", "text": text}]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    first, parts, last = run_attribution(settings(data), tmp_path / "why", model=Reader())[0]
-    assert parts.detail.startswith("message 0 of the prompt is a list of parts")
-    assert first.sentences
-    assert last.sentences
-
-
 def test_the_strongest_sentences_are_printed_with_who_leads(tmp_path):
     facts = [f"Person {number} has a w{number}." for number in range(12)]
     facts[7] += f" A long sentence names a w7 of person 7, {'and goes on ' * 8}to its end."
@@ -232,11 +175,6 @@ def test_the_strongest_sentences_are_printed_with_who_leads(tmp_path):
     assert said[3].split()[0] == "tokens", "smaller weights are not printed"
 
 
-def test_an_item_that_is_not_there_is_named(data, tmp_path):
-    with pytest.raises(ConfigError, match="no comparison 'nowhere'"):
-        run_attribution(settings(data, items=("nowhere",)), tmp_path / "why", model=Reader())
-
-
 def test_a_run_is_explained_with_its_own_model_and_data(data, tmp_path):
     def ran(*words):
         done = CliRunner().invoke(cli, [*words])
@@ -264,20 +202,6 @@ def test_evidence_is_found_as_scikit_learn_counts_it():
     assert evidence_found(sentences, np.zeros(30), evidence).auc == 0.5
 
 
-def test_progress_counts_prompts_beside_comparisons(data, tmp_path):
-    told = []
-    run_attribution(
-        settings(data), tmp_path / "why", model=Reader(), progress=lambda *report: told.append(report)
-    )
-    prompts = [report[1:] for report in told if report[0] == "prompts"]
-    done, totals, notes = zip(*prompts, strict=True)
-    assert list(done) == sorted(done)
-    assert {*notes} == {"at most"}
-    (total,) = {*totals}
-    assert done[-1] <= total
-    assert {report[0] for report in told} == {"prompts", "attribute"}
-
-
 def test_attention_that_was_measured_of_other_texts_is_refused(data, tmp_path, monkeypatch):
     def unread(model, comparison):
         raise DataError("cannot be read")
@@ -292,3 +216,15 @@ def test_attention_that_was_measured_of_other_texts_is_refused(data, tmp_path, m
     data.write_text(data.read_text().replace(" keeps ", " holds "))
     with pytest.raises(DataError, match=r"has changed since attention.jsonl"):
         run_attribution(asked, tmp_path / "why", model=Reader())
+
+
+def test_a_tie_is_neither_right_nor_wrong_and_unknown_items_are_refused(data, tmp_path):
+    class Even(Reader):
+        def _score(self, prompt, response):
+            return 1.0
+
+    records, summary, _ = run_attribution(settings(data), tmp_path / "why", model=Even())
+    assert {(record.right, record.trust.shown) for record in records} == {(None, False)}
+    assert summary.by_verdict == {}
+    with pytest.raises(ConfigError, match="no comparison 'nowhere'"):
+        run_attribution(settings(data, items=("nowhere",)), tmp_path / "none", model=Reader())

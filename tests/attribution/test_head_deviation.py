@@ -71,7 +71,3 @@ def test_a_random_head_is_named_as_the_reason(folder, query):
     record = attribute(model, query, Target(0, 1))
     assert not record.trust.shown
     assert "a random head would score alike" in record.trust.reason
-
-
-def test_models_without_a_head_say_nothing(query):
-    assert longrm.load("baseline:overlap").head_deviation(query) is None

@@ -7,7 +7,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,64 +130,25 @@ def test_what_ray_began_is_continued_without_it_and_the_reverse(tmp_path, scorin
     assert out.read_bytes() == one.read_bytes()
 
 
-@pytest.mark.full
 @with_ray
-def test_an_error_of_a_worker_is_one_line(tmp_path, scoring):
-    broken = scoring.model_copy(update={"model": str(tmp_path / "none")})
-    told, errors = start(broken, tmp_path / "x.jsonl", "--engine", "ray", "--workers", 1).communicate()
-    assert not told
-    assert errors.splitlines()[-1].startswith("longrm: error:")
-    assert "none" in errors.splitlines()[-1]
-    assert "Traceback" not in errors
-
-
-@pytest.mark.full
-@with_ray
-def test_a_cluster_that_others_have_started_here_is_left_alone(tmp_path, scoring, monkeypatch):
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # sockets have short names
-        (Path(short) / "ray").mkdir()
-        (Path(short) / "ray/ray_current_cluster").write_text("127.0.0.1:1")  # as `ray start` leaves it
-        monkeypatch.setenv("RAY_TMPDIR", short)
-        baseline = scoring.model_copy(update={"model": "baseline:longest"})
-        process = start(baseline, tmp_path / "ray.jsonl", "--engine", "ray", "--workers", 1)
-        told, errors = process.communicate(timeout=300)
-    assert f"Wrote {ROWS} rows" in told, errors
-
-
-@with_ray
-@pytest.mark.parametrize(
-    ("address", "error", "said"),
-    [
-        ("", ValueError("a bad\nvalue"), "no Ray cluster on this machine: a bad"),
-        ("auto", ConnectionError("nobody"), "no Ray cluster at RAY_ADDRESS = auto: nobody"),
-    ],
-)
-def test_a_cluster_that_is_not_there_is_one_line(monkeypatch, address, error, said):
+def test_a_missing_cluster_and_too_many_workers_are_refused(monkeypatch):
     import ray
 
     def init(**_):
-        raise error
+        raise ConnectionError("refused")
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(RunError, match=said):
-        ray_engine._init(1)
-
-
-@with_ray
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_an_address_at_which_nobody_listens_is_said_at_once(monkeypatch, scheme):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"{scheme}127.0.0.1:{bound.getsockname()[1]}"
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(RunError, match=f"RAY_ADDRESS = {address}"):
-            ray_engine._init(1)
-
-
-@with_ray
-def test_more_workers_than_processors_are_refused(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        for address in (
+            "auto",
+            f"127.0.0.1:{bound.getsockname()[1]}",
+            f"ray://127.0.0.1:{bound.getsockname()[1]}",
+        ):
+            monkeypatch.setenv("RAY_ADDRESS", address)
+            with pytest.raises(RunError, match=f"RAY_ADDRESS = {address}"):
+                ray_engine._init(1)
+    monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     with pytest.raises(ConfigError, match="--workers 3"):
         ray_engine._init(3)

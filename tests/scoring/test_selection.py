@@ -8,9 +8,7 @@ import pytest
 from longrm import reward_models
 from longrm.cli.filter import command as filter_command
 from longrm.data import read, read_demonstrations
-from longrm.data.formats import FORMATS
 from longrm.errors import ConfigError, DataError, RunError
-from longrm.scoring import selection
 from longrm.scoring.scored_file import ScoreSettings, score_file
 from longrm.scoring.selection import filter_file, rank_file
 from longrm.types import Outcome
@@ -150,16 +148,6 @@ def test_of_identical_responses_one_is_kept(scored, tmp_path):
     assert rank(path, tmp_path / "best.jsonl", best=1).written == 2
 
 
-def test_judgments_stay_judgments(scored, tmp_path):
-    row = {"chat_template": "Judge this.", "chosen": "<score>8</score>!", "rejects": ["<score>3</score>"]}
-    path, _ = scored([row])
-    rank(path, tmp_path / "pairs.jsonl", pairs=True)
-    rank(path, tmp_path / "ranked.jsonl")
-    for name in ("pairs", "ranked"):
-        (found,) = read(tmp_path / f"{name}.jsonl")
-        assert found.comparison.role == "judgment"
-
-
 BOUNDS = [
     {"min_margin": 0.0},
     {"min_margin": 3.0},
@@ -205,16 +193,6 @@ def test_of_several_responses_the_best_of_either_side_make_the_margin(scored, tm
         return
     assert 0 < len(expected) < 40
     assert lines(tmp_path / "kept.jsonl") == expected
-
-
-def test_a_pair_that_was_ranked_is_filtered_without_a_model(scored, tmp_path):
-    path, _ = scored(candidates())
-    rank(path, tmp_path / "pairs.jsonl", pairs=True)
-    keep(tmp_path / "pairs.jsonl", tmp_path / "clear.jsonl", min_margin=6.0)
-    made = lines(tmp_path / "pairs.jsonl")
-    clear = [row for row in made if len(text(row["chosen"])) - len(text(row["rejected"])) >= 6]
-    assert 0 < len(clear) < len(made)
-    assert lines(tmp_path / "clear.jsonl") == clear
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -333,31 +311,6 @@ def test_settings_that_do_not_fit_are_refused(scored, tmp_path, make, settings, 
         make(path, tmp_path / "x.jsonl", **settings)
     with pytest.raises(DataError, match="--out"):
         rank(path, path)
-
-
-def test_rows_stream_from_one_file_to_the_other(scored, tmp_path, monkeypatch):
-    path, _ = scored(pairs())
-    seen, lead, convert = [], [], FORMATS["trl"].convert
-    write = selection.write_rows
-
-    def writing(out, rows):
-        def counted():
-            for number, row in enumerate(rows, start=1):
-                lead.append(len(seen) - number)
-                yield row
-
-        seen.clear()
-        return write(out, counted())
-
-    monkeypatch.setitem(
-        FORMATS,
-        "trl",
-        type(FORMATS["trl"])("", FORMATS["trl"].recognizes, lambda *row: seen.append(1) or convert(*row)),
-    )
-    monkeypatch.setattr(selection, "write_rows", writing)
-    keep(path, tmp_path / "kept.jsonl", min_margin=-99.0)
-    assert len(lead) == 40
-    assert max(lead) <= 2, "no more is read than is written"
 
 
 def run(command, *arguments):

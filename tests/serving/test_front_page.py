@@ -102,16 +102,3 @@ def test_a_click_through_scores_with_two_models(addresses, tmp_path, width, dark
         }
         picture = page.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         (tmp_path / f"page-{width}.png").write_bytes(base64.b64decode(picture))
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
-def test_a_refusal_is_said(addresses):
-    with Page() as page:
-        page.open(f"{addresses[0]}/")
-        page.value("at('ask').requestSubmit()")
-        until(page, "at('state').textContent.startsWith('A prompt and one response')")
-        page.value("at('context').value = 'w1 '.repeat(5000)")
-        page.value("document.querySelector('.response textarea').value = 'w2'; at('score').click()")
-        until(page, "at('state').textContent === 'Not everything was scored.'")
-        assert "> 4,096 tokens" in page.value("at('results').textContent")

@@ -391,15 +391,6 @@ def test_the_openapi_document_has_every_example(client):
     assert client.get("/info").json()["formats"]["openrlhf"] == ["/get_reward"]
 
 
-def test_the_name_of_a_model_has_no_folder(tmp_path):
-    (tmp_path / "mine").mkdir()
-    assert (
-        ServeSettings(model=f"likelihood:{tmp_path}/mine#{tmp_path}/mine").served_name
-        == "likelihood:mine#mine"
-    )
-    assert ServeSettings(model="owner/name@main").served_name == "owner/name@main"
-
-
 def test_the_access_log_repeats_nothing(caplog):
     app = build_app(ServeSettings(model="m", access_log=True), Broken)
     with TestClient(app, "http://127.0.0.1") as client, caplog.at_level(logging.INFO, "longrm.serving"):

@@ -80,23 +80,6 @@ def test_scores_depend_on_neither_schedule_nor_cache(start, plain):
     assert sum(one["usage"]["cached_tokens"] for answer in answers for one in answer) > 1000
 
 
-def test_what_is_asked_at_once_reads_a_prompt_once(start):
-    client = start()
-    prompt = words(random.Random(5), 300)
-    with ThreadPoolExecutor(8) as pool:
-        several = list(
-            pool.map(
-                lambda text: ask(client, {"prompt": prompt, "responses": [text]}), [f"w{n}" for n in range(8)]
-            )
-        )
-    unread = [one["usage"]["prompt_tokens"] - one["usage"]["cached_tokens"] for one in several]
-    whole = several[0]["usage"]["prompt_tokens"]
-    # Those that were read together with the first say that nothing was cached; the others read its last block only.
-    metrics = client.get("/metrics").text
-    assert min(unread) <= 16 or unread.count(whole) == 8
-    assert "longrm:prompt_tokens_total" in metrics
-
-
 def test_what_is_too_long_is_refused_with_its_tokens_or_cut_where_that_is_asked_for(client):
     context = words(random.Random(2), 2000)
     long = {"prompt": f"{context}\n\nWhich?", "responses": ["w1", "w2"]}

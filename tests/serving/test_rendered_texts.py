@@ -8,7 +8,7 @@ from longrm.data.joining import TokenQuery
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.serving.rendered_texts import QueryMaker
-from longrm.serving.requests import ScoreRequest
+from longrm.serving.wire import ScoreRequest
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|h|>{{ message.role }}<|e|>{{ message.content }}<|t|>{% endfor %}"

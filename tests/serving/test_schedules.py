@@ -5,7 +5,7 @@ import random
 import pytest
 
 import longrm
-from longrm.serving.requests import ScoreRequest
+from longrm.serving.wire import ScoreRequest
 from longrm.serving.worker import Worker
 
 from ..reward_models.tiny_models import words

@@ -81,20 +81,13 @@ class AblatedScores:
     question and the responses, and never of the sentence that it replaces. It has as many tokens as the sentence, so
     that positions and length stay.
 
-    Args:
-        model: The model.
-        query: The whole prompt and its responses.
-        target: The value.
-        removal: What takes the place of a sentence.
-        count: Counts the tokens of a text.
-        report: Called with `prompts` after each batch.
+    `count` counts the tokens of a text; `report` is called with the number of prompts after each batch.
 
     Attributes:
         sentences: The sentences of the context.
         texts: Their texts.
         scale: What a difference of two scores means.
         prompts: How many prompts were scored.
-        tokens: Tokens of prompts that were read, without cached ones.
     """
 
     def __init__(

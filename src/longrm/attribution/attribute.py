@@ -96,20 +96,7 @@ def attribute_prompt(
     masks: int = MASKS,
     seed: int = 0,
 ) -> AttributionRecord:
-    """Explains the lead of the response that a model judges best over the next one.
-
-    Args:
-        model: Any reward model.
-        query: The prompt and at least two responses.
-        context: The part of the prompt that is context, word for word; by default that of the query, or all of it.
-        removal: As for `attribute`.
-        masks: As for `attribute`.
-        seed: As for `attribute`.
-
-    Raises:
-        DataError: All responses are equal, `context` is not a part of the prompt, its content is a list of parts, or
-            the model gave no scores.
-    """
+    """Explains the lead of the response that a model judges best over the next one; see `RewardModel.attribute`."""
     if context is not None:
         query = replace(query, context=context_in(query.prompt, context))
     if all(one == query.responses[0] for one in query.responses):

@@ -49,32 +49,20 @@ class TopDrop:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How far an attribution can be trusted.
+    """How far an attribution can be trusted."""
 
-    Attributes:
-        shown: Whether all thresholds are met.
-        reason: The threshold that is not met; empty where all are.
-        lds: The linear datamodeling score (Park et al. 2023): Spearman correlation of predicted and true scores on
-            prompts that were not fitted and keep each sentence with probability one half. None for a context with too
-            few sentences.
-        score: The target's value for the whole prompt.
-        drop: The fall without the sentences that should raise it most: as many as in the last of `tops`.
-        drop_random: The mean fall without as many random others of about the same length.
-        head_deviation: By how many standard deviations the score differs from that of a random scalar head; None for a
-            model without one.
-        tops: The effects of the strongest one, three and five sentences, if the context has as many others.
-        redundant: Groups of sentences that say the same: without all of them the score falls by more than twice the sum
-            of the falls without each.
-    """
-
-    shown: bool
-    reason: str
+    shown: bool  # whether all thresholds are met
+    reason: str  # the threshold that is not met; empty where all are
+    # The linear datamodeling score (Park et al. 2023): Spearman correlation of predicted and true scores on prompts
+    # that were not fitted. None for a context with too few sentences.
     lds: float | None
-    score: float
-    drop: float
+    score: float  # the target's value for the whole prompt
+    drop: float  # as in the last of `tops`
     drop_random: float
-    head_deviation: float | None
-    tops: tuple[TopDrop, ...]
+    head_deviation: float | None  # of the score from that of a random scalar head, in standard deviations
+    tops: tuple[TopDrop, ...]  # for one, three and five sentences, if the context has as many others
+    # Groups of sentences that say the same: without all of them the score falls by more than twice the sum of the falls
+    # without each.
     redundant: tuple[tuple[int, ...], ...]
 
 
@@ -89,37 +77,21 @@ class EvidenceFound:
 
 @dataclass(frozen=True, slots=True)
 class AttributionRecord:
-    """A line of `attributions.jsonl`.
-
-    Attributes:
-        id: The comparison's id.
-        target: What is explained.
-        group: Shared by comparisons about one document or context.
-        length: Its length bucket in tokens.
-        depth: The depth of its evidence.
-        right: Whether the model judged it right; None without gold and at a tie.
-        sentences: All sentences of the context, in reading order.
-        trust: Whether the weights can be trusted; None where the model could not be asked.
-        evidence: How well the weights find the evidence, where it is known.
-        tokens_computed: Tokens of prompts that were read, without cached ones.
-        prompts: The number of ablated prompts.
-        detail: Why there is no attribution; else empty.
-        digest: Digest of the prompt and responses; empty outside of runs.
-    """
+    """A line of `attributions.jsonl`."""
 
     id: str
     target: Target
-    group: str = ""
-    length: int | None = None
-    depth: float | None = None
-    right: bool | None = None
-    sentences: tuple[SentenceWeight, ...] = ()
-    trust: Trust | None = None
-    evidence: EvidenceFound | None = None
-    tokens_computed: int = field(kw_only=True)
-    prompts: int = field(kw_only=True)
-    detail: str = ""
-    digest: str = ""
+    group: str = ""  # shared by comparisons about one document or context
+    length: int | None = None  # the length bucket in tokens
+    depth: float | None = None  # of the evidence
+    right: bool | None = None  # whether the model judged it right; None without gold and at a tie
+    sentences: tuple[SentenceWeight, ...] = ()  # all sentences of the context, in reading order
+    trust: Trust | None = None  # None where the model could not be asked
+    evidence: EvidenceFound | None = None  # where the evidence is known
+    tokens_computed: int = field(kw_only=True)  # tokens of prompts that were read, without cached ones
+    prompts: int = field(kw_only=True)  # the number of ablated prompts
+    detail: str = ""  # why there is no attribution
+    digest: str = ""  # of the prompt and responses; empty outside of runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,18 +94,8 @@ def run_attribution(
 
     Comparisons that ended in an error, such as that of a busy server, are tried again.
 
-    Args:
-        settings: The settings.
-        out: The run folder.
-        model: The model; by default loaded as `settings` say.
-        progress: Called with the number of comparisons and prompts.
-
     Returns:
         The attributions, their summary, and the comparisons by id.
-
-    Raises:
-        ConfigError: An item is not in the benchmark, or the model's attention cannot be measured.
-        DataError: The text of a comparison has changed since it was explained.
     """
     with RunFolder(out, "attribution", settings) as folder:
         shared = Evaluation.model_fields.keys() & AttributionSettings.model_fields.keys()

@@ -51,15 +51,7 @@ def trust(
     head_deviation: float | None,
     draws: Draws,
 ) -> Trust:
-    """Tests an attribution on fresh prompts.
-
-    Args:
-        scores: Scores of ablated prompts.
-        weights: The weights of the sentences.
-        constant: The predicted score without any sentence.
-        head_deviation: By how many standard deviations the score differs from that of a random head.
-        draws: Draws prompts and random sentences.
-    """
+    """Tests the weights, and the predicted score `constant` without any sentence, on fresh prompts."""
     whole = float(scores.of([()])[0])
     lds = _lds(scores, weights, constant, draws)
     raising = [int(at) for at in np.argsort(-weights, kind="stable") if weights[at] > 0]

@@ -20,7 +20,7 @@ from longrm.auditing.measures import (
     Votes,
 )
 from longrm.auditing.rows import AuditedRow, AuditedRows
-from longrm.benchmarks.auditor import AuditFinding, FindingCounter, findings_as_dict
+from longrm.benchmarks.auditor import AuditFinding, FindingCounter
 from longrm.benchmarks.benchmark_data import bucket
 from longrm.column_names import ColumnNames
 from longrm.config import Config
@@ -127,15 +127,8 @@ class DataSetAudit:
         return sum(self.kinds.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """The audit as JSON values."""
-        plain = asdict(self)
-        plain["findings"] = findings_as_dict(self.findings)
-        plain["places"] = {str(place): count for place, count in self.places.items()}
-        for measured in plain["lengths"].values():
-            for lengths in measured.values():
-                lengths["buckets"] = {str(size): count for size, count in lengths["buckets"].items()}
-        plain["depths"]["tenths"] = list(self.depths.tenths)
-        return {"schema_version": SCHEMA_VERSION, "rows": self.rows, **plain}
+        """The audit as `json.dumps` takes it."""
+        return {"schema_version": SCHEMA_VERSION, "rows": self.rows, **asdict(self)}
 
 
 def audit(

@@ -47,18 +47,8 @@ def scored_by_ray(
 ) -> Generator[list[ScoreRecord]]:
     """Scores every row that is not done, in any order.
 
-    A process on this machine reads the rows, and each worker loads the model.
-
-    Args:
-        model: The name of the model, with its commit.
-        judge: How the model is asked.
-        workers: Number of workers; by default one per GPU, or one per CPU where there is no GPU.
-        reading: The rows.
-        done: The scores that are known.
-
-    Raises:
-        ConfigError: This machine has too few CPUs or GPUs.
-        RunError: The cluster was lost, or can start no more workers.
+    A process on this machine reads the rows, and each worker loads the model. By default there is one worker per GPU,
+    or one per CPU where there is no GPU.
     """
     with _cluster(workers) as gpus:
         import ray.data

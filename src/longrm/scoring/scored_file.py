@@ -70,23 +70,16 @@ class ScoreSettings(Config):
 
 @dataclass(slots=True)
 class RowCounts:
-    """Counts of a file that was scored, ranked or filtered.
-
-    Attributes:
-        format: The format of the rows.
-        rows: Rows read.
-        written: Rows written.
-        outcomes: Rows by outcome; only answered ones have scores.
-        dropped: Rows that were not written, by reason: an outcome, or a reason of rank or filter.
-        first_unscored: For every outcome but "answered", number and reason of the first row that the model did not
-            score; empty where scores were read from the file.
-    """
+    """Counts of a file that was scored, ranked or filtered."""
 
     format: str
-    rows: int = 0
+    rows: int = 0  # read
     written: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)  # rows by outcome; only answered ones have scores
+    dropped: Counter[str] = field(
+        default_factory=Counter
+    )  # rows not written, by outcome or reason of rank and filter
+    # For each outcome but "answered": number and reason of the first row that the model did not score.
     first_unscored: dict[str, str] = field(default_factory=dict)
 
 
@@ -115,19 +108,10 @@ def score_file(
     Scores are logged in `OUT.partial`, from which a killed run continues, with this engine or another, as one process
     or as several. The folder is kept if rows ended in errors; the same settings then try these again.
 
-    Args:
-        settings: The settings; `model` is required.
-        out: The file to write.
-        arrange: Selects and changes the rows to write; by default all are written.
-        workers: The processes of this run.
-        progress: Called with the number of rows scored.
+    `arrange` selects and changes the rows to write; by default all are written.
 
     Returns:
         The counts; None in a process that does not write the file.
-
-    Raises:
-        ConfigError: An engine or a model that several processes cannot use.
-        DataError: An unreadable row, a column of the scores' name in it, or another model's scores in the output file.
     """
     workers = workers or WorkerGroup()
     model = settings.model

@@ -32,13 +32,8 @@ def rank_file(
     the scores moves with the responses, and `order` has each response's index in the input row, from 0. Rows with too
     few different responses are dropped, and with `pairs` also rows whose scores are all equal.
 
-    Args:
-        settings: What scores the rows, or which scores are read.
-        out: The JSONL or Parquet file to write.
-        best: How many of the best responses are kept; by default all. With 1 the row becomes a demonstration.
-        pairs: Whether the best and the worst response become a preference pair.
-        workers: As for `score_file`, like the result and the errors.
-        progress: As for `score_file`.
+    With `best` only so many of the best responses are kept; with 1 the row becomes a demonstration. With `pairs` the
+    best and the worst response become a preference pair. The rest is as in `score_file`.
     """
     if pairs and best is not None:
         raise ConfigError("--best and --pairs exclude each other")
@@ -60,14 +55,8 @@ def filter_file(
     The margin is the score of the chosen response minus that of the rejected one. Without a gold order the response
     with the best score counts as chosen.
 
-    Args:
-        settings: What scores the rows, or which scores are read.
-        out: The JSONL or Parquet file to write.
-        min_margin: The smallest margin; a negative one keeps rows whose gold order the scores contradict a little.
-        max_margin: The largest margin.
-        near_tie: Rows whose absolute margin is smaller than this are dropped.
-        workers: As for `score_file`, like the result and the errors.
-        progress: As for `score_file`.
+    A negative `min_margin` keeps rows whose gold order the scores contradict a little; rows whose absolute margin is
+    smaller than `near_tie` are dropped. The rest is as in `score_file`.
     """
     if min_margin is None and max_margin is None and near_tie is None:
         raise ConfigError("specify --min-margin, --max-margin or --near-tie")

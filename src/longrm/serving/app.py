@@ -30,9 +30,9 @@ from longrm import __version__
 from longrm.reading import visible
 from longrm.reward_models.protocol import RewardModel
 from longrm.serving import service as limits
-from longrm.serving.requests import STATUSES, Failure, WireFormat, WireRoute, error_body
 from longrm.serving.service import ScoringService
 from longrm.serving.settings import ServeSettings
+from longrm.serving.wire import STATUSES, Failure, Format, Route, error_body
 from longrm.serving.wire_formats import WIRE_FORMATS
 from longrm.serving.worker import Worker, chooses_batches
 
@@ -94,7 +94,7 @@ def build_app(settings: ServeSettings, load: Callable[[], RewardModel]) -> FastA
 
 def _add_scoring_routes(app: FastAPI, service: ScoringService) -> None:
     """One route per path; formats that share a path are told apart by the fields of a body."""
-    paths: dict[str, list[tuple[WireFormat, WireRoute]]] = {}
+    paths: dict[str, list[tuple[Format, Route]]] = {}
     for wire_format in WIRE_FORMATS.values():
         for route in wire_format.routes:
             paths.setdefault(route.path, []).append((wire_format, route))
@@ -113,7 +113,7 @@ def _add_scoring_routes(app: FastAPI, service: ScoringService) -> None:
 
 
 def _endpoint(
-    service: ScoringService, ways: Sequence[tuple[WireFormat, WireRoute]]
+    service: ScoringService, ways: Sequence[tuple[Format, Route]]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def score(request: Request) -> Response:
         return await service.answer(request, ways)

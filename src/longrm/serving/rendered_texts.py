@@ -7,7 +7,7 @@ from longrm.data.joining import Encoded, TokenQuery, encode_texts
 from longrm.data.spans import context_in
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.serving.requests import ScoreRequest
+from longrm.serving.wire import ScoreRequest
 from longrm.types import Message, Query, as_messages
 
 _USER: Message = {"role": "user", "content": "Question?"}

@@ -16,8 +16,8 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from longrm.serving.requests import Failure, ScoreRequest, ScoreResult, WireFormat, WireRoute
 from longrm.serving.settings import ServeSettings
+from longrm.serving.wire import Failure, Format, Route, ScoreRequest, ScoreResult
 from longrm.serving.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -42,12 +42,8 @@ _RETRY_AFTER: Mapping[str, int] = {"full": 1, "stopping": 5}
 class ScoringService:
     """Answers requests in any wire format with the scores of one model.
 
-    Args:
-        settings: The settings of the server.
-        worker: The thread of the model.
-
     Attributes:
-        draining: Whether the server stops and refuses new requests.
+        draining: Whether the server is stopping and refuses new requests.
         registry: The metrics, under vLLM's names.
         body_bytes: The limit of one body.
     """
@@ -63,45 +59,38 @@ class ScoringService:
         self._bytes_in_work = 0
         self._deadlines: set[asyncio.Timeout] = set()
         self._arriving: dict[asyncio.Timeout, int] = {}
+        self.registry = CollectorRegistry()
         self._add_metrics(worker)
 
     def _add_metrics(self, worker: Worker) -> None:
         seconds = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
         tokens = (1, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072)
-        self.registry = own = CollectorRegistry()
+        own = self.registry
         self._read = Counter("longrm:prompt_tokens", "Tokens of prompts and responses.", registry=own)
         self._cached = Counter("longrm:prompt_tokens_cached", "Tokens that were cached.", registry=own)
-        self._queries = Counter(
-            "longrm:prefix_cache_queries", "Tokens looked up in the prefix cache.", registry=own
-        )
-        self._hits = Counter("longrm:prefix_cache_hits", "Tokens found in the prefix cache.", registry=own)
+        self._queries = Counter("longrm:prefix_cache_queries", "Tokens looked up in the cache.", registry=own)
+        self._hits = Counter("longrm:prefix_cache_hits", "Tokens found in the cache.", registry=own)
         self._success = Counter("longrm:request_success", "Requests with scores.", registry=own)
         self._failures = Counter("longrm:request_failure", "Requests without.", ["kind"], registry=own)
-        self._latency = Histogram(
-            "longrm:e2e_request_latency_seconds", "Request to answer.", buckets=seconds, registry=own
-        )
-        self._queue = Histogram(
-            "longrm:request_queue_time_seconds", "Until the model starts.", buckets=seconds, registry=own
-        )
-        self._sizes = Histogram(
-            "longrm:request_prompt_tokens", "Tokens per request.", buckets=tokens, registry=own
+        self._sizes = Histogram("longrm:request_prompt_tokens", "Tokens.", buckets=tokens, registry=own)
+        self._latency, self._queue = (
+            Histogram(f"longrm:{name}_seconds", text, buckets=seconds, registry=own)
+            for name, text in (
+                ("e2e_request_latency", "From request to answer."),
+                ("request_queue_time", "Until the model starts."),
+            )
         )
         gauges = {
-            "longrm:num_requests_running": ("Prompts that the model reads now.", lambda: worker.running),
-            "longrm:num_requests_waiting": ("Prompts that wait for the model.", lambda: worker.waiting),
+            "num_requests_running": ("Prompts that the model reads now.", lambda: worker.running),
+            "num_requests_waiting": ("Prompts that wait for the model.", lambda: worker.waiting),
         }
         cache = getattr(worker.model, "kept", None)
         if cache is not None:
-            gauges["longrm:prefix_cache_bytes"] = (
-                "Bytes in the prefix cache.",
-                lambda: len(cache.table) * cache.block_bytes,
-            )
-            gauges["longrm:prefix_cache_max_bytes"] = (
-                "Size of the prefix cache.",
-                lambda: cache.table.blocks * cache.block_bytes,
-            )
+            size = cache.block_bytes
+            gauges["prefix_cache_bytes"] = ("Bytes in the cache.", lambda: len(cache.table) * size)
+            gauges["prefix_cache_max_bytes"] = ("Size of the cache.", lambda: cache.table.blocks * size)
         for name, (text, value) in gauges.items():
-            Gauge(name, text, registry=own).set_function(value)
+            Gauge(f"longrm:{name}", text, registry=own).set_function(value)
 
     def stop(self) -> None:
         """Refuses new requests, and after `DRAIN_SECONDS` also those in work."""
@@ -111,13 +100,8 @@ class ScoringService:
             if not deadline.expired():
                 deadline.reschedule(min(deadline.when() or end, end))
 
-    async def answer(self, request: Request, ways: Sequence[tuple[WireFormat, WireRoute]]) -> Response:
-        """The response to a request.
-
-        Args:
-            request: The request; its body has not been read.
-            ways: The formats that have a route of this path.
-        """
+    async def answer(self, request: Request, ways: Sequence[tuple[Format, Route]]) -> Response:
+        """The response to a request, whose body has not been read; `ways` are the formats with a route of its path."""
         start = time.monotonic()
         wire_format, route = ways[0]
         content: Any = None
@@ -220,7 +204,7 @@ class ScoringService:
             self._arriving.pop(turn, None)
         return bytes(raw)
 
-    def _validated(self, route: WireRoute, value: Any) -> tuple[BaseModel, list[ScoreRequest]]:
+    def _validated(self, route: Route, value: Any) -> tuple[BaseModel, list[ScoreRequest]]:
         try:
             body = route.body.model_validate(value)
         except ValidationError as error:

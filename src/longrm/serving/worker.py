@@ -15,7 +15,7 @@ from longrm.errors import DataError, LongRMError
 from longrm.reward_models.protocol import RewardModel
 from longrm.reward_models.trials import latin_square, points, together, trial_of
 from longrm.serving.rendered_texts import QueryMaker
-from longrm.serving.requests import Failure, ScoreRequest, ScoreResult
+from longrm.serving.wire import Failure, ScoreRequest, ScoreResult
 from longrm.types import Judgment, Outcome
 
 _log = logging.getLogger(__name__)

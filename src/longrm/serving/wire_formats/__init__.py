@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from longrm.serving.requests import WireFormat
+from longrm.serving import wire
 from longrm.serving.wire_formats.llama_factory import LLAMA_FACTORY
 from longrm.serving.wire_formats.longrm_scores import NATIVE
 from longrm.serving.wire_formats.nemo_gym import NEMO_GYM
@@ -11,7 +11,7 @@ from longrm.serving.wire_formats.sglang import SGLANG
 from longrm.serving.wire_formats.slime import SLIME
 from longrm.serving.wire_formats.vllm import VLLM
 
-WIRE_FORMATS: Mapping[str, WireFormat] = {
+WIRE_FORMATS: Mapping[str, wire.Format] = {
     "native": NATIVE,
     "vllm": VLLM,
     "sglang": SGLANG,

@@ -6,21 +6,10 @@ from typing import Any, Literal
 
 from pydantic import Field, RootModel
 
-from longrm.serving.requests import (
-    ChatMessage,
-    Salt,
-    ScoreRequest,
-    ScoreResult,
-    Several,
-    StrictBody,
-    WireFormat,
-    WireRoute,
-    text_or_messages,
-    tools_in,
-)
+from longrm.serving import wire
 
 
-class PromptToScore(StrictBody):
+class PromptToScore(wire.StrictBody):
     """A prompt and its responses.
 
     Attributes:
@@ -34,17 +23,17 @@ class PromptToScore(StrictBody):
         tools: The tools that the prompt offers, as `{"type": "function", "function": {...}}`.
     """
 
-    prompt: str | Several[ChatMessage]
-    responses: Several[str | Several[ChatMessage]] = Field(min_length=1)
+    prompt: str | wire.Several[wire.ChatMessage]
+    responses: wire.Several[str | wire.Several[wire.ChatMessage]] = Field(min_length=1)
     model: str | None = None
     explanations: bool = False
     cut: Literal["middle", "left", "right"] | None = None
     context: str | None = None
-    cache_salt: Salt = ""
-    tools: Several[dict[str, Any]] | None = None
+    cache_salt: wire.Salt = ""
+    tools: wire.Several[dict[str, Any]] | None = None
 
 
-class ScoreBody(RootModel[PromptToScore | Several[PromptToScore]]):
+class ScoreBody(RootModel[PromptToScore | wire.Several[PromptToScore]]):
     """One prompt, or a list of them."""
 
     @property
@@ -53,21 +42,21 @@ class ScoreBody(RootModel[PromptToScore | Several[PromptToScore]]):
         return self.root if isinstance(self.root, list) else [self.root]
 
 
-def _requests(body: ScoreBody) -> list[ScoreRequest]:
+def _requests(body: ScoreBody) -> list[wire.ScoreRequest]:
     return [
-        ScoreRequest(
-            text_or_messages(item.prompt),
-            [text_or_messages(response) for response in item.responses],
+        wire.ScoreRequest(
+            wire.text_or_messages(item.prompt),
+            [wire.text_or_messages(response) for response in item.responses],
             cut=item.cut,
             context=item.context,
             cache_salt=item.cache_salt,
-            tools=tools_in(item.tools),
+            tools=wire.tools_in(item.tools),
         )
         for item in body.prompts
     ]
 
 
-def _answer(body: ScoreBody, results: Sequence[ScoreResult], model: str) -> Any:
+def _answer(body: ScoreBody, results: Sequence[wire.ScoreResult], model: str) -> Any:
     answers = []
     for item, result in zip(body.prompts, results, strict=True):
         answer: dict[str, Any] = {
@@ -93,6 +82,6 @@ def _answer(body: ScoreBody, results: Sequence[ScoreResult], model: str) -> Any:
 
 _EXAMPLE = {"prompt": "What is the capital of France?", "responses": ["Paris.", "Rome, I think."]}
 
-NATIVE = WireFormat(
-    "everybody else: curl, httpx", (WireRoute("/v1/scores", ScoreBody, _requests, _answer, _EXAMPLE),)
+NATIVE = wire.Format(
+    "everybody else: curl, httpx", (wire.Route("/v1/scores", ScoreBody, _requests, _answer, _EXAMPLE),)
 )

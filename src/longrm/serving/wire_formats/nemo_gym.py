@@ -5,31 +5,20 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from longrm.serving.requests import (
-    ChatMessage,
-    ClientBody,
-    Failure,
-    ScoreRequest,
-    ScoreResult,
-    Several,
-    WireFormat,
-    WireRoute,
-    all_scores,
-    messages_in,
-)
+from longrm.serving import wire
 from longrm.types import message_text
 
 
-class ResponsesParams(ClientBody):
+class ResponsesParams(wire.ClientBody):
     """The request that the policy answered, in the format of the Responses API."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    input: str | Several[dict[str, Any]]
+    input: str | wire.Several[dict[str, Any]]
     instructions: str | None = None
 
 
-class VerifyBody(ClientBody):
+class VerifyBody(wire.ClientBody):
     """A rollout: request and response in the format of the Responses API. All of it is sent back."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -38,63 +27,63 @@ class VerifyBody(ClientBody):
     response: dict[str, Any]
 
 
-class CompareBody(ClientBody):
+class CompareBody(wire.ClientBody):
     """A conversation and several responses to it; the principle is ignored, as the model has its own."""
 
-    conversation_history: Several[ChatMessage]
-    response_objs: Several[dict[str, Any]]
+    conversation_history: wire.Several[wire.ChatMessage]
+    response_objs: wire.Several[dict[str, Any]]
     principle: str | None = None
 
 
-def _verify_requests(body: VerifyBody) -> list[ScoreRequest]:
+def _verify_requests(body: VerifyBody) -> list[wire.ScoreRequest]:
     params = body.responses_create_params
     turns = [{"role": "user", "content": params.input}] if isinstance(params.input, str) else params.input
     if not all(isinstance(turn.get("role"), str) for turn in turns):
-        raise Failure("invalid", "input has an item that is not a message: only messages can be scored")
+        raise wire.Failure("invalid", "input has an item that is not a message: only messages can be scored")
     messages = [{"role": turn["role"], "content": message_text(turn)} for turn in turns]
     if params.instructions is not None:
         messages.insert(0, {"role": "system", "content": params.instructions})
     response = _response_text(body.response)
     if not response:
-        raise Failure("unscored", "the response has no message with text: there is nothing to score")
-    return [ScoreRequest(messages, [response])]
+        raise wire.Failure("unscored", "the response has no message with text: there is nothing to score")
+    return [wire.ScoreRequest(messages, [response])]
 
 
-def _compare_requests(body: CompareBody) -> list[ScoreRequest]:
+def _compare_requests(body: CompareBody) -> list[wire.ScoreRequest]:
     responses = [_response_text(response) for response in body.response_objs]
-    return [ScoreRequest(messages_in(body.conversation_history), responses)]
+    return [wire.ScoreRequest(wire.messages_in(body.conversation_history), responses)]
 
 
 def _response_text(response: Mapping[str, Any]) -> str:
     """The text of all messages of a response, without its reasoning and its tool calls."""
     output = response.get("output")
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        raise Failure("invalid", "a response must have an output: a list of items of the Responses API")
+        raise wire.Failure("invalid", "a response must have an output: a list of items of the Responses API")
     return "".join(message_text(item) for item in output if item.get("type", "message") == "message")
 
 
-def _verify_answer(body: VerifyBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+def _verify_answer(body: VerifyBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
     return {**body.model_dump(exclude_unset=True), "reward": results[0].scores[0]}
 
 
-def _compare_answer(body: CompareBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
-    return {"rewards": all_scores(results), "comparison_results": None, "metrics": None}
+def _compare_answer(body: CompareBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
+    return {"rewards": wire.all_scores(results), "comparison_results": None, "metrics": None}
 
 
 _QUESTION = {"role": "user", "content": "Capital of France?"}
 _MESSAGE = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Paris."}]}
 
-NEMO_GYM = WireFormat(
+NEMO_GYM = wire.Format(
     "NeMo Gym",
     (
-        WireRoute(
+        wire.Route(
             "/verify",
             VerifyBody,
             _verify_requests,
             _verify_answer,
             {"responses_create_params": {"input": [_QUESTION]}, "response": {"output": [_MESSAGE]}},
         ),
-        WireRoute(
+        wire.Route(
             "/compare",
             CompareBody,
             _compare_requests,

@@ -7,41 +7,32 @@ OpenRLHF keeps special tokens when it decodes (openrlhf/utils/agent.py and train
 from collections.abc import Sequence
 from typing import Any
 
-from longrm.serving.requests import (
-    ClientBody,
-    Failure,
-    ScoreRequest,
-    ScoreResult,
-    Several,
-    WireFormat,
-    WireRoute,
-    all_scores,
-)
+from longrm.serving import wire
 
 
-class RewardBody(ClientBody):
+class RewardBody(wire.ClientBody):
     """Rendered prompts, and the same prompts with their responses; labels are ignored."""
 
-    query: Several[str]
-    prompts: Several[str] | None = None
-    labels: Several[Any] | None = None
+    query: wire.Several[str]
+    prompts: wire.Several[str] | None = None
+    labels: wire.Several[Any] | None = None
 
 
-def _requests(body: RewardBody) -> list[ScoreRequest]:
+def _requests(body: RewardBody) -> list[wire.ScoreRequest]:
     prompts = [""] * len(body.query) if body.prompts is None else body.prompts
     if len(prompts) != len(body.query):
-        raise Failure("invalid", f"{len(body.query)} items in query, but {len(prompts)} in prompts")
+        raise wire.Failure("invalid", f"{len(body.query)} items in query, but {len(prompts)} in prompts")
     return [
         # A text that was decoded from tokens may not begin with its prompt, character by character.
-        ScoreRequest(prompt, [text.removeprefix(prompt)], strip_end=True)
+        wire.ScoreRequest(prompt, [text.removeprefix(prompt)], strip_end=True)
         if prompt and text.startswith(prompt) and len(text) > len(prompt)
-        else ScoreRequest(rendered=text)
+        else wire.ScoreRequest(rendered=text)
         for prompt, text in zip(prompts, body.query, strict=True)
     ]
 
 
-def _answer(body: RewardBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
-    scores = all_scores(results)
+def _answer(body: RewardBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
+    scores = wire.all_scores(results)
     # Floats, like everything else that OpenRLHF logs.
     tokens = {
         "total_tokens": [float(result.total_tokens) for result in results],
@@ -52,10 +43,10 @@ def _answer(body: RewardBody, results: Sequence[ScoreResult], model: str) -> dic
 
 _PROMPT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\n"
 
-OPENRLHF = WireFormat(
+OPENRLHF = wire.Format(
     "OpenRLHF",
     (
-        WireRoute(
+        wire.Route(
             "/get_reward",
             RewardBody,
             _requests,

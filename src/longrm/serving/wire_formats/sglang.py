@@ -4,41 +4,31 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from longrm.serving.requests import (
-    ClientBody,
-    Failure,
-    ScoreRequest,
-    ScoreResult,
-    Several,
-    WireFormat,
-    WireRoute,
-    texts_or_ids,
-    usage,
-)
+from longrm.serving import wire
 
 
-class TextBody(ClientBody):
+class TextBody(wire.ClientBody):
     """Texts that a chat template rendered, or their token ids."""
 
-    text: str | Several[str] | None = None
-    input_ids: Several[int] | Several[Several[int]] | None = None
+    text: str | wire.Several[str] | None = None
+    input_ids: wire.Several[int] | wire.Several[wire.Several[int]] | None = None
 
 
-class EmbeddingBody(ClientBody):
+class EmbeddingBody(wire.ClientBody):
     """Texts that a chat template rendered, or their token ids; the embedding of a text is its score."""
 
     model: str | None = None
-    input: str | Several[str] | Several[int] | Several[Several[int]]
+    input: str | wire.Several[str] | wire.Several[int] | wire.Several[wire.Several[int]]
 
 
-def _classify_requests(body: TextBody) -> list[ScoreRequest]:
+def _classify_requests(body: TextBody) -> list[wire.ScoreRequest]:
     if (body.text is None) == (body.input_ids is None):
-        raise Failure("invalid", "the body must have either text or input_ids")
+        raise wire.Failure("invalid", "the body must have either text or input_ids")
     given = body.input_ids if body.text is None else body.text
-    return [ScoreRequest(rendered=text) for text in texts_or_ids(given)]
+    return [wire.ScoreRequest(rendered=text) for text in wire.texts_or_ids(given)]
 
 
-def _classify_answer(body: TextBody, results: Sequence[ScoreResult], model: str) -> Any:
+def _classify_answer(body: TextBody, results: Sequence[wire.ScoreResult], model: str) -> Any:
     request = uuid.uuid4().hex
     answers = [
         {
@@ -58,7 +48,7 @@ def _classify_answer(body: TextBody, results: Sequence[ScoreResult], model: str)
     return answers[0] if single else answers
 
 
-def _embedding_answer(body: EmbeddingBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+def _embedding_answer(body: EmbeddingBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
     return {
         "object": "list",
         "model": model,
@@ -66,16 +56,16 @@ def _embedding_answer(body: EmbeddingBody, results: Sequence[ScoreResult], model
             {"object": "embedding", "index": index, "embedding": list(result.scores)}
             for index, result in enumerate(results)
         ],
-        "usage": usage(results),
+        "usage": wire.usage(results),
     }
 
 
 _TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
 
-SGLANG = WireFormat(
+SGLANG = wire.Format(
     "SGLang's clients",
     (
-        WireRoute(
+        wire.Route(
             "/classify",
             TextBody,
             _classify_requests,
@@ -83,10 +73,10 @@ SGLANG = WireFormat(
             {"text": [_TEXT]},
             frozenset({"text", "input_ids"}),
         ),
-        WireRoute(
+        wire.Route(
             "/v1/embeddings",
             EmbeddingBody,
-            lambda body: [ScoreRequest(rendered=text) for text in texts_or_ids(body.input)],
+            lambda body: [wire.ScoreRequest(rendered=text) for text in wire.texts_or_ids(body.input)],
             _embedding_answer,
             {"model": "any", "input": _TEXT},
         ),

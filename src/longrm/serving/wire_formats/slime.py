@@ -2,21 +2,13 @@
 
 from typing import Any
 
-from longrm.serving.requests import (
-    ChatMessage,
-    ClientBody,
-    ScoreRequest,
-    Several,
-    WireFormat,
-    WireRoute,
-    text_or_messages,
-)
+from longrm.serving import wire
 
 
-class SampleBody(ClientBody):
+class SampleBody(wire.ClientBody):
     """A prompt, as messages or rendered by a chat template, and the response; the label is ignored."""
 
-    prompt: str | Several[ChatMessage]
+    prompt: str | wire.Several[wire.ChatMessage]
     response: str
     label: Any = None
 
@@ -27,13 +19,13 @@ _EXAMPLE = {
     "label": "Paris",
 }
 
-SLIME = WireFormat(
+SLIME = wire.Format(
     "slime",
     (
-        WireRoute(
+        wire.Route(
             "/rm",
             SampleBody,
-            lambda body: [ScoreRequest(text_or_messages(body.prompt), [body.response])],
+            lambda body: [wire.ScoreRequest(wire.text_or_messages(body.prompt), [body.response])],
             lambda body, results, model: results[0].scores[0],
             _EXAMPLE,
         ),

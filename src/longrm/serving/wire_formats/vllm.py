@@ -5,24 +5,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from longrm.serving.requests import (
-    ChatMessage,
-    ClientBody,
-    Failure,
-    Salt,
-    ScoreRequest,
-    ScoreResult,
-    Several,
-    WireFormat,
-    WireRoute,
-    messages_in,
-    texts_or_ids,
-    tools_in,
-    usage,
-)
+from longrm.serving import wire
 
 
-class ClassifyBody(ClientBody):
+class ClassifyBody(wire.ClientBody):
     """One conversation with its tools, or texts that a chat template rendered, or their token ids.
 
     Scores are logits, so `use_activation` must not be true. A text that lacks BOS gets it, unless `add_special_tokens`
@@ -30,76 +16,76 @@ class ClassifyBody(ClientBody):
     """
 
     model: str | None = None
-    messages: Several[ChatMessage] | None = None
-    input: str | Several[str] | Several[int] | Several[Several[int]] | None = None
+    messages: wire.Several[wire.ChatMessage] | None = None
+    input: str | wire.Several[str] | wire.Several[int] | wire.Several[wire.Several[int]] | None = None
     use_activation: bool | None = None
     add_special_tokens: bool = True
-    cache_salt: Salt = ""
-    tools: Several[dict[str, Any]] | None = None
+    cache_salt: wire.Salt = ""
+    tools: wire.Several[dict[str, Any]] | None = None
 
 
-class RerankBody(ClientBody):
+class RerankBody(wire.ClientBody):
     """A prompt and the responses to it."""
 
     model: str | None = None
     query: str
-    documents: Several[str]
+    documents: wire.Several[str]
     top_n: int = 0
     use_activation: bool | None = None
 
 
 def _check_activation(wanted: bool | None) -> None:
     if wanted:
-        raise Failure(
+        raise wire.Failure(
             "invalid", "scores are raw logits: send use_activation false and apply your own function"
         )
 
 
-def _classify_requests(body: ClassifyBody) -> list[ScoreRequest]:
+def _classify_requests(body: ClassifyBody) -> list[wire.ScoreRequest]:
     _check_activation(body.use_activation)
     if (body.messages is None) == (body.input is None):
-        raise Failure("invalid", "the body must have either messages or input")
+        raise wire.Failure("invalid", "the body must have either messages or input")
     if body.messages is None:
         return [
-            ScoreRequest(rendered=text, add_bos=body.add_special_tokens, cache_salt=body.cache_salt)
-            for text in texts_or_ids(body.input)
+            wire.ScoreRequest(rendered=text, add_bos=body.add_special_tokens, cache_salt=body.cache_salt)
+            for text in wire.texts_or_ids(body.input)
         ]
-    *prompt, last = messages_in(body.messages) or [{}]
+    *prompt, last = wire.messages_in(body.messages) or [{}]
     if not prompt or last.get("role") != "assistant":
-        raise Failure(
+        raise wire.Failure(
             "invalid",
             "messages must end with a message of the assistant, which is scored, after at least one other",
         )
-    return [ScoreRequest(prompt, [(last,)], cache_salt=body.cache_salt, tools=tools_in(body.tools))]
+    return [wire.ScoreRequest(prompt, [(last,)], cache_salt=body.cache_salt, tools=wire.tools_in(body.tools))]
 
 
-def _rerank_requests(body: RerankBody) -> list[ScoreRequest]:
+def _rerank_requests(body: RerankBody) -> list[wire.ScoreRequest]:
     _check_activation(body.use_activation)
-    return [ScoreRequest(body.query, body.documents)]
+    return [wire.ScoreRequest(body.query, body.documents)]
 
 
 def _list_answer(
     kind: str, item: Callable[[int, float | None], dict[str, Any]]
-) -> Callable[[ClassifyBody, Sequence[ScoreResult], str], dict[str, Any]]:
-    def answer(body: ClassifyBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+) -> Callable[[ClassifyBody, Sequence[wire.ScoreResult], str], dict[str, Any]]:
+    def answer(body: ClassifyBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
         return {
             "id": f"{kind}-{uuid.uuid4().hex}",
             "object": "list",
             "created": int(time.time()),
             "model": model,
             "data": [item(index, result.scores[0]) for index, result in enumerate(results)],
-            "usage": usage(results),
+            "usage": wire.usage(results),
         }
 
     return answer
 
 
-def _rerank_answer(body: RerankBody, results: Sequence[ScoreResult], model: str) -> dict[str, Any]:
+def _rerank_answer(body: RerankBody, results: Sequence[wire.ScoreResult], model: str) -> dict[str, Any]:
     (result,) = results
     return {
         "id": f"rerank-{uuid.uuid4().hex}",
         "model": model,
-        "usage": usage(results),
+        "usage": wire.usage(results),
         "results": [
             {
                 "index": index,
@@ -114,10 +100,10 @@ def _rerank_answer(body: RerankBody, results: Sequence[ScoreResult], model: str)
 _TEXT = "<|im_start|>user\nCapital of France?<|im_end|>\n<|im_start|>assistant\nParis.<|im_end|>\n"
 _RERANK = {"query": "Capital of France?", "documents": ["Paris.", "Rome."]}
 
-VLLM = WireFormat(
+VLLM = wire.Format(
     "vLLM's clients and verl",
     (
-        WireRoute(
+        wire.Route(
             "/classify",
             ClassifyBody,
             _classify_requests,
@@ -133,14 +119,16 @@ VLLM = WireFormat(
             {"model": "any", "input": _TEXT, "use_activation": False},
             frozenset({"input", "messages"}),
         ),
-        WireRoute(
+        wire.Route(
             "/pooling",
             ClassifyBody,
             _classify_requests,
             _list_answer("pool", lambda index, score: {"index": index, "object": "pooling", "data": [score]}),
             {"model": "any", "input": [_TEXT]},
         ),
-        WireRoute("/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK, frozenset({"documents"})),
-        WireRoute("/v1/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
+        wire.Route(
+            "/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK, frozenset({"documents"})
+        ),
+        wire.Route("/v1/rerank", RerankBody, _rerank_requests, _rerank_answer, _RERANK),
     ),
 )

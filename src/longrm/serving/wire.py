@@ -32,12 +32,7 @@ STATUSES: Mapping[str, int] = {
 
 
 class Failure(Exception):  # noqa: N818 - it is also a result, and not always raised
-    """Why a request, or one prompt of it, has no scores.
-
-    Attributes:
-        kind: A key of `STATUSES`.
-        message: One line for the client. It never repeats what a client sent: it also goes to the log.
-    """
+    """Why a request, or one prompt of it, has no scores. The message never repeats what a client sent."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -51,29 +46,18 @@ def error_body(failure: Failure) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """One prompt and its responses, or one conversation that the client has rendered as a whole.
+    """One prompt and its responses, or one conversation that the client has rendered as a whole."""
 
-    Attributes:
-        prompt: Messages, the text of a user's message, or a text that a chat template rendered.
-        responses: Responses to it, each messages or text.
-        rendered: In place of both: prompt and response as one rendered text, or as its token ids.
-        add_bos: Whether a rendered text that lacks BOS gets it.
-        strip_end: Whether the special tokens at the end of a response are removed, for clients that decode without
-            skipping them.
-        cut: What may be cut out of the context if it does not fit; None cuts nothing.
-        context: The part of the prompt that may be cut.
-        cache_salt: Cached prefixes are shared only between requests of the same salt.
-        tools: The tools that a prompt of messages offers.
-    """
-
-    prompt: str | Sequence[Message] = ""
+    prompt: str | Sequence[Message] = ""  # messages, the text of a user's message, or a rendered text
     responses: Sequence[str | Sequence[Message]] = ()
-    rendered: str | Sequence[int] | None = None
-    add_bos: bool = True
-    strip_end: bool = False
-    cut: Literal["middle", "left", "right"] | None = None
-    context: str | None = None
-    cache_salt: str = ""
+    rendered: str | Sequence[int] | None = None  # in place of both: one rendered text, or its token ids
+    add_bos: bool = True  # whether a rendered text that lacks BOS gets it
+    strip_end: bool = False  # whether special tokens at the end of a response are removed
+    cut: Literal["middle", "left", "right"] | None = (
+        None  # what may be cut out of the context if it does not fit
+    )
+    context: str | None = None  # the part of the prompt that may be cut
+    cache_salt: str = ""  # cached prefixes are shared only between requests of the same salt
     tools: Sequence[Tool] = ()
 
     @property
@@ -84,29 +68,17 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:
-    """The scores of one `ScoreRequest`.
+    """The scores of one `ScoreRequest`."""
 
-    Attributes:
-        scores: One per response, higher is better; None where there is none.
-        explanation: What a generative judge wrote.
-        prompt_tokens: Tokens of the prompt.
-        cached_tokens: How many of them came from the prefix cache.
-        total_tokens: Tokens of the prompt and of all responses.
-        seconds: From submission to the scores.
-        queue_seconds: The part of `seconds` before the model started.
-        cut: What was cut out of the context.
-        failure: Why scores are missing.
-    """
-
-    scores: tuple[float | None, ...]
-    explanation: str = ""
+    scores: tuple[float | None, ...]  # one per response, higher is better; None where there is none
+    explanation: str = ""  # what a generative judge wrote
     prompt_tokens: int = 0
-    cached_tokens: int = 0
-    total_tokens: int = 0
-    seconds: float = 0.0
-    queue_seconds: float = 0.0
-    cut: Cut | None = None
-    failure: Failure | None = None
+    cached_tokens: int = 0  # tokens of the prompt that came from the prefix cache
+    total_tokens: int = 0  # of the prompt and of all responses
+    seconds: float = 0.0  # from submission to the scores
+    queue_seconds: float = 0.0  # the part of it before the model started
+    cut: Cut | None = None  # what was cut out of the context
+    failure: Failure | None = None  # why scores are missing
 
     @property
     def order(self) -> list[int]:
@@ -132,39 +104,26 @@ def usage(results: Sequence[ScoreResult]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class WireRoute:
-    """One route of a wire format.
-
-    Attributes:
-        path: Where requests are posted.
-        body: The pydantic model of the body.
-        requests: Body -> requests; raises `Failure` where the body makes no sense.
-        answer: Body, results and the model's name -> the JSON of the answer.
-        example: A body, for the OpenAPI document.
-        fields: Where several formats share a path, the one with a field of the body in this set is taken.
-    """
+class Route:
+    """One route of a wire format."""
 
     path: str
     body: type[BaseModel]
-    requests: Callable[[Any], list[ScoreRequest]]
-    answer: Callable[[Any, Sequence[ScoreResult], str], Any]
-    example: Any
-    fields: frozenset[str] = frozenset()
+    requests: Callable[[Any], list[ScoreRequest]]  # of a body; raises `Failure` where the body makes no sense
+    answer: Callable[[Any, Sequence[ScoreResult], str], Any]  # JSON of body, results and the model's name
+    example: Any  # a body, for the OpenAPI document
+    fields: frozenset[str] = (
+        frozenset()
+    )  # formats that share a path are told apart by these fields of the body
 
 
 @dataclass(frozen=True, slots=True)
-class WireFormat:
-    """An entry of `WIRE_FORMATS`.
+class Format:
+    """An entry of `WIRE_FORMATS`."""
 
-    Attributes:
-        client: Who uses it, for the OpenAPI document.
-        routes: Its routes.
-        error: The body of an answer without scores.
-    """
-
-    client: str
-    routes: Sequence[WireRoute]
-    error: Callable[[Failure], Any] = error_body
+    client: str  # who uses it, for the OpenAPI document
+    routes: Sequence[Route]
+    error: Callable[[Failure], Any] = error_body  # the body of an answer without scores
 
 
 _Item = TypeVar("_Item")

@@ -27,7 +27,7 @@ from longrm.benchmarks import Probe, ProbeCell
 from longrm.clients import Completion
 from longrm.data import write
 from longrm.data.chunking import approximate_tokens
-from longrm.data.native import from_native_row
+from longrm.data.formats import from_native_row
 from longrm.demo.trainings import FOLDER
 from longrm.evaluation.comparison_trials import JudgingSettings
 from longrm.evaluation.estimates import paired_difference

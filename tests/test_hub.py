@@ -268,7 +268,7 @@ def test_several_splits_are_refused_by_name(publish: Publish, pairs: Path, tmp_p
         (tmp_path / "set" / "data").mkdir(parents=True, exist_ok=True)
         shutil.copy(pairs, tmp_path / "set" / "data" / f"{split}-00000-of-00001.jsonl")
     publish("acme/pairs", OLD, tmp_path / "set", kind="datasets")
-    with pytest.raises(DataError, match="acme/pairs: holds test, train; it was downloaded: name one file"):
+    with pytest.raises(DataError, match=r"acme/pairs: .*test, train"):
         longrm.data.read("acme/pairs")
     with pytest.raises(DataError, match="there is no such file or folder, nor can it be had from the Hub"):
         longrm.data.read("acme/others")

@@ -66,7 +66,7 @@ def reading(place: object, error_type: type[LongRMError]) -> Iterator[None]:
 
 def open_file(path: Path) -> IO[bytes]:
     """Opens a file for reading; `.gz` is decompressed."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]  # both are binary streams
 
 
 def file_digest(path: Path, error_type: type[LongRMError]) -> str:

@@ -58,11 +58,11 @@ def test_identical_responses_tie_and_stay(put, bench, counts):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": "A"}, "field 'label': needs A>B or B>A, got 'A'"),
-        ({"label": ["A>B"]}, "field 'label': needs a text or a whole number, got a list"),
+        ({"label": "A"}, "field 'label'"),
+        ({"label": ["A>B"]}, "field 'label'"),
         ({"source": "arc"}, "field 'source'"),
-        ({"source": {}}, "field 'source': needs a text"),
-        ({"pair_id": [1]}, "field 'pair_id': needs a text"),
+        ({"source": {}}, "field 'source'"),
+        ({"pair_id": [1]}, "field 'pair_id'"),
         (
             {"question": [{"role": "user", "content": [{"type": "image"}]}]},
             "type 'image'; only texts are read",

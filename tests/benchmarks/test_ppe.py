@@ -76,15 +76,15 @@ def test_a_pair_that_was_sampled_twice_counts_twice(put, bench, counts):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**VOTE, "winner": "model_c"}, "field 'winner': needs model_a, model_b or tie, got 'model_c'"),
-        ({**VOTE, "prompt": None}, "field 'prompt': missing"),
-        ({**CHECKED, "scores": None}, "field 'scores': needs a list of true and false"),
-        ({**CHECKED, "scores": [0.5] * 4}, "field 'scores': needs a list of true and false"),
+        ({**VOTE, "winner": "model_c"}, "field 'winner'"),
+        ({**VOTE, "prompt": None}, "field 'prompt'"),
+        ({**CHECKED, "scores": None}, "field 'scores'"),
+        ({**CHECKED, "scores": [0.5] * 4}, "field 'scores'"),
         ({**CHECKED, "sampled_conflict_pairs": [[0, 2]]}, "'sampled_conflict_pairs': .* are alike"),
         ({**CHECKED, "sampled_conflict_pairs": [[0, 4]]}, "two places from 0 to 3"),
         ({**CHECKED, "sampled_conflict_pairs": [[True, 3]]}, "two places from 0 to 3"),
         ({**CHECKED, "sampled_conflict_pairs": "0-3"}, "needs a list of pairs"),
-        ({**CHECKED, "model_name": None}, "field 'model_name': missing"),
+        ({**CHECKED, "model_name": None}, "field 'model_name'"),
     ],
 )
 def test_what_is_no_row_is_named_and_may_be_skipped(row, message, put, bench, counts):

@@ -49,7 +49,7 @@ def test_renamed_rows_are_the_rows_that_have_our_names(name, files):
     assert reading.format == "trl"
     assert [row.comparison for row in reading] == [row.comparison for row in read("ours.jsonl")]
     assert [row.source for row in reading] == ROWS
-    with pytest.raises(DataError, match=r"the columns \(instruction, good, bad, id\) are of no known format"):
+    with pytest.raises(DataError, match=r"the columns \(instruction, good, bad, id\) match no known format"):
         read(name)
 
 
@@ -182,7 +182,7 @@ def test_half_of_it_makes_no_prompt(part, tmp_path):
     path = tmp_path / "rows.jsonl"
     row = {"context": CONTEXT, "question": QUESTION, "candidates": ["Ann", "Bob"]} | part
     path.write_text(json.dumps(row) + "\n")
-    with pytest.raises(DataError, match="field 'prompt': missing; add a column 'prompt'"):
+    with pytest.raises(DataError, match="field 'prompt'"):
         read(path)
 
 

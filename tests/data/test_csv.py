@@ -141,7 +141,7 @@ def test_what_is_no_number_is_refused_where_one_is_needed(cell, tmp_path):
     from longrm.benchmarks import BenchmarkSource, Leval, Probe, load
 
     path = put(tmp_path, written([row]))
-    with pytest.raises(DataError, match=r"rows\.csv, row 1, field 'length': needs a whole number of tokens"):
+    with pytest.raises(DataError, match=r"rows\.csv, row 1, field 'length'"):
         load(f"file:{path}", source=BenchmarkSource(), probe=Probe(), leval=Leval())
 
 
@@ -170,11 +170,11 @@ def test_blank_rows_are_passed_over_and_count_as_pandas_counts_them(tmp_path):
             b"prompt,chosen,rejected\n\"[{'role': 'user', 'content': 'q'}]\",a,b\n",
             "row 1, field 'prompt': not valid JSON.*json.dumps",
         ),
-        (b"prompt,candidates\nq,a\n", "row 1, field 'candidates': needs a list of responses, got a text"),
-        (b"prompt,chosen,rejected\nq,a,\n", "row 1, field 'rejected': missing"),
+        (b"prompt,candidates\nq,a\n", "row 1, field 'candidates'"),
+        (b"prompt,chosen,rejected\nq,a,\n", "row 1, field 'rejected'"),
         (b"prompt,chosen,rejected\n", "no row in it"),
         (b"", "no row in it"),
-        (b"a,b\n1,2\n", r"row 1: the columns \(a, b\) are of no known format.*--columns prompt="),
+        (b"a,b\n1,2\n", r"row 1: the columns \(a, b\) match no known format.*--columns prompt="),
     ],
 )  # fmt: skip
 def test_a_fault_names_file_row_and_field(content, said, tmp_path):

@@ -29,13 +29,13 @@ def test_whole_lengths_and_fractions_of_depth_are_read_as_they_are(metadata, pla
     "length", [True, False, 0, -1, 4096.5, 1e30, 10**400, math.nan, math.inf, "4k", "4096", [4096], {}]
 )
 def test_any_other_length_is_refused(length):
-    with pytest.raises(FieldError, match="field 'length': needs a whole number of tokens from 1 to"):
+    with pytest.raises(FieldError, match="field 'length'"):
         length_and_depth_of({"length": length})
 
 
 @pytest.mark.parametrize("depth", [True, 50, -0.1, 1.0001, 10**400, math.nan, math.inf, "0.5", [0.5]])
 def test_any_other_depth_is_refused(depth):
-    with pytest.raises(FieldError, match=r"field 'depth': needs a number from 0 \(start\) to 1 \(end\)"):
+    with pytest.raises(FieldError, match=r"field 'depth'"):
         length_and_depth_of({"depth": depth})
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longrm.data.token_spans import span_tokens
+from longrm.data.joining import span_tokens
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
 from longrm.types import Span

@@ -332,7 +332,7 @@ def test_what_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
     (broken / "tokenizer.json").write_text("{")
     for source, line in [
         (empty, f"{empty}: no tokenizer here"),
-        (broken, "tokenizer.json: not a tokenizer.json"),
+        (broken, "tokenizer.json: cannot be read"),
         (tmp_path / "absent" / "x.json", "there is no such tokenizer"),
         (tmp_path / "absent", "there is no such tokenizer"),
     ]:

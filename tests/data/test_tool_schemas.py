@@ -52,10 +52,10 @@ def test_no_tools(given, put):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("search", "field 'tools': needs a list of tools as JSON: not valid JSON"),
-        ({"name": "search"}, "field 'tools': needs a list of tools, got {'name': 'search'}"),
-        (["search"], r"field 'tools[0]': needs a tool such as"),
-        ([TOOLS[0], {"type": "function", "function": {}}], r"field 'tools[1]': needs a tool such as"),
+        ("search", "field 'tools'"),
+        ({"name": "search"}, "field 'tools'"),
+        (["search"], r"field 'tools[0]'"),
+        ([TOOLS[0], {"type": "function", "function": {}}], r"field 'tools[1]'"),
     ],
 )
 def test_what_is_no_list_of_schemas_is_a_fault(given, problem, put):

@@ -53,7 +53,7 @@ def test_a_template_that_moves_the_tools_shares_what_stays():
     moves = encode(ours, PROMPT, RESPONSES, TOOLS)
     assert "AVAILABLE_TOOLS" in ours.decode(stays.prompt)
     assert "AVAILABLE_TOOLS" not in ours.decode(moves.prompt)
-    with pytest.raises(DataError, match="in another way once more follows"):
+    with pytest.raises(DataError, match="differently once more follows"):
         encode(ours, PROMPT, RESPONSES, TOOLS, written=True)
     assert len(encode(ours, PROMPT, RESPONSES[:3], TOOLS, written=True).written) == 3
 

@@ -233,16 +233,16 @@ def test_what_answers_no_questions_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no criterion; write one a row"),
-        ('{"criterion": ""}\n', r"line 1, field 'criterion': needs a text, got ''"),
-        ('{"criterion": "x"}\n{"text": "y"}\n', r"line 2, field 'criterion': needs a text, got None"),
+        ("", "holds no criterion"),
+        ('{"criterion": ""}\n', r"line 1, field 'criterion'"),
+        ('{"criterion": "x"}\n{"text": "y"}\n', r"line 2, field 'criterion'"),
         (
             '{"criterion": "x", "weight": 0}\n',
-            "field 'weight': needs a number other than 0, of 1e9 at most in size, got 0",
+            "field 'weight'",
         ),
         (
             '{"criterion": "x", "weight": "much"}\n',
-            "field 'weight': needs a number other than 0, of 1e9 at most in size, got 'much'",
+            "field 'weight'",
         ),
     ],
 )

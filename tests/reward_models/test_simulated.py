@@ -152,7 +152,7 @@ def test_the_key_holds_ranks_and_length_and_nothing_else():
     assert comparison_keys([row])["c0"] == ComparisonKey(comparison_keys([row])["c0"].ranks, 4096)
     assert sorted(comparison_keys([row])["c0"].ranks.values()) == [1, 2]
     assert comparison_keys([replace(row, ranks=None, metadata={})]) == {"c0": ComparisonKey()}
-    with pytest.raises(DataError, match="comparison 'c0', field 'length': needs a whole number"):
+    with pytest.raises(DataError, match="comparison 'c0', field 'length'"):
         comparison_keys([replace(row, metadata={"length": "4k"})])
 
 

@@ -98,7 +98,7 @@ def test_a_reward_function_reads_the_column_of_tools(folders):
     found = reward([list(PROMPT)] * 3, completions, tools=column)
     assert found == pytest.approx(expected, abs=TOLERANCE)
     assert abs(found[0] - found[2]) > 100 * TOLERANCE
-    for wrong, said in ((TOOLS, "needs a list for each of 3"), ([[3]] * 3, "needs a tool such as")):
+    for wrong, said in ((TOOLS, "needs a list for each of 3"), ([[3]] * 3, "a tool such as")):
         with pytest.raises(DataError, match=said):
             reward([list(PROMPT)] * 3, completions, tools=wrong)
 

@@ -255,7 +255,7 @@ def test_scores_of_another_source_are_not_taken_unless_named(put, tmp_path, capl
     caplog.set_level("INFO", "longrm")
     rows = [row | {"scores": [4, 3, 2, 1]} for row in candidates(3)]
     data = put("others.jsonl", *rows)
-    with pytest.raises(DataError, match="no scores that longrm score has written; name a --model"):
+    with pytest.raises(DataError, match="no scores written by longrm score; name a --model"):
         rank(data, tmp_path / "r.jsonl")
     rank(data, tmp_path / "r.jsonl", column="scores")
     assert [row["order"] for row in lines(tmp_path / "r.jsonl")] == [[0, 1, 2, 3]] * 3

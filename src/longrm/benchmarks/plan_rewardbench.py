@@ -8,9 +8,8 @@ from typing import Any
 from longrm.benchmarks.auditor import UNREADABLE
 from longrm.benchmarks.benchmark_data import BenchmarkRequest, LoadedBenchmark, bucket, measure_with
 from longrm.benchmarks.published_rows import Converter, load_rows, numbered_names, rateable_responses
-from longrm.data.fields import FileRow, messages_of, name_of, required
+from longrm.data.fields import FileRow, messages_of, name_of, required, tools_of
 from longrm.data.formats import split_conversations
-from longrm.data.tool_schemas import tools_of
 from longrm.reading import FieldError, parse_json, short
 from longrm.types import Comparison, Message, text_of
 

@@ -1,15 +1,24 @@
-"""The formats of preference data: by which columns each is known, and how its rows become comparisons."""
+"""The formats of preference data: how each is recognized by its columns, and how its rows become comparisons.
 
+TRL's rows are `prompt`, `chosen` and `rejected` as text or messages; without a `prompt` it is what both responses begin
+with. `to_native_row` and `from_native_row` write and read the project's own rows, without loss.
+"""
+
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from os.path import commonprefix
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from longrm.data import native
-from longrm.data.assembly import IDENTITY, assemble_comparison
+from longrm.data.criteria import COLUMNS, rubrics_of
 from longrm.data.fields import (
+    GROUPS,
+    QUESTIONS,
     FileRow,
+    find_context,
+    find_question,
+    group_of,
     messages_of,
     name_of,
     ranks_by_scores,
@@ -19,46 +28,130 @@ from longrm.data.fields import (
     rising,
     scores_of,
     to_json_types,
+    tools_of,
 )
-from longrm.data.open_rubrics import OPEN_RUBRICS_COLUMNS, from_open_rubrics
-from longrm.data.row_prompts import KnownPrompt, joined_prompt, prompt_of
-from longrm.data.tool_schemas import tools_of
-from longrm.reading import FieldError
-from longrm.types import Comparison, Demonstration, Message, Response, message_text
+from longrm.reading import FieldError, short
+from longrm.types import Comparison, Demonstration, Message, Response, Span, message_text
 
+_IDS = ("id", "uuid")
+# Columns that every foreign format may have to name a row, and what it shares with others.
+_IDENTITY = frozenset({*_IDS, *GROUPS})
+# Columns of all formats that become fields of the comparison, and not metadata.
+_KNOWN = frozenset({"id", "group", "metadata", "tools", *COLUMNS})
 _PROMPTS = ("prompt", "prompt_template", "chat_template")
 _REJECTED = ("rejected", "rejects", "rejected_responses")
+_NATIVE = frozenset({"prompt", "responses", "ranks", "context", "question", "evidence", "role"})
+_OPEN_RUBRICS = frozenset({"instruction", "response_a", "response_b", "winner"})
 _TURN = re.compile(r"\n\n(Human|Assistant):")
+_WINNER = re.compile(r"\s*(?:response[\s_]*)?([ab])\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class RowFormat:
-    """A format of preference data, with the columns of its rows as error messages name them."""
+def _comparison(
+    row: FileRow,
+    number: int,
+    *,
+    used: Set[str],
+    prompt: tuple[Message, ...],
+    responses: Sequence[Response],
+    ranks: tuple[int, ...] | None,
+    field: str,
+    role: Literal["response", "judgment"] = "response",
+    context: tuple[Span, ...] = (),
+    question: Span | None = None,
+    evidence: tuple[Span, ...] = (),
+) -> Comparison:
+    """The one place where a row becomes a comparison: adds the fields that all formats may have.
 
-    columns: str
-    recognizes: Callable[[Set[str]], bool]  # whether columns are of this format
-    convert: Callable[[FileRow, int], Comparison]  # of a row and its number; raises `FieldError`
+    Columns that are neither `used` nor known to all formats become metadata. Unless given, context and question are
+    searched in the prompt as the texts of the columns `context` and `question` or `query`. `field` is the column that
+    an error about identical responses names.
+    """
+    for index, response in enumerate(responses):
+        for other in range(index if ranks else 0):
+            if ranks and ranks[index] != ranks[other] and response == responses[other]:
+                raise FieldError(
+                    field, f"responses {other + 1} and {index + 1} are identical but ranked differently"
+                )
+    context = context or find_context(row, prompt)
+    question = question or find_question(row, prompt)
+    metadata = row.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    for holder in (row, metadata):
+        for name in (
+            "margin",
+            "probability",
+        ):  # NaN becomes null in metadata, which training takes for unknown
+            if isinstance(holder.get(name), float) and not math.isfinite(holder[name]):
+                raise FieldError(name, f"must be a finite number, or null if unknown; got {holder[name]}")
+    own_id = next((name_of(row, name) for name in _IDS if row.get(name) is not None), None)
+    extra = {key: to_json_types(value) for key, value in row.items() if key not in used | _KNOWN}
+    return Comparison(
+        id=f"row-{number}" if own_id is None else own_id,
+        group=group_of(row, prompt, context, question),
+        prompt=prompt,
+        responses=tuple(responses),
+        ranks=ranks,
+        metadata=extra | to_json_types(metadata),
+        context=context,
+        question=question,
+        evidence=evidence,
+        role=role,
+        tools=tools_of(row.get("tools")),
+        rubrics=rubrics_of(row),
+    )
 
 
-def from_trl(row: FileRow, number: int) -> Comparison:
-    """TRL's preference rows: messages or plain text; the prompt is given, or what all responses begin with.
+class _Prompt(NamedTuple):
+    """A prompt, the column that it is from, and the places of context and question in it, if known."""
 
-    Else it is the texts of `context` and `question`.
+    column: str
+    messages: tuple[Message, ...]
+    context: tuple[Span, ...] = ()
+    question: Span | None = None
 
-    One or many rejected responses; all of them share rank 2.
+
+def _prompt_of(row: FileRow, *names: str) -> _Prompt:
+    """The prompt in one of these columns; otherwise context, blank line and question."""
+    if all(row.get(name) is None for name in names):
+        joined = _joined_prompt(row)
+        if joined is not None:
+            return joined
+    name, given = required(row, *names)
+    return _Prompt(name, messages_of(given, name, "user"))
+
+
+def _joined_prompt(row: FileRow) -> _Prompt | None:
+    """The texts of the columns `context` and `question` or `query` as one prompt; None if one is missing."""
+    context = row.get("context")
+    question = next((row[name] for name in QUESTIONS if isinstance(row.get(name), str)), "")
+    if not isinstance(context, str) or not context.strip() or not question.strip():
+        return None
+    text = f"{context}\n\n{question}"
+    return _Prompt(
+        "prompt",
+        ({"role": "user", "content": text},),
+        (Span(0, 0, len(context)),),
+        Span(0, len(text) - len(question), len(text)),
+    )
+
+
+def _from_trl(row: FileRow, number: int) -> Comparison:
+    """One chosen response, and one or several rejected ones, which all have rank 2.
+
+    The prompt is a column, or what all responses begin with, or the texts of `context` and `question`.
     """
     field, given = _chosen_and_rejected(row)
     answers = [messages_of(value, name, "assistant") for name, value in given.items()]
-    known = _explicit_or_joined(row, answers)
+    known = _trl_prompt(row, answers)
     prompt = known.messages
     if not prompt and all(isinstance(value, str) for value in given.values()):
         prompt, answers = _split_texts(list(given.values()))
     if all(_begins_with(answer, prompt) for answer in answers):
         prompt, answers = split_conversations(answers)
-    return assemble_comparison(
+    return _comparison(
         row,
         number,
-        used={"chosen", field, known.column, *IDENTITY},
+        used={"chosen", field, known.column, *_IDENTITY},
         prompt=prompt,
         responses=[
             messages_of(answer, name, "assistant") for name, answer in zip(given, answers, strict=True)
@@ -70,141 +163,32 @@ def from_trl(row: FileRow, number: int) -> Comparison:
     )
 
 
-def from_chat_template(row: FileRow, number: int) -> Comparison:
-    """LongRM's released rows: a judging prompt under `chat_template`, and judgments chosen or rejected.
-
-    Their column `context` is the critical chunk, which is our evidence: it is surrounded by distractors.
-    """
-    prompt = messages_of(required(row, "chat_template")[1], "chat_template", "user")
-    if row.get("chosen") is None and row.get("golden") is not None:
-        raise FieldError(
-            "golden", "a demonstration (stage 1), which ranks nothing; read it with read_demonstrations"
-        )
-    field, given = _chosen_and_rejected(row)
-    comparison = assemble_comparison(
-        row,
-        number,
-        used={"chat_template", "chosen", field, *IDENTITY},
-        prompt=prompt,
-        responses=[messages_of(value, name, "assistant") for name, value in given.items()],
-        ranks=(1, *[2] * (len(given) - 1)),
-        field=field,
-        role="judgment",
-    )
-    return replace(comparison, context=(), evidence=comparison.context)
-
-
-def from_candidates(row: FileRow, number: int) -> Comparison:
-    """Candidates ranked best first; equal `candidates_score` tie; explicit `ranks` come before both.
-
-    A column `scores` is not looked at: scoring a file writes a model's scores there.
-    """
-    prompt = prompt_of(row, *_PROMPTS)
-    candidates = responses_of(required(row, "candidates")[1], "candidates")
-    if row.get("ranks") is not None:
-        ranks = ranks_of(row["ranks"], len(candidates), "ranks")
-    elif row.get("candidates_score") is not None:
-        field = "candidates_score"
-        scores = scores_of(row[field], len(candidates), field)
-        if rise := rising(scores):
-            fault = f"candidates come best first, but the scores rise from {rise[0]} to {rise[1]}"
-            raise FieldError(field, fault)
-        ranks = ranks_by_scores(scores)
-    else:
-        ranks = tuple(range(1, len(candidates) + 1))
-    return assemble_comparison(
-        row,
-        number,
-        used={prompt.column, "candidates", "ranks", *IDENTITY},
-        prompt=prompt.messages,
-        responses=candidates,
-        ranks=ranks,
-        field="candidates",
-        context=prompt.context,
-        question=prompt.question,
-    )
-
-
-def demonstration_from(row: FileRow, number: int) -> Demonstration:
-    """A prompt and its `golden` (or `completion`): stage-1 rows."""
-    prompt = prompt_of(row, "chat_template", "prompt")
-    field, completion = required(row, "golden", "completion")
-    return Demonstration(
-        id=name_of(row, "id") if row.get("id") is not None else f"row-{number}",
-        prompt=prompt.messages,
-        completion=messages_of(completion, field, "assistant"),
-        metadata={
-            key: to_json_types(value)
-            for key, value in row.items()
-            if key not in {"id", "tools", prompt.column, field}
-        },
-        tools=tools_of(row.get("tools")),
-    )
-
-
-FORMATS: dict[str, RowFormat] = {
-    "chat_template": RowFormat(
-        "chat_template, chosen, rejects",
-        lambda columns: "chat_template" in columns and bool(columns & {"chosen", "golden"}),
-        from_chat_template,
-    ),
-    "candidates": RowFormat("prompt, candidates", lambda columns: "candidates" in columns, from_candidates),
-    "trl": RowFormat(
-        "prompt, chosen, rejected",
-        lambda columns: "chosen" in columns and "responses" not in columns,
-        from_trl,
-    ),
-    "open_rubrics": RowFormat(
-        "instruction, response_a, response_b, winner",
-        lambda columns: columns >= OPEN_RUBRICS_COLUMNS,
-        from_open_rubrics,
-    ),
-    "longrm": RowFormat(
-        "prompt, responses, ranks",
-        lambda columns: (
-            ("prompt" in columns and bool(columns & {"responses", "ranks", "group"}))
-            or columns >= {"context", "question", "responses"}
-        ),
-        native.from_native_row,
-    ),
-}
-"""The formats by name, in the order in which they are tried."""
-
-
-def recognize(columns: Set[str]) -> str | None:
-    """The name of the format that has these columns."""
-    return next((name for name, known in FORMATS.items() if known.recognizes(columns)), None)
-
-
-def describe_formats() -> str:
-    """All formats with their columns, for error messages."""
-    return "; ".join(f"{name} ({known.columns})" for name, known in FORMATS.items())
-
-
 def _chosen_and_rejected(row: FileRow) -> tuple[str, dict[str, Any]]:
-    """The column of the rejected responses, and all responses under their names, the chosen one first."""
+    """The column of the rejected responses, and all responses by name, the chosen one first."""
     chosen = required(row, "chosen")[1]
     field, rejected = required(row, *_REJECTED)
-    # Several responses are a list, but not the messages of one.
+    # A list is several responses, unless it is the messages of one.
     if not isinstance(rejected, list | tuple) or (rejected and isinstance(rejected[0], Mapping)):
         return field, {"chosen": chosen, field: rejected}
     if not rejected:
-        raise FieldError(field, "no response in it; a comparison needs at least 2 responses")
+        raise FieldError(field, "no response; a comparison needs at least 2 responses")
     return field, {"chosen": chosen} | {f"{field}[{index}]": item for index, item in enumerate(rejected)}
 
 
-def _explicit_or_joined(row: FileRow, answers: Sequence[Response]) -> KnownPrompt:
-    """The prompt of a row of TRL's; without messages where it is what all responses begin with."""
-    explicit = any(row.get(name) is not None for name in _PROMPTS)
-    joined = None if explicit else joined_prompt(row)
+def _trl_prompt(row: FileRow, answers: Sequence[Response]) -> _Prompt:
+    """The prompt of one of TRL's rows; without messages if it is what all responses begin with."""
+    if any(row.get(name) is not None for name in _PROMPTS):
+        return _prompt_of(row, *_PROMPTS)
+    joined = _joined_prompt(row)
     if joined is None:
-        return prompt_of(row, *_PROMPTS) if explicit else KnownPrompt("prompt", ())
-    spoken = all(len(answer) > 1 and answer[0].get("role") != "assistant" for answer in answers)
+        return _Prompt("prompt", ())
+    conversations = all(len(answer) > 1 and answer[0].get("role") != "assistant" for answer in answers)
     shared = commonprefix([message_text(answer[0]) for answer in answers])  # noqa: RUF071  # they are no paths
     text = message_text(joined.messages[0])
+    # If the responses begin with context and question, these columns only say where they are.
     spans = (*joined.context, joined.question)
-    begun = all(text[span.start : span.end] in shared for span in spans if span is not None)
-    return KnownPrompt("prompt", ()) if spoken or begun else joined
+    repeated = all(text[span.start : span.end] in shared for span in spans if span is not None)
+    return _Prompt("prompt", ()) if conversations or repeated else joined
 
 
 def _begins_with(answer: Response, prompt: Sequence[Message]) -> bool:
@@ -217,12 +201,12 @@ def _begins_with(answer: Response, prompt: Sequence[Message]) -> bool:
 
 
 def split_conversations(answers: Sequence[Response]) -> tuple[tuple[Message, ...], list[Response]]:
-    """Takes off the messages that all conversations begin with; every one keeps its last message.
+    """Splits off the messages that all conversations begin with; each keeps at least its last message.
 
-    Where it can be, what is left begins with a turn of the assistant: no call of a tool stands apart from its result.
+    If possible the rest begins with a turn of the assistant, so that no tool call is separated from its result.
 
     Raises:
-        FieldError: They begin with no message alike.
+        FieldError: They do not begin with the same message.
     """
     shortest = min(map(len, answers)) - 1
     shared = 0
@@ -238,11 +222,17 @@ def split_conversations(answers: Sequence[Response]) -> tuple[tuple[Message, ...
 
 
 def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Response]]:
-    """Takes off what all texts begin with, up to the last turn of a dialog or the last whole word."""
+    """Splits off what all texts begin with, up to the last turn of a dialog or the last whole word."""
     shared = commonprefix(texts)  # noqa: RUF071  # they are no paths
     turns = [turn for turn in _TURN.finditer(shared) if turn[1] == "Assistant"]
-    if turns:
-        prompt, end = _dialog(shared[: turns[-1].start()]), turns[-1].end()
+    prompt: tuple[Message, ...]
+    if turns:  # "Human:" and "Assistant:" turns, as in hh-rlhf
+        start, *parts = _TURN.split(shared[: turns[-1].start()])
+        system = [{"role": "system", "content": start.strip()}] if start.strip() else []
+        roles = {"Human": "user", "Assistant": "assistant"}
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        prompt = (*system, *({"role": roles[name], "content": text.strip()} for name, text in pairs))
+        end = turns[-1].end()
     else:
         end = max(shared.rfind(space) for space in " \n") + 1
         prompt = ({"role": "user", "content": shared[:end].rstrip()},)
@@ -253,10 +243,203 @@ def _split_texts(texts: Sequence[str]) -> tuple[tuple[Message, ...], list[Respon
     return prompt, [({"role": "assistant", "content": text[end:].strip()},) for text in texts]
 
 
-def _dialog(text: str) -> tuple[Message, ...]:
-    """`Human:` and `Assistant:` turns as messages."""
-    start, *parts = _TURN.split(text)
-    opening = [{"role": "system", "content": start.strip()}] if start.strip() else []
-    roles = {"Human": "user", "Assistant": "assistant"}
-    turns = zip(parts[::2], parts[1::2], strict=True)
-    return (*opening, *({"role": roles[name], "content": content.strip()} for name, content in turns))
+def _from_chat_template(row: FileRow, number: int) -> Comparison:
+    """LongRM's released rows: a judging prompt under `chat_template`, and judgments chosen or rejected.
+
+    Their column `context` is the critical chunk, which is our evidence: it is surrounded by distractors.
+    """
+    prompt = messages_of(required(row, "chat_template")[1], "chat_template", "user")
+    if row.get("chosen") is None and row.get("golden") is not None:
+        raise FieldError("golden", "a demonstration, which ranks nothing; read it with read_demonstrations")
+    field, given = _chosen_and_rejected(row)
+    comparison = _comparison(
+        row,
+        number,
+        used={"chat_template", "chosen", field, *_IDENTITY},
+        prompt=prompt,
+        responses=[messages_of(value, name, "assistant") for name, value in given.items()],
+        ranks=(1, *[2] * (len(given) - 1)),
+        field=field,
+        role="judgment",
+    )
+    return replace(comparison, context=(), evidence=comparison.context)
+
+
+def _from_candidates(row: FileRow, number: int) -> Comparison:
+    """Candidates ranked best first; equal `candidates_score` tie; explicit `ranks` come before both.
+
+    A column `scores` is ignored: `longrm score` writes a model's scores there.
+    """
+    prompt = _prompt_of(row, *_PROMPTS)
+    candidates = responses_of(required(row, "candidates")[1], "candidates")
+    field = "candidates_score"
+    ranks = tuple(range(1, len(candidates) + 1))
+    if row.get("ranks") is not None:
+        ranks = ranks_of(row["ranks"], len(candidates), "ranks")
+    elif row.get(field) is not None:
+        scores = scores_of(row[field], len(candidates), field)
+        if rise := rising(scores):
+            problem = f"candidates come best first, but the scores rise from {rise[0]} to {rise[1]}"
+            raise FieldError(field, problem)
+        ranks = ranks_by_scores(scores)
+    return _comparison(
+        row,
+        number,
+        used={prompt.column, "candidates", "ranks", *_IDENTITY},
+        prompt=prompt.messages,
+        responses=candidates,
+        ranks=ranks,
+        field="candidates",
+        context=prompt.context,
+        question=prompt.question,
+    )
+
+
+def _from_open_rubrics(row: FileRow, number: int) -> Comparison:
+    """OpenRubrics (arXiv 2510.07743): two responses, the `winner` ("A" or "Response A"), and a rubric as text."""
+    winner = required(row, "winner")[1]
+    found = _WINNER.fullmatch(winner) if isinstance(winner, str) else None
+    if found is None:
+        raise FieldError("winner", f"must be 'A' or 'B', got {short(winner)}")
+    return _comparison(
+        row,
+        number,
+        used={*_OPEN_RUBRICS, *_IDENTITY},
+        prompt=messages_of(required(row, "instruction")[1], "instruction", "user"),
+        responses=[
+            messages_of(required(row, name)[1], name, "assistant") for name in ("response_a", "response_b")
+        ],
+        ranks=(1, 2) if found[1].lower() == "a" else (2, 1),
+        field="response_b",
+    )
+
+
+def to_native_row(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as a plain dict, without the fields at their defaults."""
+    optional = {
+        "ranks": None if comparison.ranks is None else list(comparison.ranks),
+        "metadata": dict(comparison.metadata),
+        "context": [asdict(span) for span in comparison.context],
+        "question": comparison.question and asdict(comparison.question),
+        "evidence": [asdict(span) for span in comparison.evidence],
+        "tools": [dict(tool) for tool in comparison.tools],
+        "rubrics": [{"criterion": one.text, "weight": one.weight} for one in comparison.rubrics],
+        "role": comparison.role if comparison.role != "response" else None,
+    }
+    return {
+        "id": comparison.id,
+        "group": comparison.group,
+        "prompt": [dict(message) for message in comparison.prompt],
+        "responses": [[dict(message) for message in response] for response in comparison.responses],
+        **{key: value for key, value in optional.items() if value not in (None, {}, [])},
+    }
+
+
+def from_native_row(row: FileRow, number: int) -> Comparison:
+    """The inverse of `to_native_row`; other columns become metadata."""
+    prompt = _prompt_of(row, "prompt")
+    responses = responses_of(required(row, "responses")[1], "responses")
+    if not isinstance(row.get("metadata") or {}, Mapping):
+        raise FieldError("metadata", "must be an object")
+    role = row.get("role")
+    if role not in (None, "response", "judgment"):
+        raise FieldError("role", f"must be 'response' or 'judgment', got {role!r}")
+    return _comparison(
+        row,
+        number,
+        used=_NATIVE,
+        prompt=prompt.messages,
+        responses=responses,
+        ranks=None if row.get("ranks") is None else ranks_of(row["ranks"], len(responses), "ranks"),
+        field="responses",
+        role="judgment" if role == "judgment" else "response",
+        context=prompt.context or _spans(row, "context", prompt.messages),
+        question=prompt.question or next(iter(_spans(row, "question", prompt.messages)), None),
+        evidence=_spans(row, "evidence", prompt.messages),
+    )
+
+
+def _spans(row: FileRow, field: str, prompt: Sequence[Message]) -> tuple[Span, ...]:
+    """The spans in a column; none if it is a text, which is searched in the prompt instead."""
+    value = row.get(field)
+    if value is None or isinstance(value, str):
+        return ()
+    spans = []
+    for item in [value] if isinstance(value, Mapping) else value:
+        numbers: list[Any] = (
+            [item.get(key) for key in ("message", "start", "end")] if isinstance(item, Mapping) else []
+        )
+        if not numbers or not all(type(number) is int for number in numbers):
+            raise FieldError(field, f"must be spans such as {asdict(Span(0, 0, 9))}, got {short(item)}")
+        message, start, end = numbers
+        if not 0 <= message < len(prompt):
+            raise FieldError(field, f"names message {message}, but the prompt has {len(prompt)}")
+        text = message_text(prompt[message])
+        if not 0 <= start <= end <= len(text):
+            raise FieldError(field, f"characters {start} to {end} are not within the message's {len(text)}")
+        if not text[start:end].strip():
+            raise FieldError(field, "the span is empty")
+        spans.append(Span(message, start, end))
+    return tuple(spans)
+
+
+def demonstration_from(row: FileRow, number: int) -> Demonstration:
+    """A prompt and its `golden` (or `completion`): rows to imitate."""
+    prompt = _prompt_of(row, "chat_template", "prompt")
+    field, completion = required(row, "golden", "completion")
+    used = {"id", "tools", prompt.column, field}
+    return Demonstration(
+        id=name_of(row, "id") if row.get("id") is not None else f"row-{number}",
+        prompt=prompt.messages,
+        completion=messages_of(completion, field, "assistant"),
+        metadata={key: to_json_types(value) for key, value in row.items() if key not in used},
+        tools=tools_of(row.get("tools")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """A format of preference data."""
+
+    columns: str  # as messages name them
+    recognizes: Callable[[Set[str]], bool]  # whether a row with these columns has the format
+    convert: Callable[[FileRow, int], Comparison]  # takes a row and its number; raises FieldError
+
+
+FORMATS: dict[str, RowFormat] = {
+    "chat_template": RowFormat(
+        "chat_template, chosen, rejects",
+        lambda columns: "chat_template" in columns and bool(columns & {"chosen", "golden"}),
+        _from_chat_template,
+    ),
+    "candidates": RowFormat("prompt, candidates", lambda columns: "candidates" in columns, _from_candidates),
+    "trl": RowFormat(
+        "prompt, chosen, rejected",
+        lambda columns: "chosen" in columns and "responses" not in columns,
+        _from_trl,
+    ),
+    "open_rubrics": RowFormat(
+        "instruction, response_a, response_b, winner",
+        lambda columns: columns >= _OPEN_RUBRICS,
+        _from_open_rubrics,
+    ),
+    "longrm": RowFormat(
+        "prompt, responses, ranks",
+        lambda columns: (
+            ("prompt" in columns and bool(columns & {"responses", "ranks", "group"}))
+            or columns >= {"context", "question", "responses"}
+        ),
+        from_native_row,
+    ),
+}
+"""The formats by name, in the order in which they are tried."""
+
+
+def recognize(columns: Set[str]) -> str | None:
+    """The name of the format with these columns."""
+    return next((name for name, known in FORMATS.items() if known.recognizes(columns)), None)
+
+
+def describe_formats() -> str:
+    """All formats with their columns, for error messages."""
+    return "; ".join(f"{name} ({known.columns})" for name, known in FORMATS.items())

@@ -1,33 +1,37 @@
 """The tokens of a prompt and of every response to it, equal to those of both as one text.
 
-A tokenizer may merge what ends a prompt with what begins a response: a line break with those that follow it. So no
-response to a chat is tokenized alone. The prompt is tokenized once; each response is tokenized together with what
-follows the last special token of the prompt, which splits every text. All responses share the tokens
-that no response has changed.
+A tokenizer may merge the end of a prompt with the beginning of a response: a line break with the line breaks that
+follow it. So no response to a chat is tokenized alone. The prompt is tokenized once, and each response together with
+what follows the last special token of the prompt, because special tokens split a text before anything is merged. All
+responses share the tokens that no response has changed.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from os.path import commonprefix
 
-from longrm.data.own_turns import given_tokens
 from longrm.data.tokenizing import Tokenizer
 from longrm.errors import DataError
-from longrm.types import Message, Query, Tool
+from longrm.types import Message, Query, Response, Span, Tool
+
+_MARK = "\ue000longrm\ue000"
+"""Stands for a message's text in a rendering. It is in Unicode's private use area, so no text contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids of a prompt and of every response to it; one after the other they are those of the whole text.
+    """Token ids of a prompt and of every response to it. Joined, they are the ids of the whole text.
 
     Attributes:
         prompt: The ids that all responses continue.
         responses: The ids that follow them, for every response.
-        seams: How many of these ids still are the prompt's alone, for every response: where another response
-            changed them, they are no part of what all share. Empty where there are none.
-        salt: Whose the prompt is: it is read once, and kept, for those of the same salt alone.
-        given: Runs of these ids that the policy of a response was given, such as the result of a tool, for every
-            response. Empty where there are none; None where nobody has asked, and some response has several turns.
+        seams: How many of a response's ids belong to the prompt: ids that another response changed are not shared by
+            all. Empty if there are none.
+        salt: Prefixes are cached and shared only between prompts with the same salt.
+        given: For every response, the runs of its ids that the policy did not write, such as the result of a tool.
+            Empty if there are none; None if they were not requested and some response has several turns.
     """
 
     prompt: Sequence[int]
@@ -38,7 +42,7 @@ class Encoded:
 
     @property
     def longest(self) -> int:
-        """Tokens of the prompt and its longest response: what the model must be able to read."""
+        """Tokens of the prompt and its longest response: the context that the model needs."""
         return len(self.prompt) + max(map(len, self.responses))
 
     @property
@@ -48,18 +52,24 @@ class Encoded:
 
     @property
     def written(self) -> list[Sequence[int]]:
-        """The places of the tokens that each policy wrote, counted from the response's end: -1 is the last one."""
-        assert self.given is not None, (
-            "what is trained on, or scored by its likelihood, is asked for with `written`"
-        )
-        given = self.given or [()] * len(self.responses)
-        return [
-            _between(seam, len(own), runs)
-            for own, seam, runs in zip(self.responses, self._seams(), given, strict=True)
-        ]
+        """The positions of the tokens that each policy wrote, counted from the response's end: -1 is the last."""
+        assert self.given is not None, "encode with `written=True` for training and likelihoods"
+        runs_of_all = self.given or [()] * len(self.responses)
+        places: list[Sequence[int]] = []
+        for ids, seam, runs in zip(self.responses, self._seams(), runs_of_all, strict=True):
+            end = len(ids)
+            if not runs:
+                places.append(range(seam - end, 0))
+                continue
+            own: list[int] = []
+            for start, stop in (*runs, (end, end)):
+                own += range(seam - end, start - end)
+                seam = max(seam, stop)
+            places.append(own)
+        return places
 
     def only(self, places: Sequence[int]) -> "Encoded":
-        """The prompt with some of the responses, in the order of their places."""
+        """The prompt with some of the responses, in this order."""
         seams = self._seams()
         responses = [self.responses[at] for at in places]
         given = self.given and [self.given[at] for at in places]
@@ -69,24 +79,13 @@ class Encoded:
         return self.seams or [0] * len(self.responses)
 
 
-def _between(seam: int, end: int, runs: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The places from a seam to an end, counted from that, but for those in runs, which are in order."""
-    if not runs:
-        return range(seam - end, 0)
-    places: list[int] = []
-    for start, stop in (*runs, (end, end)):
-        places += range(seam - end, start - end)
-        seam = max(seam, stop)
-    return places
-
-
 @dataclass(frozen=True, slots=True)
 class TokenQuery(Query):
-    """A query whose token ids are given, by a client that rendered its messages itself; it holds no messages.
+    """A query with given token ids, from a client that rendered its messages itself. It has no messages.
 
     Attributes:
-        encoded: The ids, for every one of the query's responses, which are empty.
-        split: Whether it is known where the responses begin: what stands before them is the whole prompt.
+        encoded: The ids, for each of the query's responses, which are empty.
+        split: Whether the ids before the responses are exactly the prompt.
     """
 
     encoded: Encoded = field(default_factory=lambda: Encoded((), ()))
@@ -104,20 +103,20 @@ def encode(
     """Encodes a prompt, with the tools that it offers, and its responses.
 
     With a chat template, prompt and response together are what transformers' `apply_chat_template` makes of the whole
-    conversation. Without one they are the plain texts, tokenized apart, so that no last word is glued to a first one;
-    BOS comes first and EOS last where the tokenizer has them.
+    conversation. Without one they are the plain texts, tokenized apart, so that a last word is not glued to a first
+    one, with BOS first and EOS last if the tokenizer has them.
 
     Args:
-        tokenizer: Its chat template renders them.
-        prompt: What all responses answer.
+        tokenizer: Its chat template renders the messages.
+        prompt: The messages that all responses answer.
         responses: Each of one message, or of the turns of a trajectory.
         tools: The tools that the prompt offers.
-        written: Whether to find what the policies of trajectories wrote, for `Encoded.written`.
+        written: Whether to find the tokens that the policies of trajectories wrote, for `Encoded.written`.
 
     Raises:
-        DataError: A response is empty, the chat template cannot render the messages or renders the prompt in another
-            way once a response follows, no token of the prompt is the same before all responses, or it cannot be told
-            which tokens the policy of a trajectory wrote.
+        DataError: A response is empty; the chat template cannot render the messages, or renders the prompt differently
+            once a response follows; no token of the prompt is the same before all responses; or the turns of a
+            trajectory cannot be found in its rendering.
     """
     several = [tuple(response) for response in responses]
     opening, texts = tokenizer.continuations(prompt, several, tools)
@@ -128,15 +127,13 @@ def encode(
         encoded = _joined(tokenizer.begun(tokenizer.encode(opening)), None, tails, tokenizer.ending())
     if all(len(response) == 1 for response in several):
         return encoded
-    return replace(
-        encoded,
-        given=[
-            given_tokens(tokenizer, prompt, response, tools, len(own)) if len(response) > 1 else []
-            for response, own in zip(several, encoded.responses, strict=True)
-        ]
-        if written
-        else None,
-    )
+    if not written:
+        return replace(encoded, given=None)
+    given = [
+        given_tokens(tokenizer, prompt, response, tools, len(ids)) if len(response) > 1 else []
+        for response, ids in zip(several, encoded.responses, strict=True)
+    ]
+    return replace(encoded, given=given)
 
 
 def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> Encoded:
@@ -152,7 +149,7 @@ def encode_texts(tokenizer: Tokenizer, opening: str, texts: Sequence[str]) -> En
 
 
 def _joined(alone: list[int], kept: int | None, tails: Sequence[list[int]], end: list[int]) -> Encoded:
-    """Puts together the ids of a prompt alone, of which `kept` stay whatever follows, and those that follow them."""
+    """Joins the ids of a prompt alone, of which the first `kept` never change, with the ids that follow those."""
     kept = len(alone) if kept is None else kept
     rest, tails = alone[kept:], [tail + end for tail in tails]
     if not all(tails):
@@ -179,43 +176,27 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _last_boundary(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> tuple[int, int]:
-    """Counts tokens and characters before the last token that splits the text; 0 where none does."""
+    """The tokens and the characters before the last token that splits the text; zeros if there is none."""
     boundaries = dict(_boundaries(tokenizer))
     for place in range(len(ids) - 1, 0, -1):
         content = boundaries.pop(ids[place], None)
-        # Were the token written more often than it was found, the last one written would not be the last one found.
+        # If the text contains the token more often than the ids do, rindex may find another occurrence.
         if content is not None and text.count(content) == ids.count(ids[place]):
             return place, text.rindex(content)
     return 0, 0
 
 
-def _continuation(tokenizer: Tokenizer, opening: str, text: str) -> list[int]:
-    """Encodes plain text that follows an opening, apart from it.
-
-    SentencePiece-like tokenizers put a space before whatever they see first, and some after every special
-    token. A continuation must have it in the second case only: it is encoded after the special token that
-    ends the opening, or else after a line break, whose tokens are then taken off.
-    """
-    first = tokenizer.encode("\na")[len(tokenizer.encode("\n")) :]
-    if first == tokenizer.encode("a"):
-        return tokenizer.encode(text)
-    special = (token.content for token in tokenizer.backend.get_added_tokens_decoder().values())
-    anchor = next((token for token in special if opening.endswith(token)), "\n")
-    prefix, anchored = tokenizer.encode(anchor), tokenizer.encode(anchor + text)
-    return anchored[len(prefix) :] if anchored[: len(prefix)] == prefix else tokenizer.encode(text)
-
-
 @lru_cache(maxsize=16)
 def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
-    """Returns the tokens that split every text which holds them: what precedes is encoded whatever follows.
+    """The tokens that split every text that contains them: what precedes is encoded the same whatever follows.
 
-    Such tokens are found in a text before anything is normalized or merged. None of them is a piece of another one,
-    which a text that goes on could turn it into.
+    They are found in a text before anything is normalized or merged. None of them is part of another one, which a
+    longer text could turn it into.
     """
     if tokenizer.backend.encode_special_tokens:
         return {}
     added = tokenizer.backend.get_added_tokens_decoder()
-    unknown = tokenizer.unk_id  # which stands for any text
+    unknown = tokenizer.unk_id  # it stands for any text
     raw = {
         identity: token for identity, token in added.items() if not token.normalized and identity != unknown
     }
@@ -226,6 +207,136 @@ def _boundaries(tokenizer: Tokenizer) -> dict[int, str]:
         if not token.single_word
         and "\x00" not in token.content
         and texts.count(token.content) == 1
-        # One that may overlap itself, such as two line breaks, is not the last where it is written last.
+        # One that may overlap itself, such as two line breaks: its last occurrence depends on what follows.
         and not any(token.content.endswith(token.content[:end]) for end in range(1, len(token.content)))
     }
+
+
+def _continuation(tokenizer: Tokenizer, opening: str, text: str) -> list[int]:
+    """Encodes plain text that follows an opening, apart from it.
+
+    SentencePiece-like tokenizers put a space before the first text they see, and some also after every special token. A
+    continuation must have that space in the second case only: it is encoded after the special token that ends the
+    opening, or else after a line break, and the ids of that are removed again.
+    """
+    first = tokenizer.encode("\na")[len(tokenizer.encode("\n")) :]
+    if first == tokenizer.encode("a"):
+        return tokenizer.encode(text)
+    special = (token.content for token in tokenizer.backend.get_added_tokens_decoder().values())
+    anchor = next((token for token in special if opening.endswith(token)), "\n")
+    prefix, anchored = tokenizer.encode(anchor), tokenizer.encode(anchor + text)
+    return anchored[len(prefix) :] if anchored[: len(prefix)] == prefix else tokenizer.encode(text)
+
+
+def given_tokens(
+    tokenizer: Tokenizer, prompt: Sequence[Message], response: Response, tools: Sequence[Tool], count: int
+) -> list[tuple[int, int]]:
+    """The runs of tokens within a trajectory that its policy did not write: all but the assistant's turns.
+
+    A turn begins after the assistant's header, where a model would write it, and ends with what closes it. A token that
+    holds any character of a turn belongs to the turn.
+
+    Args:
+        tokenizer: It must have a chat template, which separates the turns.
+        prompt: The messages before the response.
+        response: Several turns.
+        tools: The tools that the prompt offers.
+        count: The tokens of the response: the last ones of the whole conversation.
+
+    Returns:
+        Runs of indices into these tokens as (first, one past the last), in order.
+
+    Raises:
+        DataError: The response has no assistant turn, or its turns cannot be found in the rendering.
+    """
+    if not any(message.get("role") == "assistant" for message in response):
+        raise DataError("the response has no turn of the assistant, so nothing in it can be learned")
+    if tokenizer.chat_template is None:
+        raise DataError("a response of several turns needs a tokenizer with a chat template")
+    whole = tokenizer.render([*prompt, *response], tools=tools)
+    offsets = tokenizer.backend.encode(whole, add_special_tokens=False).offsets[-count:]
+    runs: list[tuple[int, int]] = []
+    end_of_turn = 0
+    for start, end in _turns(tokenizer, prompt, response, tools, whole):
+        inside = [at for at, (low, high) in enumerate(offsets) if low < end and high > start]
+        runs.append((end_of_turn, inside[0] if inside else end_of_turn))
+        end_of_turn = inside[-1] + 1 if inside else end_of_turn
+    return [run for run in (*runs, (end_of_turn, count)) if run[0] < run[1]]
+
+
+def _turns(
+    tokenizer: Tokenizer, prompt: Sequence[Message], response: Response, tools: Sequence[Tool], whole: str
+) -> Iterator[tuple[int, int]]:
+    """The characters of the assistant's turns within the rendering of the whole conversation."""
+    closing = tokenizer.closing()
+    for at, message in enumerate(response):
+        if message.get("role") != "assistant":
+            continue
+        before, after = [*prompt, *response[:at]], response[at + 1 :]
+        opening, until = tokenizer.opening(before, tools), tokenizer.render([*before, message], tools=tools)
+        end = -1
+        if whole.startswith(opening) and whole.startswith(until):
+            end = len(until)
+        elif whole.startswith(opening):
+            # Some templates render the last turn differently, as with an empty thought. Then look for the closing
+            # text before the next message, which starts where a rendering with another text differs.
+            marked = tokenizer.render(
+                [*before, message, {**after[0], "content": _MARK}, *after[1:]], tools=tools
+            )
+            limit = len(commonprefix([whole, marked]))  # noqa: RUF071  # they are no paths
+            found = whole.rfind(closing, len(opening), limit) if closing else -1
+            end = found + len(closing) if found >= 0 else -1
+        if end < 0:
+            raise DataError(
+                f"the chat template renders message {at + 1} of the response, or what precedes it, differently once "
+                "more follows, so the policy's tokens cannot be found: put earlier turns into the prompt"
+            )
+        yield len(opening), end
+
+
+def span_tokens(
+    tokenizer: Tokenizer,
+    prompt: Sequence[Message],
+    regions: Mapping[str, Sequence[Span]],
+    tools: Sequence[Tool] = (),
+) -> dict[str, list[int]]:
+    """The tokens of regions of a prompt, as sorted indices into `Tokenizer.prompt_ids`.
+
+    A token with a single character of a region is one of its tokens, so a token may belong to two regions.
+
+    Raises:
+        DataError: The message of a span has no plain text, or the chat template changes more than the white space
+            around it.
+    """
+    opening = tokenizer.opening(prompt, tools)
+    encoding = tokenizer.backend.encode(opening, add_special_tokens=False)
+    begun = len(tokenizer.begun(list(encoding.ids))) - len(encoding.ids)  # 1 if BOS was put in front
+    starts, ends = [start for start, _ in encoding.offsets], [end for _, end in encoding.offsets]
+    messages = {span.message for spans in regions.values() for span in spans}
+    places = {number: _message_place(tokenizer, prompt, tools, number, opening) for number in messages}
+
+    def tokens(span: Span) -> range:
+        shown, cut = places[span.message]
+        low, high = (min(max(edge - cut, 0) + shown.start, shown.stop) for edge in (span.start, span.end))
+        return range(bisect_right(ends, low) + begun, bisect_left(starts, high) + begun if low < high else 0)
+
+    return {
+        name: sorted({token for span in spans for token in tokens(span)}) for name, spans in regions.items()
+    }
+
+
+def _message_place(
+    tokenizer: Tokenizer, prompt: Sequence[Message], tools: Sequence[Tool], number: int, opening: str
+) -> tuple[range, int]:
+    """The characters of a message's text in the rendered prompt, and how many were stripped from its start."""
+    text = prompt[number].get("content")
+    if not isinstance(text, str):
+        raise DataError(f"message {number} has no plain text in which a region could be")
+    marked = [*prompt[:number], {**prompt[number], "content": _MARK}, *prompt[number + 1 :]]
+    before, found, _ = tokenizer.opening(marked, tools).partition(_MARK)
+    for shown, cut in ((text, 0), (text.strip(), len(text) - len(text.lstrip()))):
+        if found and opening.startswith(before) and opening.startswith(shown, len(before)):
+            return range(len(before), len(before) + len(shown)), cut
+    raise DataError(
+        f"the chat template changes the text of message {number}: its regions cannot be found in it"
+    )

@@ -1,32 +1,37 @@
-"""Reading preference data: the format is recognized, and every fault names file, row and field."""
+"""Reads preference data: the format is recognized, and every error names file, row and field."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from longrm.column_names import check_columns
+from longrm.data.fields import scores_of
 from longrm.data.files import RUN_ROWS, RawRow, find_files, raw_rows
 from longrm.data.formats import FORMATS, demonstration_from, describe_formats, recognize
 from longrm.errors import DataError, RunError
-from longrm.reading import FieldError, cut, located, short
+from longrm.reading import FieldError, cut, located, reading, short
 from longrm.runs.folder import MANIFEST, read_manifest
-from longrm.types import Comparison, Demonstration
+from longrm.types import Comparison, Demonstration, Outcome
 
 _MESSAGES_KEPT = 5
 _logger = logging.getLogger(__name__)
 
 OnBadRow = Literal["stop", "skip"]
 
+SCORES = ("scores", "model_scores")
+"""The columns that `longrm score` writes to by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One comparison of a file: what the row at a place, the file and the row, means."""
+    """One comparison of a file, and the row that it is from."""
 
-    number: int  # counts from 1 over all files: the line in JSONL, else the row, a header not counted
-    place: str
-    source: dict[str, Any]  # the row as the file holds it, its columns renamed where that was asked for
+    number: int  # counts from 1 over all files: the line in JSONL, otherwise the row without the header
+    place: str  # file and row, for messages
+    source: dict[str, Any]  # the row as the file holds it, with renamed columns
     comparison: Comparison
 
     @property
@@ -53,25 +58,25 @@ _AnyRow = TypeVar("_AnyRow", bound=ComparisonRow | DemonstrationRow | Comparison
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Rows that could not be read: how many, and the messages of the first of them."""
+    """Rows that could not be read: how many, and the first few messages."""
 
     count: int = 0
     messages: tuple[str, ...] = ()
 
     def with_one_more(self, message: str) -> "Skipped":
-        """Counts one more row; its message is kept while they are few."""
+        """Counts one more row."""
         return self.joined(Skipped(1, (message,)))
 
     def joined(self, other: "Skipped") -> "Skipped":
-        """Counts the others too."""
+        """Adds the counts of both."""
         return Skipped(self.count + other.count, (*self.messages, *other.messages)[:_MESSAGES_KEPT])
 
     def log(self) -> None:
-        """Logs which rows were left out, and why."""
+        """Logs which rows were skipped, and why."""
         for message in self.messages:
             _logger.info("skipped %s", message)
         if self.count > len(self.messages):
-            _logger.info("skipped %d rows in all", self.count)
+            _logger.info("skipped %d rows in total", self.count)
 
 
 class RowError(DataError):
@@ -81,13 +86,17 @@ class RowError(DataError):
 def convert_row(
     raw: RawRow, convert: Callable[[RawRow, dict[str, Any]], _AnyRow], seen: dict[str, str]
 ) -> _AnyRow:
-    """Converts a row; `RowError` where it cannot be read, or its id has been `seen`, at the place noted there."""
+    """Converts a row, and notes its id and place in `seen`.
+
+    Raises:
+        RowError: The row cannot be read, or its id is not unique.
+    """
     if raw.value is None:
         raise RowError(raw.message)
     try:
         row = convert(raw, raw.value)
-    except FieldError as fault:
-        raise RowError(located(raw.place, fault)) from fault
+    except FieldError as error:
+        raise RowError(located(raw.place, error)) from error
     if row.id in seen:
         raise RowError(f"{raw.place}, field 'id': {short(row.id)} is also at {seen[row.id]}; make ids unique")
     seen[row.id] = raw.place
@@ -96,12 +105,12 @@ def convert_row(
 
 @dataclass(slots=True, eq=False)
 class RowReader(Generic[_AnyRow]):
-    """The rows of a file or folder, read anew at every iteration and never held together.
+    """The rows of a file or folder, read again at every iteration and never held in memory together.
 
     Attributes:
         format: A key of `FORMATS`, or "demonstrations".
-        columns: Names of longrm, each with that of the column in the files; empty where none is renamed.
-        skipped: What the latest iteration has left out so far.
+        columns: longrm's names, each with the name of the column in the files; empty if none is renamed.
+        skipped: The rows that the latest iteration has skipped so far.
     """
 
     path: Path
@@ -113,8 +122,14 @@ class RowReader(Generic[_AnyRow]):
     skipped: Skipped = field(default_factory=Skipped, init=False)
 
     def log_skipped(self) -> None:
-        """Logs which rows the latest iteration has left out, and why."""
+        """Logs which rows the latest iteration skipped, and why."""
         self.skipped.log()
+
+    def skip(self, error: DataError) -> None:
+        """Counts a row as skipped; raises the error instead if bad rows stop the run."""
+        if self.on_bad_row == "stop":
+            raise error
+        self.skipped = self.skipped.with_one_more(str(error))
 
     def __iter__(self) -> Iterator[_AnyRow]:
         self.skipped = Skipped()
@@ -123,11 +138,9 @@ class RowReader(Generic[_AnyRow]):
             try:
                 row = convert_row(raw, self.convert, seen)
             except DataError as error:
-                if self.on_bad_row == "stop":
-                    raise
-                self.skipped = self.skipped.with_one_more(str(error))
-                continue
-            yield row
+                self.skip(error)
+            else:
+                yield row
 
 
 ComparisonReader = RowReader[ComparisonRow]
@@ -141,38 +154,38 @@ def read(
     on_bad_row: OnBadRow = "stop",
     columns: Mapping[str, str] | None = None,
 ) -> ComparisonReader:
-    """Opens preference data in any format that users have.
+    """Opens preference data in any of `FORMATS`.
 
     Args:
         path: A `.jsonl`, `.jsonl.gz`, `.json`, `.csv`, `.csv.gz`, `.parquet` or `.arrow` file, a folder that `datasets`
-            saved to disk, or a folder of shards.
-        format: A key of `FORMATS`; recognized from the columns of the first row when not given.
+            saved to disk, a folder of shards, or the id of a data set on the Hub.
+        format: A key of `FORMATS`; recognized from the columns of the first row if not given.
         on_bad_row: "stop" raises at a row that cannot be read; "skip" counts it in `skipped`.
-        columns: Names of longrm, each with the name that the column has in the file, such as
-            `{"prompt": "question", "chosen": "good"}`; renamed before anything else is looked at.
+        columns: longrm's names, each with the name of the column in the file, such as
+            `{"prompt": "question", "chosen": "good"}`; renamed before the format is recognized.
 
     Raises:
-        ConfigError: A name in `columns` that longrm does not read, or two for one column.
-        DataError: Nothing to read, an unknown format, no such column to be renamed, or (while iterating, and for the
-            first row at once) a row that cannot be read.
+        ConfigError: `columns` has a name that longrm does not read, or two for one column.
+        DataError: There is nothing to read, the format is unknown, a column to be renamed is missing, or (while
+            iterating, and for the first row at once) a row cannot be read.
     """
     path, columns = Path(path), check_columns(columns or {})
     files = find_files(path)
     if format is not None and format not in FORMATS:
         raise DataError(f"there is no format '{format}'; known: {describe_formats()}")
-    known = format or _recognize(path, files, on_bad_row, columns)
-    _tell_unfinished(path)
+    name = format or _recognize(path, files, on_bad_row, columns)
+    _warn_if_unfinished(path)
 
     def convert(raw: RawRow, value: dict[str, Any]) -> ComparisonRow:
-        return ComparisonRow(raw.number, raw.place, value, FORMATS[known].convert(value, raw.number))
+        return ComparisonRow(raw.number, raw.place, value, FORMATS[name].convert(value, raw.number))
 
-    reading = ComparisonReader(path, files, known, on_bad_row, columns, convert)
-    how = "as given" if format else "recognized from its columns"
-    _logger.info("reading %s in the format '%s', %s", path, reading.format, how)
-    if next(iter(reading), None) is None:
-        first = f"; the first: {reading.skipped.messages[0]}" if reading.skipped.count else ""
-        raise DataError(located(path, f"no row that can be read{first}"))
-    return reading
+    reader = ComparisonReader(path, files, name, on_bad_row, columns, convert)
+    how = "as requested" if format else "recognized from its columns"
+    _logger.info("reading %s in the format '%s', %s", path, name, how)
+    if next(iter(reader), None) is None:
+        first = f"; the first: {reader.skipped.messages[0]}" if reader.skipped.count else ""
+        raise DataError(f"{path}: no row can be read{first}")
+    return reader
 
 
 def read_demonstrations(
@@ -181,55 +194,124 @@ def read_demonstrations(
     on_bad_row: OnBadRow = "stop",
     columns: Mapping[str, str] | None = None,
 ) -> DemonstrationReader:
-    """Opens stage-1 rows: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
+    """Opens rows to imitate: a prompt (`chat_template` or `prompt`) and its `golden` or `completion`.
 
-    The arguments are those of `read`.
-
-    Raises:
-        ConfigError: As `read`.
-        DataError: Nothing to read, or (while iterating) a row that cannot be read.
+    Arguments and errors are those of `read`, but no row is read before the first iteration.
     """
-    path = Path(path)
+    path, columns = Path(path), check_columns(columns or {})
 
     def convert(raw: RawRow, value: dict[str, Any]) -> DemonstrationRow:
         return DemonstrationRow(raw.place, demonstration_from(value, raw.number))
 
-    columns = check_columns(columns or {})
-    _tell_unfinished(path)
+    _warn_if_unfinished(path)
     return DemonstrationReader(path, find_files(path), "demonstrations", on_bad_row, columns, convert)
 
 
-def _tell_unfinished(path: Path) -> None:
-    """Warns where rows are of a run of `longrm synthesize` that was stopped: so far these are some of them."""
+def _warn_if_unfinished(path: Path) -> None:
+    """Warns if the rows are from a run of `longrm synthesize` that has not finished."""
     run = path.parent if path.name == RUN_ROWS else path
     if not (run / RUN_ROWS).is_dir() or not (run / MANIFEST).is_file():
         return
     try:
         finished = bool(read_manifest(run).get("counts"))
-    except RunError:  # somebody else's
+    except RunError:  # not a run of longrm
         return
     if not finished:
         _logger.warning(
-            "%s: the run that writes these rows is not finished, so that some are missing; its command continues it",
+            "%s: the run that writes these rows has not finished, so some are missing; repeat its command to continue",
             run,
         )
 
 
 def _recognize(path: Path, files: list[Path], on_bad_row: str, columns: Mapping[str, str]) -> str:
-    problem = located(path, "no row in it")
+    problem = f"{path}: no row in it"
     for raw in raw_rows(files, columns=columns):
-        if raw.value is not None:
-            name = recognize(raw.value.keys())
-            if name is not None:
-                return name
-        names = cut(", ".join(raw.value or ()))
-        reason = raw.fault or (
-            f"the columns ({names}) are of no known format; known: {describe_formats()}; say what yours are called, "
-            "as --columns prompt=QUESTION,chosen=GOOD,rejected=BAD does"
-        )
-        if raw.value is not None and {"prompt", "completion"} <= raw.value.keys():
-            reason = f"the columns ({names}) are of a demonstration to imitate, which longrm train sft reads"
-        problem = located(raw.place, reason)
+        if raw.value is None:
+            problem = raw.message
+        elif name := recognize(raw.value.keys()):
+            return name
+        else:
+            names = cut(", ".join(raw.value))
+            problem = (
+                f"{raw.place}: the columns ({names}) match no known format; known: {describe_formats()}; rename "
+                "yours with --columns prompt=QUESTION,chosen=GOOD,rejected=BAD"
+            )
+            if {"prompt", "completion"} <= raw.value.keys():
+                problem = (
+                    f"{raw.place}: the columns ({names}) are a demonstration, which longrm train sft reads"
+                )
         if on_bad_row == "stop":
             break
     raise DataError(problem)
+
+
+def written_columns(name: str) -> tuple[str, str, str]:
+    """The columns that `longrm score` writes, by that of the scores: scores, outcome, and the name of the model."""
+    return name, f"{name}_outcome", f"{name}_by"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """A row of a file with the scores of a reward model.
+
+    Attributes:
+        comparison: The row's comparison.
+        columns: The row, with columns for the scores and the outcome.
+        column: The name of the column of the scores.
+        scores: One per response, in the row's own order, higher is better; empty unless answered.
+        outcome: How the query ended.
+    """
+
+    comparison: Comparison
+    columns: dict[str, Any]
+    column: str
+    scores: tuple[float, ...]
+    outcome: str
+
+
+def read_scored(reader: ComparisonReader, column: str | None = None) -> Iterator[ScoredRow]:
+    """Reads rows with the scores in them.
+
+    Args:
+        reader: The rows.
+        column: The column of the scores; by default the one that `longrm score` wrote, which has a column with the
+            outcomes next to it.
+
+    Raises:
+        DataError: There is no such column, or a row does not have one score per response, and bad rows stop.
+    """
+    if column is None:
+        first = next(iter(reader))
+        found = [name for name in reversed(SCORES) if f"{name}_outcome" in first.source]
+        if not found:
+            raise DataError(
+                f"{first.place}: no scores written by longrm score; name a --model to score with, or the --column"
+            )
+        column = found[0]
+        if len(found) > 1:
+            by = first.source.get(f"{column}_by") or "an unnamed model"
+            _logger.info("reading the scores of %s in column '%s'; --column names another", by, column)
+    for row in reader:
+        try:
+            with reading(row.place, DataError):
+                scored = _scored_row(row, column)
+        except DataError as error:
+            reader.skip(error)
+        else:
+            yield scored
+
+
+def _scored_row(row: ComparisonRow, name: str) -> ScoredRow:
+    given = row.source.get(name)
+    if given is not None:
+        scores = tuple(scores_of(given, len(row.comparison.responses), name))
+        if not all(map(math.isfinite, scores)):
+            raise FieldError(name, f"must be finite numbers, got {short(given)}")
+        return ScoredRow(row.comparison, row.source, name, scores, str(Outcome.ANSWERED))
+    if name not in row.source:
+        raise FieldError(name, "missing; every row needs it, null if there are no scores")
+    known = ("no scores", *(outcome for outcome in Outcome if outcome is not Outcome.ANSWERED))
+    outcome = row.source.get(f"{name}_outcome", "no scores")
+    if outcome not in known:
+        raise FieldError(f"{name}_outcome", f"{short(outcome)} is not an outcome of a row without scores")
+    return ScoredRow(row.comparison, row.source, name, (), str(outcome))

@@ -1,4 +1,9 @@
-"""Tokens without transformers: the same ids, special tokens and chat templates, loaded in milliseconds.
+"""Tokenizers and chat templates, through transformers.
+
+A folder is loaded with transformers' generic `PreTrainedTokenizerFast`, not with `AutoTokenizer`: importing that one
+imports torch (2 s), which commands without a model do not need, and it may choose a model's own class, which rebuilds
+`tokenizer.json`. Importing transformers takes 1 s, so it is done only where a folder is loaded or a template rendered;
+the tokenizers of generated worlds are made in-process.
 
 `data.joining` makes tokens of a prompt and its responses.
 """
@@ -7,20 +12,22 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Self
 
+import jinja2
 import tokenizers
 
 from longrm import hub
-from longrm.data.chat_templates import continues_generation_prompt, render_messages
-from longrm.data.tokenizer_files import FILES, as_transformers_has_it, read_tokenizer
 from longrm.errors import DataError, ModelError, first_line
-from longrm.reading import reading
-from longrm.types import Message, Tool, text_of
+from longrm.reading import read_json, reading
+from longrm.types import Message, Tool, message_text, text_of
 
 _logger = logging.getLogger(__name__)
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,10 +35,10 @@ class Tokenizer:
     """A tokenizer and its chat template, made by `load` or `from_backend`.
 
     Attributes:
-        backend: Truncation and padding are off.
-        chat_template: The jinja2 source; None where there is none, and messages are joined as plain text.
+        backend: The tokenizer of the `tokenizers` library, without truncation and padding.
+        chat_template: The jinja2 source; None if there is none, and messages are joined as plain text.
         special_tokens: Names such as `bos_token` and their texts.
-        config: What `tokenizer_config.json` holds beside these; written back by `save`.
+        config: The other fields of `tokenizer_config.json`; `save` writes them back.
     """
 
     backend: tokenizers.Tokenizer
@@ -41,25 +48,44 @@ class Tokenizer:
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """Loads a `tokenizer.json`, a folder that holds one, or a model of the Hugging Face Hub.
-
-        Args:
-            source: A file, a folder, or a Hub id: `owner/name` or `owner/name@revision`. The files beside it
-                (`tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`) are read too.
+        """Loads a tokenizer from a folder, its `tokenizer.json`, or a Hub id: `owner/name` or `owner/name@revision`.
 
         Raises:
             ModelError: There is no such tokenizer, or its files cannot be read.
         """
-        with reading(source, ModelError):
-            path = Path(source).expanduser()
-            if path.is_dir():
-                return cls(*read_tokenizer(path / "tokenizer.json"))
-            if path.exists():
-                return cls(*read_tokenizer(path))
-        if path.suffix == ".json" or hub.split_revision(str(source)) is None:
+        path = Path(source).expanduser()
+        if path.exists():
+            folder = path if path.is_dir() else path.parent
+        elif path.suffix == ".json" or hub.split_revision(str(source)) is None:
             lack = hub.missing_part(str(source))
             raise ModelError(f"{source}: {lack or 'there is no such tokenizer file or folder'}")
-        return cls(*read_tokenizer(hub.fetch(str(source), FILES, ModelError) / "tokenizer.json"))
+        else:
+            folder = hub.fetch(str(source), _FILES, ModelError)
+        if not (folder / "tokenizer.json").exists():
+            nested = folder / "model" / "tokenizer.json"  # as in the folder of a training run
+            advice = (
+                f"the model is in {nested.parent}"
+                if nested.exists()
+                else "save the model's tokenizer into it"
+            )
+            raise ModelError(f"{folder}: no tokenizer here (tokenizer.json is missing); {advice}")
+        from transformers import PreTrainedTokenizerFast
+
+        with reading(folder / "tokenizer.json", ModelError):
+            loaded = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        backend = loaded.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        config_file = folder / "tokenizer_config.json"
+        config = read_json(config_file, ModelError) if config_file.exists() else {}
+        config = {name: value for name, value in config.items() if name not in (*_SPECIAL, "chat_template")}
+        template = loaded.chat_template
+        if isinstance(template, dict):  # several named templates
+            if "default" not in template:
+                raise ModelError(f"{folder}: no chat template ({', '.join(template)}) is named 'default'")
+            template = template["default"]
+        special = {name: text for name, text in loaded.special_tokens_map.items() if isinstance(text, str)}
+        return cls(backend, template, special, config)
 
     @classmethod
     def from_backend(
@@ -71,9 +97,9 @@ class Tokenizer:
         eos: str | None = None,
         pad: str | None = None,
     ) -> Self:
-        """Wraps a tokenizer made in this process; the one passed is copied and stays as it is.
+        """Wraps a copy of a tokenizer made in this process.
 
-        The texts of the tokens that begin a sequence, end one, or fill batches must be in the vocabulary.
+        The tokens that begin a sequence, end one, or pad batches must be in the vocabulary.
 
         Raises:
             ValueError: One is not.
@@ -84,7 +110,11 @@ class Tokenizer:
             if backend.token_to_id(text) is None:
                 raise ValueError(f"{name} {text!r} is not in the vocabulary")
         copy = tokenizers.Tokenizer.from_str(backend.to_str())
-        return cls(as_transformers_has_it(copy, special, {}), chat_template, special)
+        copy.no_truncation()
+        copy.no_padding()
+        added = {token.content for token in copy.get_added_tokens_decoder().values()}
+        copy.add_special_tokens([text for text in special.values() if text not in added])
+        return cls(copy, chat_template, special)
 
     @property
     def bos_id(self) -> int | None:
@@ -98,13 +128,18 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int | None:
-        """The id of the token that fills batches, if there is one."""
+        """The id of the token that pads batches, if there is one."""
         return self._special_id("pad_token")
+
+    def _special_id(self, name: str) -> int | None:
+        text = self.special_tokens.get(name)
+        identity: int | None = None if text is None else self.backend.token_to_id(text)
+        return identity
 
     @property
     def unk_id(self) -> int | None:
         """The id of unknown text, if there is one."""
-        text = getattr(self.backend.model, "unk_token", None)  # which not every model of `tokenizers` has
+        text = getattr(self.backend.model, "unk_token", None)  # not every model of `tokenizers` has one
         identity: int | None = None if text is None else self.backend.token_to_id(text)
         return identity
 
@@ -113,30 +148,24 @@ class Tokenizer:
         """Rows that an embedding needs: one more than the highest id."""
         return 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
 
-    def _special_id(self, name: str) -> int | None:
-        text = self.special_tokens.get(name)
-        identity: int | None = None if text is None else self.backend.token_to_id(text)
-        return identity
-
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; no special token is added.
+        """Token ids of a text, without added special tokens.
 
         Raises:
             DataError: The library fails on this text.
         """
         try:
-            # Offsets, which `encode` keeps, take more than half of its time.
+            # `encode` would compute offsets, too, which takes more than half of its time.
             ids: list[int] = self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except BaseException as error:
-            # The library raises nothing narrower than Exception. A panic in Rust is a BaseException, and its type
-            # cannot be imported.
+            # The library raises a plain Exception. A panic in Rust is a BaseException whose type cannot be imported.
             if type(error) is Exception or type(error).__name__ == "PanicException":
                 raise DataError(f"the tokenizer fails on this text: {first_line(error)}") from error
             raise
         return ids
 
     def count(self, text: str) -> int:
-        """The number of tokens of a text; no special token is added."""
+        """The number of tokens of a text, without added special tokens."""
         return len(self.encode(text))
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
@@ -151,27 +180,31 @@ class Tokenizer:
         add_generation_prompt: bool = False,
         tools: Sequence[Tool] = (),
     ) -> str:
-        """Renders messages with the chat template, as transformers does; without one, as plain text, and no tools.
+        """Renders messages with the chat template, equal to transformers' `apply_chat_template(tokenize=False)`.
 
-        Where the template refuses the messages, this and all that renders them raises `DataError`.
+        Without a template the messages are joined as plain text, without tools. Content that is a list of texts is
+        joined for a template that reads only strings; transformers would print the list.
+
+        Raises:
+            DataError: The template rejects the messages, or there are none. All methods that render raise it.
+            ModelError: The template is not valid jinja2.
         """
         if self.chat_template is None:
             return text_of(messages)
-        return render_messages(
-            self.chat_template,
-            messages,
-            special_tokens=self.special_tokens,
-            add_generation_prompt=add_generation_prompt,
-            tools=tools,
-        )
+        if not messages:
+            raise DataError("there is no message to render: pass at least one")
+        special = tuple(self.special_tokens.items())
+        if any(map(_is_texts, messages)) and _reads_only_strings(self.chat_template, special):
+            messages = [{**one, "content": message_text(one)} if _is_texts(one) else one for one in messages]
+        return _render(self.chat_template, messages, special, add_generation_prompt, tools)
 
     def opening(self, prompt: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """The text that every response to a prompt continues; it depends on no response.
 
-        With a template this is the rendering with its generation prompt, or without it where an answer does not
-        continue that. Without a template it is the plain text.
+        With a template this is the rendering with the generation prompt, or without it if an answer does not continue
+        that. Without a template it is the plain text.
         """
-        generation = self.chat_template is not None and continues_generation_prompt(
+        generation = self.chat_template is not None and _continues_generation_prompt(
             self.chat_template, tuple(self.special_tokens.items())
         )
         return self.render(prompt, add_generation_prompt=generation, tools=tools)
@@ -181,9 +214,11 @@ class Tokenizer:
     ) -> tuple[str, list[str]]:
         """The `opening` of a prompt, and the text with which each response continues it.
 
-        A template that renders the prompt in another way once a response follows raises `DataError`. Where a later turn
-        of a trajectory has it do so, as with one that writes the tools before the user's last turn, the opening ends
-        where renderings part.
+        If a later turn of a trajectory changes the rendering of the prompt (some templates write the tools before the
+        user's last turn), the opening ends where the renderings differ.
+
+        Raises:
+            DataError: The template renders the prompt differently once a single response follows.
         """
         opening, responses = self.opening(prompt, tools), list(responses)
         if self.chat_template is None:
@@ -197,24 +232,20 @@ class Tokenizer:
             if not whole.startswith(opening):
                 at = len(commonprefix([opening, whole]))  # noqa: RUF071  # they are no paths
                 raise DataError(
-                    "the chat template renders the prompt in another way once a response follows, so responses cannot "
+                    "the chat template renders the prompt differently once a response follows, so responses cannot "
                     f"share it: at character {at} {opening[at : at + 20]!r} becomes {whole[at : at + 20]!r}"
                 )
         return opening, [whole[len(opening) :] for whole in wholes]
 
     def prompt_ids(self, prompt: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """Token ids of a prompt's `opening`, with no response behind it.
-
-        With a template it alone decides about BOS. Without one BOS comes first where the tokenizer adds it, and
-        never twice.
-        """
+        """Token ids of a prompt's `opening`. With a template, only the template adds BOS; see `begun`."""
         return self.begun(self.encode(self.opening(prompt, tools)))
 
     def generation_ids(self, messages: Sequence[Message]) -> list[int]:
         """Token ids after which a model writes its answer to the messages.
 
-        With a template this is the rendering with its generation prompt, whatever that opens (such as a thought).
-        Without one it is what `prompt_ids` gives. Messages without a token raise `DataError`.
+        With a template this is the rendering with the generation prompt, including what that opens (such as a thought).
+        Without one it equals `prompt_ids`. Messages without a token raise `DataError`.
         """
         ids = self.begun(self.encode(self.render(messages, add_generation_prompt=True)))
         if not ids:
@@ -222,7 +253,7 @@ class Tokenizer:
         return ids
 
     def begun(self, ids: list[int]) -> list[int]:
-        """The ids of a text as those of a sequence: with BOS before them, unless the template decides about it."""
+        """Puts BOS in front if the tokenizer adds it, never twice, and never to text from a chat template."""
         bos = self.bos_id
         if bos is None or self.chat_template is not None or ids[:1] == [bos]:
             return ids
@@ -230,18 +261,15 @@ class Tokenizer:
         return [bos, *ids] if adds else ids
 
     def ending(self) -> list[int]:
-        """The ids that end a sequence behind its text: EOS, unless the template decides about it."""
+        """The ids that end a sequence: EOS, or nothing if a chat template writes the end itself."""
         return [] if self.eos_id is None or self.chat_template is not None else [self.eos_id]
 
     def closing_ids(self) -> list[int]:
-        """Token ids that end a response: those with which the chat template closes it, or EOS where there is none.
-
-        None where the template takes no plain question and answer.
-        """
+        """Token ids that end a response: those of `closing`, or EOS if there is no template."""
         return self.ending() if self.chat_template is None else self.encode(self.closing())
 
     def closing(self) -> str:
-        """What the chat template writes behind an answer; empty without one, or where it takes no plain answer."""
+        """The text that the template writes after an answer; empty without one, or if it takes no plain answer."""
         answer = "Answer."
         try:
             whole = self.render(
@@ -254,7 +282,7 @@ class Tokenizer:
     def save(self, folder: str | Path) -> None:
         """Writes a folder that `load` and transformers' `AutoTokenizer` read back with equal ids."""
         folder = Path(folder)
-        # The generic class takes tokenizer.json as it stands; a model's own class may rebuild it.
+        # The generic class takes tokenizer.json as it is; a model's own class may rebuild it.
         config = {**self.config, **self.special_tokens, "tokenizer_class": "PreTrainedTokenizerFast"}
         config.pop("auto_map", None)  # names code that is not copied
         try:
@@ -267,6 +295,78 @@ class Tokenizer:
                 (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8", newline="")
         except OSError as error:
             raise ModelError(f"{folder}: the tokenizer cannot be written: {error.strerror}") from error
+
+
+def _render(
+    template: str,
+    messages: Sequence[Message],
+    special_tokens: tuple[tuple[str, str], ...],
+    add_generation_prompt: bool = False,
+    tools: Sequence[Tool] = (),
+) -> str:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    special: Any = dict(special_tokens)
+    try:
+        # transformers compiles the template once, runs it in jinja2's immutable sandbox and shows it plain data only.
+        rendered: Any = render_jinja_template(
+            # Without absent fields: templates would print "None".
+            [[{key: value for key, value in one.items() if value is not None} for one in messages]],
+            tools=[dict(tool) for tool in tools] or None,
+            chat_template=template,
+            add_generation_prompt=add_generation_prompt,
+            **special,
+        )
+    except jinja2.TemplateSyntaxError as error:
+        raise ModelError(
+            f"the chat template is not valid jinja2 (line {error.lineno}: {error.message})"
+        ) from error
+    except Exception as error:  # a template may raise anything
+        reason = " ".join(str(error).split())
+        raise DataError(f"the chat template cannot render these messages: {reason}") from error
+    texts, _ = rendered  # the second are the places of what `{% generation %}` marks
+    text: str = texts[0]
+    return text
+
+
+@lru_cache
+def _continues_generation_prompt(template: str, special_tokens: tuple[tuple[str, str], ...]) -> bool:
+    """Whether the rendering of a prompt with its answer begins with the rendering with the generation prompt.
+
+    Templates of reasoning models may open a thought in the generation prompt that the full rendering drops: there the
+    prompt must end before the assistant's header. This is decided once for a template, not for every response, so that
+    all responses to a prompt share one prefix.
+    """
+    user, assistant = {"role": "user", "content": "Question?"}, {"role": "assistant", "content": "Answer."}
+    try:
+        opened = _render(template, [user], special_tokens, add_generation_prompt=True)
+        return _render(template, [user, assistant], special_tokens).startswith(opened)
+    except DataError:
+        return True  # the template wants other roles: it is checked on the real messages
+
+
+def _is_texts(message: Message) -> bool:
+    """Whether the content is a list of texts and nothing else."""
+    content = message.get("content")
+    return isinstance(content, list | tuple) and all(
+        isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        for part in content
+    )
+
+
+@lru_cache
+def _reads_only_strings(template: str, special_tokens: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a template renders a question given as a string, and something else for a list of texts."""
+    question = "Question?"
+
+    def rendered(content: Any) -> str:
+        try:
+            return _render(template, [{"role": "user", "content": content}], special_tokens)
+        except DataError:
+            return ""
+
+    plain = rendered(question)
+    return question in plain and plain != rendered([{"type": "text", "text": question}])
 
 
 def scored_at(padding: int | None, tokenizer: Tokenizer) -> str:

@@ -1,4 +1,4 @@
-"""Writing rows as JSONL or Parquet: the whole file appears at once, or nothing does."""
+"""Writes rows as JSONL or Parquet: the whole file appears at once, or nothing changes."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longrm.data.fields import to_json_types
-from longrm.data.native import to_native_row
-from longrm.errors import DataError
+from longrm.data.formats import to_native_row
+from longrm.errors import DataError, first_line
 from longrm.jsonl import json_line, json_text
 from longrm.runs.scratch import replacing, writable_target
 from longrm.types import Comparison
 
-# So many rows decide the types of a Parquet file, and how many rows make a group of about so many characters.
+# The first rows decide the types of a Parquet file, and how many rows make a group of about this many characters.
 _FIRST_ROWS = 128
 _GROUP_CHARACTERS = 8_000_000
+_SUFFIXES = (".jsonl", ".json", ".parquet")
 _SCALARS: dict[frozenset[type], Any] = {
     frozenset({bool}): pa.bool_(),
     frozenset({int}): pa.int64(),
@@ -30,11 +31,11 @@ _SCALARS: dict[frozenset[type], Any] = {
 
 
 def write(path: str | Path, comparisons: Iterable[Comparison]) -> int:
-    """Writes comparisons as native rows, read back without loss; returns how many they are.
+    """Writes comparisons, which `read` reads back without loss; returns how many.
 
     Args:
         path: A `.jsonl` or `.parquet` file. It is replaced in one step when all rows are written.
-        comparisons: May be a generator; they are never held together.
+        comparisons: May be a generator; they are never held in memory together.
 
     Raises:
         DataError: The file cannot be written, or has another suffix.
@@ -43,53 +44,49 @@ def write(path: str | Path, comparisons: Iterable[Comparison]) -> int:
 
 
 def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Writes rows of any columns; otherwise as `write`.
+    """Writes rows with any columns; otherwise as `write`.
 
-    In Parquet, scalars and lists of scalars have Arrow's types; what is nested has the type `arrow.json`.
+    In Parquet, scalars and lists of scalars have Arrow's types; nested values have the type `arrow.json`.
     """
     path = Path(path)
     check_writable(path)
-    write_to = _write_parquet if path.suffix == ".parquet" else _write_jsonl
     with _replacing(path) as file:
-        return write_to(file, rows, path)
+        if path.suffix == ".parquet":
+            return _write_parquet(file, rows, path)
+        count = 0
+        for row in rows:
+            file.write(json_line(row if _finite(row) else to_json_types(row), default=str))
+            count += 1
+        return count
 
 
 def check_writable(path: Path) -> None:
-    """Refuses a path before any work is done for it: no regular file, or the suffix of no known kind of file."""
-    known = (".jsonl", ".json", ".parquet")
+    """Raises `DataError` before any work if a path is no regular file or has an unknown suffix."""
     try:
         writable_target(path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; name a file") from None
-    if path.suffix not in known:
-        raise DataError(f"{path}: cannot write this kind of file; known: {', '.join(known)}")
+    if path.suffix not in _SUFFIXES:
+        raise DataError(f"{path}: cannot write this kind of file; known: {', '.join(_SUFFIXES)}")
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """As `replacing`, with one error for every obstacle."""
     try:
         with replacing(path) as file:
             yield file
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(f"{path}: cannot be written: {reason}; nothing was changed") from error
-
-
-def _write_jsonl(file: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Path) -> int:
-    count = 0
-    for row in rows:
-        file.write(json_line(row, default=str) if _finite(row) else json_line(to_json_types(row)))
-        count += 1
-    return count
+        raise DataError(
+            f"{path}: cannot be written: {error.strerror or first_line(error)}; nothing was changed"
+        ) from error
 
 
 def _json(value: Any) -> str:
-    return json_text(value, default=str) if _finite(value) else json_text(to_json_types(value))
+    return json_text(value if _finite(value) else to_json_types(value), default=str)
 
 
 def _finite(value: Any) -> bool:
-    """Whether JSON has all numbers in a value; those that it has not, NaN and infinity, are written as null."""
+    """Whether a value has no NaN and no infinity, which JSON cannot hold: they are written as null."""
     if isinstance(value, Mapping):
         return all(map(_finite, value.values()))
     if isinstance(value, list | tuple):
@@ -101,7 +98,7 @@ def _write_parquet(file: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Pat
     iterator = iter(rows)
     first = list(islice(iterator, _FIRST_ROWS))
     if not first:
-        raise DataError(f"{path}: there is no row to write, and a Parquet file without rows has no columns")
+        raise DataError(f"{path}: no row to write, and a Parquet file without rows has no columns")
     names = dict.fromkeys(name for row in first for name in row)
     schema = pa.schema([(name, _type([row.get(name) for row in first])) for name in names])
     size = max(1, _GROUP_CHARACTERS * len(first) // sum(len(_json(row)) for row in first))
@@ -116,7 +113,7 @@ def _write_parquet(file: IO[bytes], rows: Iterable[Mapping[str, Any]], path: Pat
 
 
 def _type(values: list[Any]) -> Any:
-    """The Arrow type of a column: as simple as its values are."""
+    """The simplest Arrow type for the values of a column."""
     present = [value for value in values if value is not None]
     kinds = frozenset(map(type, present))
     if kinds in _SCALARS:
@@ -127,9 +124,15 @@ def _type(values: list[Any]) -> Any:
 
 
 def _batch(rows: list[Mapping[str, Any]], schema: Any, path: Path, before: int) -> Any:
+    def differs(name: str) -> DataError:
+        return DataError(
+            f"{path}: rows {before + 1} to {before + len(rows)}, field '{name}' is unlike the first rows; write a "
+            ".jsonl file instead"
+        )
+
     unknown = {name for row in rows for name in row} - set(schema.names)
     if unknown:
-        raise _unlike(path, min(unknown), before, len(rows))
+        raise differs(min(unknown))
     arrays = []
     for field in schema:
         values = [row.get(field.name) for row in rows]
@@ -140,12 +143,5 @@ def _batch(rows: list[Mapping[str, Any]], schema: Any, path: Path, before: int) 
         try:
             arrays.append(pa.array(values, field.type))
         except (pa.ArrowException, OverflowError, TypeError) as error:
-            raise _unlike(path, field.name, before, len(rows)) from error
+            raise differs(field.name) from error
     return pa.record_batch(arrays, schema=schema)
-
-
-def _unlike(path: Path, name: str, before: int, count: int) -> DataError:
-    return DataError(
-        f"{path}: among rows {before + 1} to {before + count}, field '{name}' is unlike the first rows; "
-        "write a .jsonl file instead"
-    )

@@ -25,8 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from longrm.data.joining import Encoded, encode
-from longrm.data.token_spans import span_tokens
+from longrm.data.joining import Encoded, encode, span_tokens
 from longrm.errors import DataError
 from longrm.modeling.attended_regions import (
     TOP_K,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from longrm.data import read
 from longrm.data.files import raw_rows
-from longrm.data.scored_rows import SCORES, read_scored, written_columns
+from longrm.data.readers import SCORES, read_scored, written_columns
 from longrm.errors import DataError
 from longrm.judging import load_format
 from longrm.reading import read_json, reading, short, typed

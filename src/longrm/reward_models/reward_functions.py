@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from longrm.data.tool_schemas import tools_of
+from longrm.data.fields import tools_of
 from longrm.errors import DataError, RunError
 from longrm.jsonl import json_text
 from longrm.reading import FieldError, is_text, short

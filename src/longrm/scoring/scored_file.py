@@ -19,7 +19,7 @@ from longrm.column_names import ColumnNames
 from longrm.config import OPERATIONAL, Config
 from longrm.data import ComparisonReader, ComparisonRow, check_writable, read, write_rows
 from longrm.data.files import raw_rows
-from longrm.data.scored_rows import SCORES, ScoredRow, written_columns
+from longrm.data.readers import SCORES, ScoredRow, written_columns
 from longrm.errors import ConfigError, DataError
 from longrm.reading import short
 from longrm.reward_models import JudgeSettings, RewardModel

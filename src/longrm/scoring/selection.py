@@ -7,8 +7,8 @@ from typing import Any
 
 from longrm.data import write_rows
 from longrm.data.fields import ranks_by_scores
-from longrm.data.native import to_native_row
-from longrm.data.scored_rows import ScoredRow, read_scored, written_columns
+from longrm.data.formats import to_native_row
+from longrm.data.readers import ScoredRow, read_scored, written_columns
 from longrm.errors import ConfigError
 from longrm.reward_models import JudgeSettings
 from longrm.runs.progress import Progress, no_progress

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, model_validator
 
-from longrm.data.fields import check_message
-from longrm.data.tool_schemas import tools_of
+from longrm.data.fields import check_message, tools_of
 from longrm.reading import FieldError
 from longrm.types import Cut, Message, Tool
 

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any
 
 from longrm.clients import Completion, Request
-from longrm.data.native import to_native_row
+from longrm.data.formats import to_native_row
 from longrm.data.tokenizing import Tokenizer
 from longrm.judging.answers import answer_of
 from longrm.judging.pointwise import Pointwise

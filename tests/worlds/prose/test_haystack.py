@@ -57,9 +57,7 @@ def test_too_little_text_is_refused(prose_bpe, documents):
 
 
 def test_a_haystack_that_cannot_be_read_is_refused(tmp_path, documents):
-    with pytest.raises(
-        DataError, match="three.jsonl, line 1, field 'text': needs a text, got None; name its column"
-    ):
+    with pytest.raises(DataError, match="three.jsonl, line 1, field 'text'"):
         WorldPlan("single-fact", 500, haystack=str(documents))
     with pytest.raises(DataError, match="there is no such file or folder"):
         WorldPlan("single-fact", 500, haystack=str(tmp_path / "nowhere"))

@@ -18,7 +18,7 @@ from longrm.column_names import ColumnNames
 from longrm.data import ComparisonRow, read
 from longrm.data.chunking import words_of
 from longrm.data.files import find_files
-from longrm.data.native import to_native_row
+from longrm.data.formats import to_native_row
 from longrm.errors import DataError
 from longrm.judging.answers import answer_of
 from longrm.judging.pairwise import Pairwise
